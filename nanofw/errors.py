@@ -1,0 +1,106 @@
+"""The exceptions that users meet.
+
+NanofwError
+├── ConfigError            a key, a value or a file of the configuration (also a ValueError)
+├── PluginError            finding, loading or validating a plugin
+│   ├── UnknownPlugin      no provider has that name
+│   ├── DuplicatePlugin    two distributions provide one name
+│   ├── PluginLoadError    the selected plugin failed to import or to validate
+│   └── ApiMismatch        the plugin was written for another version of the contract
+├── CapabilityError        the chosen components cannot work together
+├── ModelError             a checkpoint that cannot be loaded
+├── RequestError           one request is refused; the others go on (also a ValueError)
+├── PolicyError            a policy returned nonsense or lets nothing progress
+├── AllocatorError         the block accounting does not add up
+└── ExecutorError          the forward pass failed or a worker died
+
+Every message says what was wrong, where (configuration key, file, line), and what to do.
+"""
+
+from __future__ import annotations
+
+
+class NanofwError(Exception):
+    """Base of every error that nanofw raises on purpose."""
+
+
+class ConfigError(NanofwError, ValueError):
+    """A configuration that cannot be used.
+
+    Attributes:
+        key: dotted configuration key, or None when the whole file is at fault.
+        source: file, preset or command line the value came from, or None.
+        line: one-based line in `source`, or None.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        key: str | None = None,
+        source: str | None = None,
+        line: int | None = None,
+    ) -> None:
+        self.key, self.source, self.line = key, source, line
+        self.message = message
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        place = self.source or ""
+        if self.line is not None:
+            place = f"{place}:{self.line}" if place else f"line {self.line}"
+        head = ": ".join(part for part in (place, self.key) if part)
+        return f"{head}: {self.message}" if head else self.message
+
+
+class PluginError(NanofwError):
+    """A plugin cannot be found, loaded or used."""
+
+
+class UnknownPlugin(PluginError):
+    """No installed distribution and no local file provides the name."""
+
+
+class DuplicatePlugin(PluginError):
+    """Two distributions provide the same name, and nothing says which one is meant."""
+
+
+class PluginLoadError(PluginError):
+    """The selected plugin failed to import, to register or to validate."""
+
+
+class ApiMismatch(PluginError):
+    """The plugin was written against another version of its contract."""
+
+
+class CapabilityError(NanofwError):
+    """The chosen components cannot do together what the configuration asks for."""
+
+
+class ModelError(NanofwError):
+    """A checkpoint that is missing something, has too much, or is not supported."""
+
+
+class RequestError(NanofwError, ValueError):
+    """One request is refused; nothing else is affected.
+
+    Attributes:
+        request_id: the id of the refused request.
+        reason: the sentence for its user.
+    """
+
+    def __init__(self, request_id: str, reason: str) -> None:
+        self.request_id, self.reason = request_id, reason
+        super().__init__(f"request {request_id!r}: {reason}")
+
+
+class PolicyError(NanofwError):
+    """A scheduling policy returned nonsense, raised, or lets nothing progress."""
+
+
+class AllocatorError(NanofwError):
+    """The block accounting does not add up, or an allocator returned nonsense."""
+
+
+class ExecutorError(NanofwError):
+    """The forward pass failed, or a worker died."""
