@@ -1,0 +1,1 @@
+"""The machine: requests, plans, the scheduler and the engine. numpy only, no torch."""

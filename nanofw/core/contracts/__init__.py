@@ -1,0 +1,1 @@
+"""The contracts that plugins implement, one file per kind."""

@@ -1,0 +1,81 @@
+"""Contract `sampler/1` (stable): how a token is drawn from logits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from nanofw.core.plan import NewRow
+from nanofw.core.types import IntArray, SamplingParams
+
+if TYPE_CHECKING:
+    import torch
+
+    from nanofw.core.contracts.communicator import Communicator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplerConfig:
+    """Facts that a sampler is built with, beside its options.
+
+    Attributes:
+        vocab_size: tokens in the vocabulary; all logits beyond are padding.
+        max_num_seqs: rows.
+        max_model_len: positions.
+        device: where the logits live.
+        communicator: the ranks among which the vocabulary is split, or None.
+    """
+
+    vocab_size: int
+    max_num_seqs: int
+    max_model_len: int
+    device: torch.device
+    communicator: Communicator | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class SampledTokens:
+    """What a sampler gives back for s rows, on the device.
+
+    Attributes:
+        token_ids: int32[s].
+        failed: bool[s], rows without any finite logit or with NaN; their ids mean nothing.
+        logprobs: float32[s], of the drawn tokens; None when nobody asked.
+    """
+
+    token_ids: torch.Tensor
+    failed: torch.Tensor
+    logprobs: torch.Tensor | None = None
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """Implemented by samplers. Constructed as `target(options, SamplerConfig)`.
+
+    Random numbers come from a counter: (seed, sample index, position, stream, global token
+    id), so a draw depends on nothing else: not on the batch, the policy or the rank.
+    """
+
+    def check(self, sampling: SamplingParams, vocab_size: int) -> None:
+        """Raise ValueError, naming the allowed range, when a parameter is not supported."""
+        ...
+
+    def add(self, new: NewRow) -> None:
+        """A request entered a row."""
+        ...
+
+    def remove(self, row: int) -> None:
+        """The row is empty."""
+        ...
+
+    def sample(
+        self, logits: torch.Tensor, rows: IntArray, positions: IntArray
+    ) -> SampledTokens:
+        """Draw one token for each of s rows.
+
+        Args:
+            logits: float32[s, vocab]; may be overwritten.
+            rows: int32[s] on the host, the row of each line.
+            positions: int32[s] on the host, the position that the drawn token will have.
+        """
+        ...

@@ -1,0 +1,65 @@
+"""What the torch-free parts know of a model: shape, vocabulary, lengths, end tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+BYTES_PER_ELEMENT = {"float32": 4, "float16": 2, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSpec:
+    """A decoder's description, read from `config.json` without loading weights.
+
+    Attributes:
+        architecture: the checkpoint's class name, `Qwen3ForCausalLM` say.
+        path: folder of the checkpoint, or a name for a spec without one.
+        dtype: element type of weights and KV: float32, bfloat16 or float16.
+        max_model_len: positions that the model supports.
+        eos_token_ids: tokens that end a request unless it says `ignore_eos`.
+        rope: `rope_type`, `rope_theta` and the parameters of that type.
+        sliding_windows: per layer the window in tokens, or None for full attention.
+        raw: the parsed `config.json`, for what only one model family reads.
+    """
+
+    architecture: str
+    path: str
+    dtype: str
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_layers: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    max_model_len: int
+    eos_token_ids: tuple[int, ...] = ()
+    norm_eps: float = 1e-6
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    rope: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    sliding_windows: tuple[int | None, ...] = ()
+    raw: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+
+    @property
+    def bytes_per_element(self) -> int:
+        return BYTES_PER_ELEMENT[self.dtype]
+
+    @property
+    def kv_bytes_per_token(self) -> int:
+        """Bytes of keys and values that one token keeps over all layers."""
+        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.bytes_per_element
+
+    @property
+    def num_layer_parameters(self) -> int:
+        """Weights of all linear layers between embedding and head (norms left out)."""
+        attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
+        return self.num_layers * (attention + 3 * self.hidden_size * self.intermediate_size)
+
+    @property
+    def num_head_parameters(self) -> int:
+        """Weights of the output head."""
+        return self.vocab_size * self.hidden_size

@@ -1,0 +1,159 @@
+"""What goes into the engine and what comes out of it: token ids and numbers, no text."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray: TypeAlias = NDArray[np.int32]
+LongArray: TypeAlias = NDArray[np.int64]
+BoolArray: TypeAlias = NDArray[np.bool_]
+FloatArray: TypeAlias = NDArray[np.float64]
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"  # an end token, a stop token, or a stop string found outside
+    LENGTH = "length"  # max_tokens, the model's length or the pool's size
+    ABORT = "abort"  # somebody asked for it
+    ERROR = "error"  # numerical trouble or a failing component
+    REFUSED = "refused"  # never accepted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the tokens of one request are drawn. Checked when the request is submitted.
+
+    Attributes:
+        temperature: 0 takes the most likely token; otherwise logits are divided by it.
+        top_k: keep the k most likely tokens; 0 or -1 keeps all.
+        top_p: keep the smallest set of most likely tokens with at least this probability.
+        max_tokens: most tokens to generate; None: up to the model's length.
+        seed: start of the request's random numbers; None: derived from `engine.seed` and
+            the submission index.
+        stop_token_ids: further tokens that end the request; they are part of the output.
+        ignore_eos: go on past the model's end tokens (`stop_token_ids` still end it).
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    max_tokens: int | None = 16
+    seed: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt to continue.
+
+    Attributes:
+        id: unique among the live requests.
+        prompt_token_ids: the prompt; not empty.
+        arrival: when it arrived on the engine's clock, in seconds; None: when it is added.
+        client: who sent it, for policies that share between clients.
+        priority: smaller is more urgent.
+        deadline: when it should be finished, on the engine's clock, in seconds.
+        expected_output_tokens: a guess of the output's length, for policies that rank by it.
+        stream: report the tokens of each step, not only the finished output.
+        arguments: per-request arguments of logits processors, by their name.
+    """
+
+    id: str
+    prompt_token_ids: Sequence[int] | IntArray
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    arrival: float | None = None
+    client: str = ""
+    priority: int = 0
+    deadline: float | None = None
+    expected_output_tokens: int | None = None
+    stream: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """A finished request.
+
+    Attributes:
+        token_ids: the generated tokens, an end or stop token included.
+        error: a sentence for the user when the reason is `error` or `refused`.
+        num_cached_tokens: prompt tokens taken from the prefix cache at first admission.
+        num_recomputed_tokens: tokens computed again after preemptions.
+        num_recovered_tokens: tokens of a preempted request found in the cache on its return.
+        arrival, scheduled, first_token, finished: seconds on the engine's clock; None where
+            the request never got so far.
+    """
+
+    id: str
+    token_ids: IntArray
+    finish_reason: FinishReason
+    num_prompt_tokens: int
+    error: str | None = None
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    num_recomputed_tokens: int = 0
+    num_recovered_tokens: int = 0
+    arrival: float = 0.0
+    scheduled: float | None = None
+    first_token: float | None = None
+    finished: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDelta:
+    """New tokens of a streaming request."""
+
+    id: str
+    token_ids: IntArray
+
+
+@dataclass(slots=True, kw_only=True)
+class StepReport:
+    """Facts about one committed step.
+
+    Attributes:
+        step: the plan's number.
+        num_prefill_tokens, num_decode_tokens: tokens computed in it.
+        num_rows: rows that ran.
+        num_running, num_waiting: after the commit.
+        num_used_blocks: blocks owned by running requests after the commit.
+        preemptions: victims of the plan.
+        waited: the plan had to wait for the step in flight because room was short.
+        planned, committed: seconds on the engine's clock.
+    """
+
+    step: int
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    num_rows: int
+    num_running: int
+    num_waiting: int
+    num_used_blocks: int
+    preemptions: int
+    waited: bool
+    planned: float
+    committed: float
+
+
+@dataclass(slots=True, kw_only=True)
+class StepOutput:
+    """What one `Engine.step` brought.
+
+    Attributes:
+        finished: requests that ended, in the order in which they did.
+        deltas: new tokens of streaming requests.
+        report: the committed step, or None when only planning happened.
+    """
+
+    finished: list[RequestOutput] = field(default_factory=list)
+    deltas: list[TokenDelta] = field(default_factory=list)
+    report: StepReport | None = None
