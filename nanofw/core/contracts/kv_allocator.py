@@ -7,7 +7,7 @@ is the one writer of block tables; it knows token ids only through what it is ha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 from nanofw.core.plan import EMPTY_COPIES
@@ -39,7 +39,7 @@ class Extension:
     rows: IntArray
     positions: IntArray
     block_ids: IntArray
-    copies: IntArray = EMPTY_COPIES
+    copies: IntArray = field(default_factory=lambda: EMPTY_COPIES)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
