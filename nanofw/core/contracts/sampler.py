@@ -68,9 +68,7 @@ class Sampler(Protocol):
         """The row is empty."""
         ...
 
-    def sample(
-        self, logits: torch.Tensor, rows: IntArray, positions: IntArray
-    ) -> SampledTokens:
+    def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
         """Draw one token for each of s rows.
 
         Args:

@@ -1,0 +1,115 @@
+"""The door: everything that an outside package needs to write a plugin.
+
+A package names its plugins in its `pyproject.toml`,
+
+    [project.entry-points.nanofw]
+    "scheduler.deadline" = "my_package.manifest"
+
+and the manifest describes them, importing nothing heavy:
+
+    from nanofw.plugins import Plugin, hookimpl
+
+    @hookimpl
+    def scheduler():
+        return Plugin("deadline", "my_package.policy:Deadline", api="scheduler/1")
+"""
+
+from __future__ import annotations
+
+from nanofw.core.clock import Clock, RealClock, VirtualClock
+from nanofw.core.contracts.attention_backend import (
+    AttentionBackend,
+    AttentionConfig,
+    ForwardBatch,
+    FusedAttentionBackend,
+    FusedInputs,
+)
+from nanofw.core.contracts.communicator import Communicator, SingleRank
+from nanofw.core.contracts.executor import Executor, ExecutorConfig
+from nanofw.core.contracts.kv_allocator import (
+    AllocatorConfig,
+    AllocatorStats,
+    Extension,
+    KVAllocator,
+    Match,
+)
+from nanofw.core.contracts.logits_processor import (
+    HostProcessor,
+    HostProcessorConfig,
+    LogitsProcessor,
+)
+from nanofw.core.contracts.model import Model, ModelContext
+from nanofw.core.contracts.policy import Policy, Rank, RequestView, RunningView, SchedulerView
+from nanofw.core.contracts.sampler import SampledTokens, Sampler, SamplerConfig
+from nanofw.core.model_spec import ModelSpec
+from nanofw.core.plan import Capacity, HostMasks, NewRow, StepPlan, StepResult
+from nanofw.core.types import FinishReason, Request, RequestOutput, SamplingParams
+from nanofw.plugins.descriptor import (
+    API_VERSIONS,
+    KINDS,
+    Component,
+    Options,
+    Plugin,
+    Requirement,
+    load_target,
+)
+from nanofw.plugins.hookspecs import hookimpl
+
+__all__ = [
+    # describing a plugin
+    "API_VERSIONS",
+    "KINDS",
+    "Component",
+    "Options",
+    "Plugin",
+    "Requirement",
+    "hookimpl",
+    "load_target",
+    # scheduler
+    "Policy",
+    "Rank",
+    "RequestView",
+    "RunningView",
+    "SchedulerView",
+    # kv_allocator
+    "AllocatorConfig",
+    "AllocatorStats",
+    "Extension",
+    "KVAllocator",
+    "Match",
+    # attention_backend
+    "AttentionBackend",
+    "AttentionConfig",
+    "ForwardBatch",
+    "FusedAttentionBackend",
+    "FusedInputs",
+    # sampler, logits_processor
+    "HostProcessor",
+    "HostProcessorConfig",
+    "LogitsProcessor",
+    "SampledTokens",
+    "Sampler",
+    "SamplerConfig",
+    # model
+    "Communicator",
+    "Model",
+    "ModelContext",
+    "ModelSpec",
+    "SingleRank",
+    # executor
+    "Capacity",
+    "Clock",
+    "Executor",
+    "ExecutorConfig",
+    "HostMasks",
+    "NewRow",
+    "RealClock",
+    "StepPlan",
+    "StepResult",
+    "VirtualClock",
+    # requests
+    "FinishReason",
+    "Request",
+    "RequestOutput",
+    "SamplingParams",
+]

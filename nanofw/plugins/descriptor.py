@@ -1,0 +1,123 @@
+"""What a manifest says of a plugin: plain data, no import of what it describes."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import KW_ONLY, dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+from pydantic import BaseModel, ConfigDict
+
+API_VERSIONS: Mapping[str, int] = MappingProxyType(
+    {
+        "model": 1,
+        "scheduler": 1,
+        "kv_allocator": 1,
+        "attention_backend": 1,
+        "sampler": 1,
+        "logits_processor": 1,
+        "executor": 1,
+        "cost_model": 1,
+        "workload": 1,
+    }
+)
+"""Kinds, and the version of each kind's contract that this nanofw offers."""
+
+KINDS = tuple(API_VERSIONS)
+
+
+class Options(BaseModel):
+    """Base of option models: frozen, and an unknown key is an error."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+@dataclass(frozen=True, slots=True)
+class Requirement:
+    """A module that a plugin cannot do without, and how to get it.
+
+    Attributes:
+        module: importable name, `flash_attn_interface` say.
+        install: the line that brings it, `pip install 'nanofw[fa3]'`.
+    """
+
+    module: str
+    install: str
+
+
+OptionsModel: TypeAlias = type[BaseModel] | str
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """One component that a manifest offers.
+
+    How its class is constructed: a scheduler as `target(options)` when `options` is named here,
+    else as `target()`; a model as `target(spec, context)`; every other kind as
+    `target(options, config)` with the `*Config` of its contract (options None when none named).
+
+    Attributes:
+        name: what the configuration calls it; the entry point is `KIND.NAME`.
+        target: `"pkg.module:Class"`, imported only when a run has chosen the plugin;
+            `":Class"` is a class of the manifest's own module.
+        api: kind and version of the contract that it was written for, `"scheduler/1"`.
+        options: pydantic model of its configuration, or `"pkg.module:Model"`; None: it has none.
+        capabilities: what it claims, as data; see docs/plugins/capabilities.md. A feature that is
+            not named is not claimed.
+        requires: modules, or pip requirements such as `"llguidance>=1"`, that it needs.
+        summary: one line for `nanofw plugins list`.
+    """
+
+    name: str
+    target: str
+    _: KW_ONLY
+    api: str
+    options: OptionsModel | None = None
+    capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    requires: tuple[Requirement | str, ...] = ()
+    summary: str = ""
+
+    @property
+    def kind(self) -> str:
+        return self.api.partition("/")[0]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Component:
+    """A plugin that a run has chosen, with its validated options.
+
+    Attributes:
+        plugin: the descriptor.
+        options: an instance of its options model, or None when it has none.
+        distribution, version: where it came from; a local file: its path and hash.
+    """
+
+    plugin: Plugin
+    options: Any = None
+    distribution: str = ""
+    version: str = ""
+
+    @property
+    def kind(self) -> str:
+        return self.plugin.kind
+
+    @property
+    def name(self) -> str:
+        return self.plugin.name
+
+    def load(self) -> Any:
+        """The target itself, imported now."""
+        return load_target(self.plugin.target)
+
+
+def load_target(target: str) -> Any:
+    """Import what `"pkg.module:Name"` names."""
+    module, _, name = target.partition(":")
+    if not module or not name:
+        raise ValueError(f"{target!r} is not of the form 'package.module:Name'")
+    value: Any = importlib.import_module(module)
+    for part in name.split("."):
+        value = getattr(value, part)
+    return value
