@@ -1,0 +1,164 @@
+"""Which plugins are installed, from metadata alone: nothing of theirs is imported."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from importlib.metadata import Distribution, EntryPoint
+from pathlib import Path
+
+from packaging.version import InvalidVersion, Version
+
+from nanofw.plugins.descriptor import KINDS
+from nanofw.plugins.names import near
+
+GROUP = "nanofw"
+BUILTIN = "nanofw"
+"""Name of the distribution that carries the built-ins."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One `KIND.NAME` that a distribution or a local file provides.
+
+    Attributes:
+        module: the manifest module.
+        provider: distribution name; of a local file, its stem.
+        version: the distribution's version; of a local file, `sha256:` and its hash.
+        path: the local file or folder, or None.
+    """
+
+    kind: str
+    name: str
+    module: str
+    provider: str
+    version: str
+    path: Path | None = None
+
+    @property
+    def id(self) -> str:
+        return f"{self.kind}.{self.name}"
+
+    @property
+    def origin(self) -> str:
+        """For messages: `nanofw-deadline 0.1.0`, or the local file."""
+        return str(self.path) if self.path else f"{self.provider} {self.version}"
+
+    @property
+    def is_builtin(self) -> bool:
+        return self.path is None and normalized(self.provider) == BUILTIN
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What the metadata says.
+
+    Attributes:
+        entries: in the order of the search path.
+        notes: sentences about metadata that was passed over, stale or malformed.
+        searched: name and version of each distribution that offers plugins.
+    """
+
+    entries: tuple[Entry, ...]
+    notes: tuple[str, ...]
+    searched: tuple[str, ...]
+
+
+def normalized(name: str) -> str:
+    """A distribution's name as package indexes compare it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def discover(search_path: Sequence[str] | None = None) -> Discovery:
+    """Read the entry points of the group `nanofw` on `search_path` (default: `sys.path`)."""
+    offering = [item for item in _distributions(search_path) if _offers_plugins(item)]
+    chosen, notes = _current(offering)
+    entries: list[Entry] = []
+    for dist in chosen:
+        for point in dist.entry_points.select(group=GROUP):
+            entry = _entry(dist, point)
+            if isinstance(entry, str):
+                notes.append(entry)
+            elif entry not in entries:
+                entries.append(entry)
+    searched = tuple(f"{dist.name} {dist.version}" for dist in chosen)
+    return Discovery(tuple(entries), tuple(notes), searched)
+
+
+def _distributions(search_path: Sequence[str] | None) -> Iterable[Distribution]:
+    if search_path is None:
+        return importlib.metadata.distributions()
+    return importlib.metadata.distributions(path=list(search_path))
+
+
+def _offers_plugins(dist: Distribution) -> bool:
+    """Cheap look at the text, so that the rest of an environment is not parsed."""
+    text = dist.read_text("entry_points.txt")
+    return text is not None and f"[{GROUP}]" in text and bool(dist.name)
+
+
+def _current(offering: list[Distribution]) -> tuple[list[Distribution], list[str]]:
+    """One distribution per name, as an import would find it; notes on the others.
+
+    A folder earlier on the path wins, as for imports. Within one folder (an upgrade that left
+    its predecessor's metadata behind) the higher version wins.
+    """
+    by_name: dict[str, list[Distribution]] = {}
+    for dist in offering:
+        by_name.setdefault(normalized(dist.name), []).append(dist)
+    chosen: list[Distribution] = []
+    notes: list[str] = []
+    for found in by_name.values():
+        best = found[0]
+        for other in found[1:]:
+            if _folder(other) == _folder(best) and _version(other) > _version(best):
+                best = other
+        chosen.append(best)
+        notes += [_stale_note(best, other) for other in found if _stale(best, other)]
+    return chosen, notes
+
+
+def _folder(dist: Distribution) -> Path:
+    return Path(str(dist.locate_file(""))).resolve()
+
+
+def _version(dist: Distribution) -> Version:
+    try:
+        return Version(dist.version)
+    except (InvalidVersion, TypeError):
+        return Version("0")
+
+
+def _points(dist: Distribution) -> set[tuple[str, str]]:
+    return {(point.name, point.value) for point in dist.entry_points.select(group=GROUP)}
+
+
+def _stale(best: Distribution, other: Distribution) -> bool:
+    """Whether a second copy of the metadata says something else than the one in use."""
+    if other is best:
+        return False
+    return other.version != best.version or _points(other) != _points(best)
+
+
+def _stale_note(best: Distribution, other: Distribution) -> str:
+    return (
+        f"{other.name} {other.version} in {_folder(other)} is passed over: {best.name} "
+        f"{best.version} in {_folder(best)} is in use; uninstall and install it anew if its "
+        f"plugins are out of date"
+    )
+
+
+def _entry(dist: Distribution, point: EntryPoint) -> Entry | str:
+    kind, dot, name = point.name.partition(".")
+    place = f"{dist.name} {dist.version}: entry point {point.name!r}"
+    if not dot or not name:
+        return f"{place} is not of the form KIND.NAME (quoted in TOML)"
+    if kind not in KINDS:
+        return f"{place}: no kind {kind!r}{near(kind, KINDS)}; kinds: {', '.join(KINDS)}"
+    if point.attr:
+        return f"{place} names {point.value!r}: it must name the manifest module alone"
+    return Entry(
+        kind=kind, name=name, module=point.module, provider=dist.name, version=dist.version
+    )
