@@ -1,0 +1,176 @@
+"""Executor `sim`: takes the plans of a real run and answers after a modelled time.
+
+The device works on one step after the other. `submit` computes when it will be done, given
+that it is busy until then; `collect` moves the clock there. Nothing is known earlier than on
+hardware: with two steps in flight, tokens are seen one step late.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+
+import numpy as np
+
+from nanofw.core.contracts.executor import ExecutorConfig
+from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
+from nanofw.core.types import BoolArray, IntArray
+from nanofw.errors import ExecutorError
+from nanofw.sim.context import ContextPool
+from nanofw.sim.options import SimOptions
+from nanofw.sim.tokens import GOLDEN, HashArray, TokenRule, chance, mix, position_hash, row_key
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A submitted step. `hashes` are kept only for rows that wait for masks."""
+
+    step: int
+    rows: IntArray
+    token_ids: IntArray
+    failed: BoolArray | None
+    hashes: HashArray
+    host_rows: IntArray
+    seconds: float
+    done: float
+    waits_for_masks: bool
+
+
+class SimExecutor:
+    """A device in numbers. Constructed as `SimExecutor(options, config)`."""
+
+    def __init__(self, options: SimOptions, config: ExecutorConfig) -> None:
+        self._options, self._clock = options, config.clock
+        self._capacity = _capacity(options, config)
+        self._rule = TokenRule(
+            config.spec.vocab_size, config.spec.eos_token_ids, options.eos_probability
+        )
+        self._keys: HashArray = np.zeros(config.max_num_seqs, np.uint64)
+        self._broken: BoolArray = np.zeros(config.max_num_seqs, np.bool_)
+        self._pending: deque[_Pending] = deque()
+        self._busy_until = config.clock.now()
+        self._next_step = 0
+        self._closed = False
+        self._pool = ContextPool(config, self._capacity) if options.check_context else None
+
+    def capacity(self) -> Capacity:
+        """What it holds: the pool asked for, or room for every row at its full length."""
+        return self._capacity
+
+    def submit(self, plan: StepPlan) -> None:
+        """Draw the tokens and book the device; the clock stands still."""
+        self._check_order(plan)
+        for new in plan.new:
+            if not 0 <= new.row < len(self._keys):
+                raise ExecutorError(f"plan {plan.step}: new row {new.row} is out of range")
+            self._keys[new.row] = row_key(new.seed, new.sample_index)
+            self._broken[new.row] = False
+        rows, ends = plan.rows, plan.starts + plan.num_tokens
+        if not plan.samples.all():
+            rows, ends = rows[plan.samples], ends[plan.samples]
+        failed = self._failures(rows, ends)
+        hashes = position_hash(self._keys[rows], ends)
+        if self._pool is not None:
+            hashes = mix(hashes ^ self._pool.compute(plan, rows, failed))
+        seconds = self._options.seconds_per_step
+        self._busy_until = max(self._busy_until, self._clock.now()) + seconds
+        pending = _Pending(
+            plan.step, rows, self._rule.tokens(hashes), failed, hashes, plan.host_rows,
+            seconds, self._busy_until, bool(len(plan.host_rows)),
+        )  # fmt: skip
+        self._pending.append(pending)
+        self._next_step += 1
+        if not pending.waits_for_masks:
+            self._store(pending)
+
+    def provide(self, masks: HostMasks) -> None:
+        """Redraw the host rows of the last submitted step among the allowed tokens."""
+        pending = self._pending[-1] if self._pending else None
+        if pending is None or not pending.waits_for_masks or pending.step != masks.step:
+            raise ExecutorError(
+                f"masks of step {masks.step} came, but the last submitted step does not wait for "
+                "them: provide once, after submit, and only for plans with host rows"
+            )
+        if len(masks.bits) != len(pending.host_rows):
+            raise ExecutorError(
+                f"step {masks.step}: {len(masks.bits)} masks for {len(pending.host_rows)} host rows"
+            )
+        for row, bits in zip(pending.host_rows, masks.bits, strict=True):
+            self._redraw(pending, int(row), bits)
+        pending.waits_for_masks = False
+        self._busy_until = pending.done = max(pending.done, self._clock.now())
+        self._store(pending)
+
+    def collect(self) -> StepResult:
+        """Move the clock to the end of the oldest pending step and hand out its tokens."""
+        if not self._pending:
+            raise ExecutorError("collect without a submitted step")
+        if self._pending[0].waits_for_masks:
+            raise ExecutorError(f"step {self._pending[0].step} waits for masks: call provide first")
+        done = self._pending.popleft()
+        self._clock.wait_until(done.done)
+        return StepResult(
+            step=done.step, token_ids=done.token_ids, failed=done.failed, seconds=done.seconds
+        )
+
+    def close(self) -> None:
+        """Nothing to give back; later steps are refused. Idempotent."""
+        self._closed = True
+        self._pending.clear()
+
+    def _check_order(self, plan: StepPlan) -> None:
+        if self._closed:
+            raise ExecutorError("the simulated executor is closed")
+        if plan.step != self._next_step:
+            raise ExecutorError(f"plan {plan.step} came where plan {self._next_step} was due")
+        if len(self._pending) >= self._options.max_in_flight:
+            raise ExecutorError(
+                f"plan {plan.step} is one more than the {self._options.max_in_flight} in flight "
+                "that are allowed: collect first, or raise executor.max_in_flight"
+            )
+        if self._pending and self._pending[-1].waits_for_masks:
+            raise ExecutorError(
+                f"plan {plan.step} came while step {self._pending[-1].step} waits for masks"
+            )
+
+    def _failures(self, rows: IntArray, ends: IntArray) -> BoolArray | None:
+        """Rows that fail by rule: a function of (seed, sample index, position) too.
+
+        A row whose KV a failed pass wrote goes on failing, as NaN would.
+        """
+        if not self._options.failure_probability:
+            return None
+        numbers = position_hash(self._keys[rows] ^ GOLDEN, ends)
+        failed = chance(numbers, self._options.failure_probability) | self._broken[rows]
+        self._broken[rows] = failed
+        return failed if failed.any() else None
+
+    def _redraw(self, pending: _Pending, row: int, bits: IntArray) -> None:
+        (where,) = np.nonzero(pending.rows == row)
+        if len(where) != 1:
+            raise ExecutorError(f"step {pending.step}: host row {row} does not sample")
+        token = self._rule.allowed_token(pending.hashes[where], bits)
+        if token is not None:
+            pending.token_ids[where] = token
+            return
+        if pending.failed is None:
+            pending.failed = np.zeros(len(pending.rows), np.bool_)
+        pending.failed[where] = True
+
+    def _store(self, pending: _Pending) -> None:
+        """Keep the drawn tokens where the next step reads them."""
+        if self._pool is not None:
+            self._pool.append(pending.rows, pending.token_ids)
+
+
+def _capacity(options: SimOptions, config: ExecutorConfig) -> Capacity:
+    num_blocks = config.num_blocks
+    if num_blocks is None:
+        num_blocks = config.max_num_seqs * -(-config.max_model_len // config.block_size)
+    if num_blocks < 1:
+        raise ExecutorError(f"kv_allocator.num_blocks must be at least 1, not {num_blocks}")
+    return Capacity(
+        num_blocks=num_blocks,
+        block_size=config.block_size,
+        max_in_flight=options.max_in_flight,
+    )

@@ -1,0 +1,25 @@
+"""Options of the simulated executor."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class SimOptions(BaseModel):
+    """`executor: {name: sim, ...}`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    seconds_per_step: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    """Time of every step, where no cost model says otherwise."""
+    max_in_flight: Annotated[int, Field(ge=1, le=8)] = 2
+    """Steps that may be submitted before the first is collected."""
+    eos_probability: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Chance that a drawn token is the model's end token; 0: never."""
+    failure_probability: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Chance that a sampling row fails as one with NaN logits does. For tests."""
+    check_context: bool = False
+    """Keep the KV pool as numbers, draw each token from the whole context as the block table
+    shows it, and refuse plans that break the protocol. For tests: slow."""

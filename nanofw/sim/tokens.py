@@ -1,0 +1,90 @@
+"""Tokens by rule: pure functions of (seed, sample index, position), as a counter-based sampler.
+
+The mixing function is the finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable
+pseudorandom number generators", OOPSLA 2014).
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nanofw.core.types import BoolArray, IntArray
+
+HashArray: TypeAlias = NDArray[np.uint64]
+
+WORD = (1 << 64) - 1
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND = np.uint64(0x94D049BB133111EB)
+_LOW = np.uint64(0xFFFFFFFF)
+_S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (27, 30, 31, 32))
+
+
+def mix(values: HashArray) -> HashArray:
+    """Scramble uint64[n], one to one."""
+    values = (values ^ (values >> _S30)) * _FIRST
+    values = (values ^ (values >> _S27)) * _SECOND
+    return values ^ (values >> _S31)
+
+
+def row_key(seed: int, sample_index: int) -> int:
+    """One 64-bit number for all random numbers of a row."""
+    value = (seed * 0xD1342543DE82EF95 + sample_index * 0xA0761D6478BD642F + 1) & WORD
+    value = ((value ^ (value >> 30)) * int(_FIRST)) & WORD
+    value = ((value ^ (value >> 27)) * int(_SECOND)) & WORD
+    return value ^ (value >> 31)
+
+
+def position_hash(keys: HashArray, positions: IntArray) -> HashArray:
+    """uint64[s], the random number of each row key at the position that the token will have."""
+    return mix(keys + positions.astype(np.uint64) * GOLDEN)
+
+
+def below(hashes: HashArray, bound: int) -> IntArray:
+    """int32[s] in [0, bound), from the upper half of each number."""
+    return (((hashes >> _S32) * np.uint64(bound)) >> _S32).astype(np.int32)
+
+
+def chance(hashes: HashArray, probability: float) -> BoolArray:
+    """bool[s], true with that probability, from the lower half of each number."""
+    return (hashes & _LOW) < np.uint64(round(probability * (1 << 32)))
+
+
+class TokenRule:
+    """Which token a number stands for: end tokens at a rate, any other uniformly.
+
+    Without `eos_probability` no end token is ever drawn, so that lengths are those asked for.
+    """
+
+    def __init__(
+        self, vocab_size: int, eos_token_ids: tuple[int, ...], eos_probability: float
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._ends = sorted({e for e in eos_token_ids if 0 <= e < vocab_size})
+        self._probability = eos_probability if self._ends else 0.0
+        if len(self._ends) == vocab_size:
+            self._probability = 1.0
+
+    def tokens(self, hashes: HashArray) -> IntArray:
+        """int32[s], one token for each number."""
+        drawn = below(hashes, max(1, self._vocab_size - len(self._ends)))
+        for end in self._ends:
+            drawn += drawn >= end
+        if self._probability:
+            drawn[chance(hashes, self._probability)] = self._ends[0]
+        return drawn
+
+    def allowed_token(self, number: HashArray, bits: IntArray) -> int | None:
+        """The token of uint64[1] among those whose bit is set; None when none is."""
+        little = np.ascontiguousarray(bits, "<i4").view(np.uint8)
+        allowed = np.flatnonzero(np.unpackbits(little, bitorder="little")[: self._vocab_size])
+        if not len(allowed):
+            return None
+        is_end = np.isin(allowed, self._ends)
+        ends, others = allowed[is_end], allowed[~is_end]
+        if len(ends) and (not len(others) or bool(chance(number, self._probability)[0])):
+            return int(ends[0])
+        return int(others[below(number, len(others))[0]])
