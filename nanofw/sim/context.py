@@ -47,7 +47,7 @@ class ContextPool:
             self._check_shape(plan)
             slots = [self._slots(plan, i) for i in range(len(plan.rows))]
             self._check_writes(plan, slots)
-            broken = set() if failed is None else set(sampled[failed].tolist())
+            broken: set[int] = set() if failed is None else set(sampled[failed].tolist())
             for i, row in enumerate(plan.rows.tolist()):
                 self._write(plan, i, slots[i], row in broken)
             return np.array([self._read(row, row in broken) for row in sampled.tolist()], np.uint64)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
+
+from nanofw.plugins import Options
 
 
-class SimOptions(BaseModel):
+class SimOptions(Options):
     """`executor: {name: sim, ...}`."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     seconds_per_step: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """Time of every step, where no cost model says otherwise."""
