@@ -13,6 +13,12 @@ from nanofw.core.types import IntArray, Request, SamplingParams
 MAX_SEED = 1 << 64
 
 
+def check_id(request_id: object) -> None:
+    """Raise ValueError when the id cannot name a request."""
+    if not isinstance(request_id, str) or not request_id:
+        raise ValueError(f"id is {request_id!r}; it must be a string that is not empty")
+
+
 def prompt_tokens(prompt: Sequence[int] | IntArray, vocab_size: int) -> IntArray:
     """The prompt as int32[t]. Raises ValueError when it is empty or not made of token ids."""
     if len(prompt) == 0:
@@ -88,7 +94,9 @@ def _check_integer(
         raise ValueError(f"{name} is {value!r}; it must be {allowed}")
 
 
-def _check_number(name: str, value: object, allowed: str, *, low: float, high: float = math.inf) -> None:
+def _check_number(
+    name: str, value: object, allowed: str, *, low: float, high: float = math.inf
+) -> None:
     if not _is_finite(value) or not low <= float(value) <= high:  # type: ignore[arg-type]
         raise ValueError(f"{name} is {value!r}; it must be {allowed}")
 

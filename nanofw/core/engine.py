@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from nanofw.core import accept
 from nanofw.core.clock import Clock, RealClock
 from nanofw.core.contracts.executor import Executor
@@ -104,8 +102,7 @@ class Engine:
             raise
 
     def _accept(self, request: Request, index: int) -> RequestState:
-        if not isinstance(request.id, str) or not request.id:
-            raise ValueError(f"id is {request.id!r}; it must be a string that is not empty")
+        accept.check_id(request.id)
         if self.scheduler.has(request.id):
             raise ValueError("a request of this id is waiting or running; ids must be unique")
         tokens = accept.prompt_tokens(request.prompt_token_ids, self.spec.vocab_size)
@@ -224,7 +221,7 @@ class Engine:
             )
         done = self.scheduler.commit(pending.plan, result, now)
         if self._host and pending.plan.host_rows.size:
-            self._advance(pending.plan, done, now)
+            self._advance(pending.plan, done)
         for finished in done.finished:
             self._host.finish(finished.id)
         output.finished += done.finished
@@ -263,18 +260,16 @@ class Engine:
                 self._end(request_id, FinishReason.ERROR, error=problem)
         self.executor.provide(HostMasks(step=plan.step, bits=bits))
 
-    def _advance(self, plan: StepPlan, done: Committed, now: float) -> None:
+    def _advance(self, plan: StepPlan, done: Committed) -> None:
         """Tell the processors what was committed, also of requests that ended with it."""
-        ended = {output.id for output in done.finished}
+        ended, rows = {output.id for output in done.finished}, self.scheduler.rows
         for row in plan.host_rows.tolist():
-            state = self.scheduler.rows.states[row]
-            if state is None or not self.scheduler.rows.alive[row] or state.request.id in ended:
+            if not rows.alive[row] or (request_id := rows.state(row).request.id) in ended:
                 continue
-            last = int(self.scheduler.rows.known[row]) - 1
-            tokens = self.scheduler.rows.tokens[row, last : last + 1].copy()
-            problem = self._host.advance(state.request.id, tokens)
+            last = int(rows.known[row]) - 1
+            problem = self._host.advance(request_id, rows.tokens[row, last : last + 1].copy())
             if problem is not None:
-                self._end(state.request.id, FinishReason.ERROR, error=problem)
+                self._end(request_id, FinishReason.ERROR, error=problem)
 
     # -- facts ----------------------------------------------------------------------------
 

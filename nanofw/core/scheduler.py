@@ -196,7 +196,8 @@ class Scheduler:
         except PolicyError:
             del self._states[state.request.id]
             state.status = Status.FINISHED
-            self._call("on_finish", self.policy.on_finish, state.view, now)
+            refused = FinishReason.REFUSED
+            self._call("on_finish", self.policy.on_finish, state.view, refused, now)
             raise
 
     def end(
@@ -239,7 +240,7 @@ class Scheduler:
         del self._states[state.request.id]
         state.finish_reason, state.error, state.finished = reason, error, now
         self.counters.num_output_tokens += state.num_output
-        self._call("on_finish", self.policy.on_finish, state.view, now)
+        self._call("on_finish", self.policy.on_finish, state.view, reason, now)
         return state.output()
 
     def _drop_row(self, state: RequestState) -> None:
@@ -276,9 +277,8 @@ class Scheduler:
         """
         self._view.now = now
         self._gave_up = False
-        if self._preempts_for_waiting and len(self._queue):
-            if self._make_way(now, in_flight) is Wait.FOR_STEP_IN_FLIGHT:
-                return Wait.FOR_STEP_IN_FLIGHT
+        if self._make_way(now, in_flight) is Wait.FOR_STEP_IN_FLIGHT:
+            return Wait.FOR_STEP_IN_FLIGHT
         self._refresh_decoding()
         if self.limits.prefill_first:
             return self._plan_prefill_first(now, in_flight)
@@ -336,16 +336,18 @@ class Scheduler:
         if prefills is None:
             if num_decodes == 0:
                 return None
-            num_tokens, samples, host_rows = self._ones, self._trues, self._host_rows
+            num_tokens = self._ones
         else:
             rows, num_tokens = self._with_prefills(decoding, prefills)
         starts = state.computed[rows]
         state.computed[rows] = computed = starts + num_tokens
         if prefills is None:
+            samples, host_rows = self._trues, self._host_rows
             planned = state.planned[rows] + 1
         else:
-            samples = computed == state.planned[rows]
-            planned = state.planned[rows] + samples
+            planned = state.planned[rows]
+            samples = computed == planned
+            planned = planned + samples
             host_rows = rows[samples & state.host[rows]] if self._num_host else EMPTY_INT
         state.planned[rows] = planned
         state.last_step[rows] = self._step
@@ -386,7 +388,8 @@ class Scheduler:
             plan.removed = np.array(self._removed, np.int32)
             self._removed.clear()
         if self._hears_progress:
-            self._call("on_progress", self.policy.on_progress, plan.rows, plan.num_tokens)
+            heard = self.policy.on_progress
+            self._call("on_progress", heard, plan.rows, plan.num_tokens, plan.num_decodes)
 
     # -- prefill and admission ------------------------------------------------------------
 
@@ -561,6 +564,8 @@ class Scheduler:
 
     def _make_way(self, now: float, in_flight: bool) -> Wait | None:
         """Give up rows for a waiting head that outranks them and does not fit."""
+        if not self._preempts_for_waiting:
+            return None
         while (entry := self._queue.peek(now)) is not None and not self._fits(entry[4]):
             if not self._outranks(entry, self._worst_running()):
                 return None
@@ -589,9 +594,7 @@ class Scheduler:
         return needed - len(match.block_ids) <= self.allocator.num_available
 
     def _outranks(self, entry: Entry, running: RequestState | None) -> bool:
-        return running is not None and self._call(
-            "key", lambda: bool(entry[0] < running.rank[0])
-        )
+        return running is not None and self._call("key", lambda: bool(entry[0] < running.rank[0]))
 
     def _victim_for_room(self) -> RequestState:
         if self._preempts_for_waiting:
@@ -607,9 +610,8 @@ class Scheduler:
         return self._call("key", lambda: max(running, key=lambda s: s.rank, default=None))
 
     def _checked_victim(self, row: Any) -> RequestState:
-        valid = isinstance(row, (int, np.integer)) and not isinstance(row, bool)
-        if not valid or not 0 <= row < len(self.rows.alive) or not self.rows.alive[row]:
-            running = np.flatnonzero(self.rows.alive).tolist()
+        running = np.flatnonzero(self.rows.alive).tolist()
+        if isinstance(row, bool) or row not in running:
             raise self._nonsense(f"victim() named row {row!r}; running rows are {running}")
         return self.rows.state(int(row))
 

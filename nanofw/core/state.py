@@ -107,7 +107,8 @@ class RequestState:
 
     def output(self) -> RequestOutput:
         """The finished request as its user sees it."""
-        assert self.finish_reason is not None and self.finished is not None
+        assert self.finish_reason is not None
+        assert self.finished is not None
         return RequestOutput(
             id=self.request.id,
             token_ids=self.tokens[self.num_prompt :],

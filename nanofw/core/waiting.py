@@ -12,7 +12,8 @@ from nanofw.core.state import RequestState, Status
 from nanofw.errors import PolicyError
 
 Entry: TypeAlias = tuple[Any, int, float, int, RequestState]
-"""(key, 0 if preempted else 1, arrival, index, state): indices are unique, states never compared."""
+"""(key, 0 if preempted else 1, arrival, index, state). Indices are unique, so that states are
+never compared."""
 
 
 class WaitingQueue:
@@ -37,9 +38,10 @@ class WaitingQueue:
 
     def push(self, state: RequestState, now: float) -> None:
         """Rank the request and queue it. Raises `PolicyError` and leaves the queue as it was."""
+        if not state.num_preemptions:
+            state.group = self._group(state)
         key = self._key(state, now)
         state.rank = (key, 0 if state.num_preemptions else 1, state.arrival, state.index)
-        state.group = self._group(state)
         self.push_back((*state.rank, state), now)
 
     def push_back(self, entry: Entry, now: float) -> None:

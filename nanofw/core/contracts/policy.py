@@ -14,6 +14,7 @@ A minimal policy:
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol, TypeAlias
@@ -239,8 +240,12 @@ class Policy(ABC):
 
 def check_chunk(value: Any) -> int:
     """The value as a chunk length, or ValueError with what is wrong with it."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise ValueError(f"chunk must be an int or None, not {value!r}")
-    if value < 1:
-        raise ValueError(f"chunk must be at least 1, not {value}")
-    return int(value)
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        chunk = operator.index(value)
+    except TypeError:
+        raise ValueError(f"chunk must be an int or None, not {value!r}") from None
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, not {chunk}")
+    return chunk
