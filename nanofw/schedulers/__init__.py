@@ -1,1 +1,0 @@
-"""Scheduling policies, one per file. No torch."""
