@@ -154,6 +154,6 @@ class StepOutput:
         report: the committed step, or None when only planning happened.
     """
 
-    finished: list[RequestOutput] = field(default_factory=list)
-    deltas: list[TokenDelta] = field(default_factory=list)
+    finished: list[RequestOutput] = field(default_factory=list[RequestOutput])
+    deltas: list[TokenDelta] = field(default_factory=list[TokenDelta])
     report: StepReport | None = None

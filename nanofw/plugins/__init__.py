@@ -44,16 +44,24 @@ from nanofw.core.contracts.sampler import SampledTokens, Sampler, SamplerConfig
 from nanofw.core.model_spec import ModelSpec
 from nanofw.core.plan import Capacity, HostMasks, NewRow, StepPlan, StepResult
 from nanofw.core.types import FinishReason, Request, RequestOutput, SamplingParams
+from nanofw.plugins.component import Component
 from nanofw.plugins.descriptor import (
     API_VERSIONS,
     KINDS,
-    Component,
     Options,
     Plugin,
     Requirement,
     load_target,
 )
+from nanofw.plugins.discovery import Entry
 from nanofw.plugins.hookspecs import hookimpl
+from nanofw.plugins.manager import (
+    PluginSettings,
+    build_registry,
+    load_plugin,
+    prepare,
+)
+from nanofw.plugins.registry import Registry
 
 __all__ = [
     # describing a plugin
@@ -65,6 +73,13 @@ __all__ = [
     "Requirement",
     "hookimpl",
     "load_target",
+    # finding one
+    "Entry",
+    "PluginSettings",
+    "Registry",
+    "build_registry",
+    "load_plugin",
+    "prepare",
     # scheduler
     "Policy",
     "Rank",

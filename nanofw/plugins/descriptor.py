@@ -84,34 +84,6 @@ class Plugin:
         return self.api.partition("/")[0]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Component:
-    """A plugin that a run has chosen, with its validated options.
-
-    Attributes:
-        plugin: the descriptor.
-        options: an instance of its options model, or None when it has none.
-        distribution, version: where it came from; a local file: its path and hash.
-    """
-
-    plugin: Plugin
-    options: Any = None
-    distribution: str = ""
-    version: str = ""
-
-    @property
-    def kind(self) -> str:
-        return self.plugin.kind
-
-    @property
-    def name(self) -> str:
-        return self.plugin.name
-
-    def load(self) -> Any:
-        """The target itself, imported now."""
-        return load_target(self.plugin.target)
-
-
 def load_target(target: str) -> Any:
     """Import what `"pkg.module:Name"` names."""
     module, _, name = target.partition(":")

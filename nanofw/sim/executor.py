@@ -14,7 +14,7 @@ import numpy as np
 
 from nanofw.core.contracts.executor import ExecutorConfig
 from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
-from nanofw.core.types import BoolArray, IntArray
+from nanofw.core.types import BoolArray, IntArray, Request
 from nanofw.errors import ExecutorError
 from nanofw.sim.context import ContextPool
 from nanofw.sim.options import SimOptions
@@ -56,6 +56,9 @@ class SimExecutor:
     def capacity(self) -> Capacity:
         """What it holds: the pool asked for, or room for every row at its full length."""
         return self._capacity
+
+    def check(self, request: Request) -> None:
+        """Every valid request can be simulated."""
 
     def submit(self, plan: StepPlan) -> None:
         """Draw the tokens and book the device; the clock stands still."""

@@ -12,6 +12,7 @@ from typing import Any, Protocol, runtime_checkable
 from nanofw.core.clock import Clock
 from nanofw.core.model_spec import ModelSpec
 from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
+from nanofw.core.types import Request
 
 
 @runtime_checkable
@@ -20,6 +21,10 @@ class Executor(Protocol):
 
     def capacity(self) -> Capacity:
         """What it can hold, known once it is constructed."""
+        ...
+
+    def check(self, request: Request) -> None:
+        """Raise ValueError, naming the allowed values, when it cannot carry out the request."""
         ...
 
     def submit(self, plan: StepPlan) -> None:

@@ -14,13 +14,14 @@ A minimal policy:
 
 from __future__ import annotations
 
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
-from nanofw.core.types import IntArray
+from nanofw.core.types import FinishReason, IntArray
 
 Rank: TypeAlias = Any
 """Anything sortable: a number, a string, a tuple of such. Smaller is served first."""
@@ -176,7 +177,10 @@ class Policy(ABC):
         """
 
     def group(self, request: RequestView) -> Hashable:
-        """The group that the request queues in, a client say. One heap per group."""
+        """The group that the request queues in, a client say. One heap per group.
+
+        Called once for each request, after `on_arrival` and before `key`.
+        """
         return None
 
     def group_key(self, group: Hashable, now: float) -> Rank:
@@ -223,17 +227,25 @@ class Policy(ABC):
     def on_preempt(self, row: int, request: RequestView, now: float) -> None:
         """The request left `row` and waits again; `key` is called next."""
 
-    def on_progress(self, rows: IntArray, num_tokens: IntArray) -> None:
-        """int32[n] rows and the tokens that each computes in the plan just made. Once a step."""
+    def on_progress(self, rows: IntArray, num_tokens: IntArray, num_decodes: int) -> None:
+        """int32[n] rows and the tokens that each computes in the plan just made. Once a step.
 
-    def on_finish(self, request: RequestView, now: float) -> None:
-        """The request ended: finished, failed or aborted, whether it ran or not."""
+        The first `num_decodes` rows generate; the rest compute prompts, or recompute after a
+        preemption. `on_start` of each row was called before.
+        """
+
+    def on_finish(self, request: RequestView, reason: FinishReason, now: float) -> None:
+        """The request ended, whether it ran or not. Once for each that `on_arrival` saw."""
 
 
 def check_chunk(value: Any) -> int:
     """The value as a chunk length, or ValueError with what is wrong with it."""
-    if isinstance(value, bool) or not isinstance(value, (int, np.integer)):
-        raise ValueError(f"chunk must be an int or None, not {value!r}")
-    if value < 1:
-        raise ValueError(f"chunk must be at least 1, not {value}")
-    return int(value)
+    try:
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+        chunk = operator.index(value)
+    except TypeError:
+        raise ValueError(f"chunk must be an int or None, not {value!r}") from None
+    if chunk < 1:
+        raise ValueError(f"chunk must be at least 1, not {chunk}")
+    return chunk

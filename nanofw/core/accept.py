@@ -1,0 +1,106 @@
+"""Whether a request can be served: refused alone, with a reason, before it queues."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from nanofw.core.scheduler import Limits
+from nanofw.core.types import IntArray, Request, SamplingParams
+
+MAX_SEED = 1 << 64
+
+
+def check_id(request_id: object) -> None:
+    """Raise ValueError when the id cannot name a request."""
+    if not isinstance(request_id, str) or not request_id:
+        raise ValueError(f"id is {request_id!r}; it must be a string that is not empty")
+
+
+def prompt_tokens(prompt: Sequence[int] | IntArray, vocab_size: int) -> IntArray:
+    """The prompt as int32[t]. Raises ValueError when it is empty or not made of token ids."""
+    if len(prompt) == 0:
+        raise ValueError("the prompt is empty; it needs at least one token")
+    ids = np.asarray(prompt)
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+        raise ValueError("prompt_token_ids must be a flat sequence of integers")
+    wrong = ids[(ids < 0) | (ids >= vocab_size)]
+    if len(wrong):
+        raise ValueError(
+            f"token id {int(wrong[0])} is outside the vocabulary (0 to {vocab_size - 1})"
+        )
+    return ids.astype(np.int32)
+
+
+def token_limit(num_prompt: int, sampling: SamplingParams, limits: Limits) -> int:
+    """Most tokens that the request may have in all. Raises ValueError when there is no room.
+
+    The last token that is generated is never computed, so it needs no slot in the pool.
+    """
+    if num_prompt >= limits.max_model_len:
+        raise ValueError(
+            f"the prompt has {num_prompt} tokens; at most {limits.max_model_len - 1} leave room "
+            f"for an answer within max_model_len {limits.max_model_len}"
+        )
+    if num_prompt > limits.pool_tokens:
+        needed = -(-num_prompt // limits.block_size)
+        raise ValueError(
+            f"the prompt needs {needed} KV blocks of {limits.block_size} tokens, the pool has "
+            f"{limits.num_blocks}; shorten the prompt or raise kv_allocator.num_blocks"
+        )
+    room = min(limits.max_model_len, limits.pool_tokens + 1)
+    if sampling.max_tokens is None:
+        return room
+    return min(room, num_prompt + sampling.max_tokens)
+
+
+def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
+    """Raise ValueError, naming the allowed range, for the first value outside it."""
+    _check_integer("max_tokens", sampling.max_tokens, "at least 1, or null for no limit", low=1)
+    _check_number("temperature", sampling.temperature, "a finite number, 0 or greater", low=0.0)
+    _check_number("top_p", sampling.top_p, "greater than 0 and at most 1", low=0.0, high=1.0)
+    if sampling.top_p == 0:
+        raise ValueError("top_p is 0; it must be greater than 0 and at most 1")
+    _check_integer("top_k", sampling.top_k, "at least 1, or 0 or -1 for no limit", low=-1)
+    _check_integer("seed", sampling.seed, f"from 0 to {MAX_SEED - 1}", low=0, high=MAX_SEED - 1)
+    for token in sampling.stop_token_ids:
+        allowed = f"a token id from 0 to {vocab_size - 1}"
+        _check_integer("stop_token_ids", token, allowed, low=0, high=vocab_size - 1)
+
+
+def check_fields(request: Request) -> None:
+    """Raise ValueError when a field that policies rank by makes no sense."""
+    for name in ("arrival", "deadline"):
+        value = getattr(request, name)
+        if value is not None and not _is_finite(value):
+            raise ValueError(f"{name} is {value!r}; it must be a finite number of seconds")
+    _check_integer("priority", request.priority, "an integer, smaller is more urgent")
+    expected = request.expected_output_tokens
+    _check_integer("expected_output_tokens", expected, "at least 1, or null", low=1)
+
+
+def _check_integer(
+    name: str, value: object, allowed: str, *, low: int | None = None, high: int | None = None
+) -> None:
+    if value is None:
+        return
+    good = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if good:
+        number = int(value)  # type: ignore[call-overload]
+        good = (low is None or number >= low) and (high is None or number <= high)
+    if not good:
+        raise ValueError(f"{name} is {value!r}; it must be {allowed}")
+
+
+def _check_number(
+    name: str, value: object, allowed: str, *, low: float, high: float = math.inf
+) -> None:
+    if not _is_finite(value) or not low <= float(value) <= high:  # type: ignore[arg-type]
+        raise ValueError(f"{name} is {value!r}; it must be {allowed}")
+
+
+def _is_finite(value: object) -> bool:
+    number = isinstance(value, (int, float, np.integer, np.floating))
+    return number and not isinstance(value, bool) and math.isfinite(value)  # type: ignore[arg-type]

@@ -1,0 +1,305 @@
+"""The engine: requests in, token ids out. It knows nothing of text, HTTP or devices."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from types import MappingProxyType
+from typing import Any
+
+from nanofw.core import accept
+from nanofw.core.clock import Clock, RealClock
+from nanofw.core.contracts.executor import Executor
+from nanofw.core.host import HostProcessors
+from nanofw.core.model_spec import ModelSpec
+from nanofw.core.plan import HostMasks, StepPlan
+from nanofw.core.scheduler import Committed, Scheduler, Wait
+from nanofw.core.state import RequestState, derive_seed
+from nanofw.core.types import (
+    FinishReason,
+    Request,
+    RequestOutput,
+    StepOutput,
+    StepReport,
+)
+from nanofw.errors import ExecutorError, PolicyError, RequestError
+
+
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """A submitted step and what is to be reported of it."""
+
+    plan: StepPlan
+    planned: float
+    preemptions: int
+    waited: bool
+
+
+class Engine:
+    """A scheduler, an executor and a clock.
+
+    `step` plans, executes and commits. With overlap one step stays in flight: step k + 1 is
+    submitted before step k is collected.
+
+    Attributes:
+        spec: the model's description.
+        scheduler, executor, clock: its parts.
+        overlap: whether a step stays in flight.
+    """
+
+    def __init__(
+        self,
+        *,
+        spec: ModelSpec,
+        scheduler: Scheduler,
+        executor: Executor,
+        clock: Clock | None = None,
+        overlap: bool = False,
+        seed: int = 0,
+        host_processors: HostProcessors | None = None,
+    ) -> None:
+        if overlap and executor.capacity().max_in_flight < 2:
+            raise ExecutorError(
+                f"executor {type(executor).__name__} takes one step at a time, overlap needs two; "
+                f"set engine.overlap to false"
+            )
+        self.spec = spec
+        self.scheduler = scheduler
+        self.executor = executor
+        self.clock: Clock = clock or RealClock()
+        self.overlap = overlap
+        self._host = host_processors or HostProcessors({}, spec.vocab_size)
+        self._seed = seed
+        self._num_submitted = 0
+        self._pending: deque[_Pending] = deque()
+        self._ended: list[RequestOutput] = []
+        self._by_reason = dict.fromkeys(FinishReason, 0)
+        self._num_steps = 0
+        self._failure: BaseException | None = None
+        self._closed = False
+
+    # -- requests -------------------------------------------------------------------------
+
+    def add(self, request: Request) -> None:
+        """Queue a request, or raise `RequestError` with the reason why it is refused.
+
+        A refused request changes nothing but the submission index of those after it.
+        """
+        index = self._num_submitted
+        self._num_submitted += 1
+        try:
+            self._queue(request, self._accept(request, index))
+        except (ValueError, PolicyError) as error:
+            self._by_reason[FinishReason.REFUSED] += 1
+            raise RequestError(str(request.id), str(error)) from error
+
+    def _queue(self, request: Request, state: RequestState) -> None:
+        try:
+            self.scheduler.add(state, self.clock.now())
+        except PolicyError:
+            self._host.finish(request.id)
+            raise
+
+    def _accept(self, request: Request, index: int) -> RequestState:
+        accept.check_id(request.id)
+        if self.scheduler.has(request.id):
+            raise ValueError("a request of this id is waiting or running; ids must be unique")
+        tokens = accept.prompt_tokens(request.prompt_token_ids, self.spec.vocab_size)
+        accept.check_sampling(request.sampling, self.spec.vocab_size)
+        accept.check_fields(request)
+        limit = accept.token_limit(len(tokens), request.sampling, self.scheduler.limits)
+        self.executor.check(request)
+        seed = request.sampling.seed
+        return RequestState(
+            request,
+            tokens,
+            index=index,
+            arrival=self.clock.now() if request.arrival is None else request.arrival,
+            limit=limit,
+            seed=derive_seed(self._seed, index) if seed is None else int(seed),
+            host=self._host.start(request, tokens),
+        )
+
+    def abort(self, request_id: str) -> bool:
+        """End a request in whatever state it is; its output comes with the next step.
+
+        Returns whether there was one.
+        """
+        return self._end(request_id, FinishReason.ABORT)
+
+    def finish(self, request_id: str, num_tokens: int, reason: FinishReason) -> bool:
+        """End a request at `num_tokens` generated tokens, for a stop string found outside.
+
+        Tokens past them reach neither output nor counters. Its output comes with the next
+        step. Returns whether the request was still live.
+        """
+        return self._end(request_id, reason, num_tokens=num_tokens)
+
+    def _end(self, request_id: str, reason: FinishReason, **kwargs: Any) -> bool:
+        output = self.scheduler.end(request_id, reason, self.clock.now(), **kwargs)
+        if output is None:
+            return False
+        self._host.finish(request_id)
+        self._ended.append(output)
+        return True
+
+    @property
+    def has_unfinished(self) -> bool:
+        """Whether `step` still has something to do or to say."""
+        return bool(self.scheduler.num_requests or self._pending or self._ended)
+
+    # -- the step -------------------------------------------------------------------------
+
+    def step(self) -> StepOutput:
+        """Plan, execute, commit. Does nothing when there are no requests.
+
+        Raises `PolicyError`, `AllocatorError` or `ExecutorError` when the run cannot go on;
+        it cannot be stepped again afterwards.
+        """
+        if self._failure is not None:
+            raise ExecutorError(
+                f"the engine failed before ({type(self._failure).__name__}); make a new one"
+            ) from self._failure
+        output = StepOutput()
+        try:
+            self._step(output)
+        except BaseException as error:
+            self._failure = error
+            raise
+        output.finished += self._take_ended()
+        return output
+
+    def _step(self, output: StepOutput) -> None:
+        plan = self._plan(output)
+        if plan is not None:
+            self.executor.submit(plan)
+            while len(self._pending) > 1:
+                self._collect(output)
+            if len(plan.host_rows):
+                self._provide(plan)
+        if self._pending and (plan is None or not self.overlap):
+            self._collect(output)
+
+    def _plan(self, output: StepOutput) -> StepPlan | None:
+        scheduler, preemptions = self.scheduler, self.scheduler.counters.num_preemptions
+        now = self.clock.now()
+        plan = scheduler.plan(now, in_flight=bool(self._pending))
+        waited = plan is Wait.FOR_STEP_IN_FLIGHT
+        if waited:
+            scheduler.counters.num_waits += 1
+            self._collect(output)
+            now = self.clock.now()
+            plan = scheduler.plan(now, in_flight=False)
+        assert not isinstance(plan, Wait)
+        if plan is not None:
+            preempted = scheduler.counters.num_preemptions - preemptions
+            self._pending.append(_Pending(plan, now, preempted, waited))
+        elif scheduler.num_requests and not self._pending:
+            self._check_progress(output)
+        return plan
+
+    def _check_progress(self, output: StepOutput) -> None:
+        scheduler = self.scheduler
+        if output.finished or output.report or self._ended:
+            return
+        raise PolicyError(
+            f"scheduler {type(scheduler.policy).__name__}: nothing runs and nobody is admitted, "
+            f"so nothing can ever change: {scheduler.num_waiting} waiting, "
+            f"{scheduler.num_running} running, {scheduler.allocator.num_available} of "
+            f"{scheduler.limits.num_blocks} blocks available"
+        )
+
+    def _collect(self, output: StepOutput) -> None:
+        pending = self._pending.popleft()
+        result = self.executor.collect()
+        now = self.clock.now()
+        if result.step != pending.plan.step:
+            raise ExecutorError(
+                f"executor {type(self.executor).__name__} answered step {result.step} when "
+                f"{pending.plan.step} was due"
+            )
+        done = self.scheduler.commit(pending.plan, result, now)
+        if self._host and pending.plan.host_rows.size:
+            self._advance(pending.plan, done)
+        for finished in done.finished:
+            self._host.finish(finished.id)
+        output.finished += done.finished
+        output.deltas += done.deltas
+        output.report = self._report(pending, now)
+        self._num_steps += 1
+
+    def _report(self, pending: _Pending, now: float) -> StepReport:
+        scheduler, plan = self.scheduler, pending.plan
+        return StepReport(
+            step=plan.step,
+            num_prefill_tokens=plan.total_tokens - plan.num_decodes,
+            num_decode_tokens=plan.num_decodes,
+            num_rows=len(plan.rows),
+            num_running=scheduler.num_running,
+            num_waiting=scheduler.num_waiting,
+            num_used_blocks=scheduler.allocator.stats().num_used,
+            preemptions=pending.preemptions,
+            waited=pending.waited,
+            planned=pending.planned,
+            committed=now,
+        )
+
+    # -- host processors ------------------------------------------------------------------
+
+    def _provide(self, plan: StepPlan) -> None:
+        """Masks of the rows that wait for them; the step before has been committed."""
+        scheduler = self.scheduler
+        bits = self._host.blank(len(plan.host_rows))
+        for i, row in enumerate(plan.host_rows.tolist()):
+            if not scheduler.rows.alive[row]:
+                continue  # it ended meanwhile: what it draws is surplus
+            request_id = scheduler.rows.state(row).request.id
+            problem = self._host.mask(request_id, bits[i])
+            if problem is not None:
+                self._end(request_id, FinishReason.ERROR, error=problem)
+        self.executor.provide(HostMasks(step=plan.step, bits=bits))
+
+    def _advance(self, plan: StepPlan, done: Committed) -> None:
+        """Tell the processors what was committed, also of requests that ended with it."""
+        ended, rows = {output.id for output in done.finished}, self.scheduler.rows
+        for row in plan.host_rows.tolist():
+            if not rows.alive[row] or (request_id := rows.state(row).request.id) in ended:
+                continue
+            last = int(rows.known[row]) - 1
+            problem = self._host.advance(request_id, rows.tokens[row, last : last + 1].copy())
+            if problem is not None:
+                self._end(request_id, FinishReason.ERROR, error=problem)
+
+    # -- facts ----------------------------------------------------------------------------
+
+    def _take_ended(self) -> list[RequestOutput]:
+        ended, self._ended = self._ended, []
+        return ended
+
+    def stats(self) -> Mapping[str, Any]:
+        """Counters and gauges, by name; see `Counters` and `AllocatorStats`."""
+        allocator = asdict(self.scheduler.allocator.stats())
+        return MappingProxyType(
+            {
+                **asdict(self.scheduler.counters),
+                "num_steps": self._num_steps,
+                "num_submitted": self._num_submitted,
+                "num_running": self.scheduler.num_running,
+                "num_waiting": self.scheduler.num_waiting,
+                "num_refused": self._by_reason[FinishReason.REFUSED],
+                "blocks": MappingProxyType(allocator),
+            }
+        )
+
+    def close(self) -> None:
+        """Give back the executor's devices and processes. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self.executor.close()
+
+    def __enter__(self) -> Engine:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()

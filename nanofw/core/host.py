@@ -1,0 +1,76 @@
+"""Processors that need the token ids on the host: one place that calls them.
+
+A processor that fails on a request fails that request, never the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from nanofw.core.contracts.logits_processor import HostProcessor
+from nanofw.core.types import IntArray, Request
+
+ALL_ALLOWED = -1
+"""A mask word with every bit set."""
+
+
+class HostProcessors:
+    """The chosen host processors, in YAML order, and whom each of them constrains."""
+
+    def __init__(self, processors: Mapping[str, HostProcessor], vocab_size: int) -> None:
+        self._processors = dict(processors)
+        self._constrained: dict[str, list[str]] = {}
+        self._num_words = -(-vocab_size // 32)
+
+    def __bool__(self) -> bool:
+        return bool(self._processors)
+
+    def start(self, request: Request, prompt: IntArray) -> bool:
+        """Whether any processor constrains the request. Raises ValueError to refuse it."""
+        names: list[str] = []
+        for name, processor in self._processors.items():
+            arguments = request.arguments.get(name)
+            try:
+                processor.check(arguments)
+                if processor.start(request.id, arguments, prompt):
+                    names.append(name)
+            except Exception as error:
+                self._release(request.id, names)
+                raise ValueError(f"logits processor {name}: {error}") from error
+        if names:
+            self._constrained[request.id] = names
+        return bool(names)
+
+    def blank(self, num_rows: int) -> IntArray:
+        """Masks int32[num_rows, words] that allow everything."""
+        return np.full((num_rows, self._num_words), ALL_ALLOWED, np.int32)
+
+    def mask(self, request_id: str, bits: IntArray) -> str | None:
+        """Clear what may not come next; the sentence of the processor that failed, or None."""
+        for name in self._constrained.get(request_id, ()):
+            try:
+                self._processors[name].mask(request_id, bits)
+            except Exception as error:
+                return f"logits processor {name} failed: {type(error).__name__}: {error}"
+        return None
+
+    def advance(self, request_id: str, token_ids: IntArray) -> str | None:
+        """Committed tokens; the sentence of the processor that failed, or None."""
+        for name in self._constrained.get(request_id, ()):
+            try:
+                self._processors[name].advance(request_id, token_ids)
+            except Exception as error:
+                return f"logits processor {name} failed: {type(error).__name__}: {error}"
+        return None
+
+    def finish(self, request_id: str) -> None:
+        """The request ended, in whatever way."""
+        names = self._constrained.pop(request_id, None)
+        if names:
+            self._release(request_id, names)
+
+    def _release(self, request_id: str, names: list[str]) -> None:
+        for name in names:
+            self._processors[name].finish(request_id)

@@ -1,0 +1,260 @@
+"""What the scheduler keeps of requests: one object each, and arrays over the running rows."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from nanofw.core.types import FinishReason, IntArray, Request, RequestOutput
+
+_MASK = (1 << 64) - 1
+
+
+def derive_seed(engine_seed: int, index: int) -> int:
+    """64-bit seed of a request without one (SplitMix64 finalizer, Steele et al. 2014)."""
+    z = (engine_seed * 0x9E3779B97F4A7C15 + (index + 1) * 0xD1B54A32D192ED03) & _MASK
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
+    return z ^ (z >> 31)
+
+
+class Status(Enum):
+    """Where a request is. A preempted one is waiting again."""
+
+    WAITING = "waiting"
+    RUNNING = "running"
+    FINISHED = "finished"
+
+
+class RequestState:
+    """One accepted request. Written by the scheduler alone.
+
+    Attributes:
+        tokens: int32[t], all known tokens, while it does not run (a row's are in `Rows`).
+        limit: most tokens that it may have in all, prompt included.
+        rank: `(key, 0 if preempted else 1, arrival, index)`, smaller is served first.
+        row: its row while it runs, else -1.
+        host: host processors constrain it.
+    """
+
+    __slots__ = (
+        "arrival",
+        "error",
+        "finish_reason",
+        "finished",
+        "first_token",
+        "group",
+        "host",
+        "index",
+        "limit",
+        "num_cached",
+        "num_computed_before",
+        "num_output",
+        "num_preemptions",
+        "num_prompt",
+        "num_recomputed",
+        "num_recovered",
+        "rank",
+        "request",
+        "row",
+        "sample_index",
+        "scheduled",
+        "seed",
+        "status",
+        "tokens",
+        "view",
+    )
+
+    def __init__(
+        self,
+        request: Request,
+        tokens: IntArray,
+        *,
+        index: int,
+        arrival: float,
+        limit: int,
+        seed: int,
+        sample_index: int = 0,
+        host: bool = False,
+    ) -> None:
+        self.request = request
+        self.tokens = tokens
+        self.index = index
+        self.arrival = arrival
+        self.limit = limit
+        self.seed = seed
+        self.sample_index = sample_index
+        self.host = host
+        self.num_prompt = len(tokens)
+        self.num_output = 0
+        self.status = Status.WAITING
+        self.row = -1
+        self.rank: tuple[Any, int, float, int] = (0, 1, arrival, index)
+        self.group: Any = None
+        self.num_preemptions = 0
+        self.num_cached = 0
+        self.num_computed_before = 0  # when it was last preempted
+        self.num_recomputed = 0
+        self.num_recovered = 0
+        self.scheduled: float | None = None
+        self.first_token: float | None = None
+        self.finished: float | None = None
+        self.finish_reason: FinishReason | None = None
+        self.error: str | None = None
+        self.view = StateView(self)
+
+    def output(self) -> RequestOutput:
+        """The finished request as its user sees it."""
+        assert self.finish_reason is not None
+        assert self.finished is not None
+        return RequestOutput(
+            id=self.request.id,
+            token_ids=self.tokens[self.num_prompt :],
+            finish_reason=self.finish_reason,
+            num_prompt_tokens=self.num_prompt,
+            error=self.error,
+            num_cached_tokens=self.num_cached,
+            num_preemptions=self.num_preemptions,
+            num_recomputed_tokens=self.num_recomputed,
+            num_recovered_tokens=self.num_recovered,
+            arrival=self.arrival,
+            scheduled=self.scheduled,
+            first_token=self.first_token,
+            finished=self.finished,
+        )
+
+
+class StateView:
+    """A request as policies see it: implements `RequestView`."""
+
+    __slots__ = ("_state",)
+
+    def __init__(self, state: RequestState) -> None:
+        self._state = state
+
+    @property
+    def id(self) -> str:
+        return self._state.request.id
+
+    @property
+    def index(self) -> int:
+        return self._state.index
+
+    @property
+    def arrival(self) -> float:
+        return self._state.arrival
+
+    @property
+    def client(self) -> str:
+        return self._state.request.client
+
+    @property
+    def priority(self) -> int:
+        return self._state.request.priority
+
+    @property
+    def deadline(self) -> float | None:
+        return self._state.request.deadline
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return self._state.num_prompt
+
+    @property
+    def num_output_tokens(self) -> int:
+        return self._state.num_output
+
+    @property
+    def max_tokens(self) -> int:
+        return self._state.limit - self._state.num_prompt
+
+    @property
+    def expected_output_tokens(self) -> int | None:
+        return self._state.request.expected_output_tokens
+
+    @property
+    def num_preemptions(self) -> int:
+        return self._state.num_preemptions
+
+    def __repr__(self) -> str:
+        return f"<request {self.id!r}: {self.num_prompt_tokens}+{self.num_output_tokens} tokens>"
+
+
+class Rows:
+    """Arrays over the rows of running requests.
+
+    A row's tokens, by position:
+
+        0 ........ num_prompt ........ known ..... planned ........ limit
+        |--prompt-----|---committed------|-in flight-|
+        |---- computed or being computed ----|
+                                           computed
+
+    Attributes:
+        tokens: int32[max_num_seqs, max_model_len], token ids; valid below `known`.
+        known: committed tokens.
+        planned: known tokens and those that steps in flight will sample.
+        computed: positions whose KV is computed, steps in flight included.
+        limit: where `planned` must stop.
+        alive: the row's request is still running (false too for a finished one whose step is
+            in flight).
+        last_step: number of the last plan that the row is in.
+    """
+
+    def __init__(self, max_num_seqs: int, max_tokens: int) -> None:
+        def ints() -> IntArray:
+            return np.zeros(max_num_seqs, np.int32)
+
+        self.tokens: IntArray = np.zeros((max_num_seqs, max_tokens), np.int32)
+        self.num_prompt, self.known, self.planned = ints(), ints(), ints()
+        self.computed, self.limit = ints(), ints()
+        self.alive = np.zeros(max_num_seqs, np.bool_)
+        self.ignore_eos = np.zeros(max_num_seqs, np.bool_)
+        self.custom_stop = np.zeros(max_num_seqs, np.bool_)
+        self.stream = np.zeros(max_num_seqs, np.bool_)
+        self.host = np.zeros(max_num_seqs, np.bool_)
+        self.no_token_yet = np.zeros(max_num_seqs, np.bool_)
+        self.prefilling = np.zeros(max_num_seqs, np.bool_)
+        self.last_step = np.full(max_num_seqs, -1, np.int64)
+        self.states: list[RequestState | None] = [None] * max_num_seqs
+        self.free = list(range(max_num_seqs - 1, -1, -1))
+
+    def enter(self, state: RequestState, num_computed: int) -> int:
+        """Give a waiting request a row, with `num_computed` cached tokens."""
+        row = self.free.pop()
+        tokens = state.tokens
+        self.tokens[row, : len(tokens)] = tokens
+        self.num_prompt[row] = state.num_prompt
+        self.known[row] = self.planned[row] = len(tokens)
+        self.computed[row] = num_computed
+        self.limit[row] = state.limit
+        sampling = state.request.sampling
+        self.ignore_eos[row] = sampling.ignore_eos
+        self.custom_stop[row] = bool(sampling.stop_token_ids)
+        self.stream[row] = state.request.stream
+        self.host[row] = state.host
+        self.no_token_yet[row] = state.first_token is None
+        self.alive[row] = True
+        self.states[row] = state
+        state.row, state.status = row, Status.RUNNING
+        return row
+
+    def leave(self, row: int) -> None:
+        """The row's request stops running; its committed tokens move back to it."""
+        state = self.state(row)
+        state.tokens = self.tokens[row, : self.known[row]].copy()
+        state.num_output = len(state.tokens) - state.num_prompt
+        state.row = -1
+        self.alive[row] = False
+
+    def vacate(self, row: int) -> None:
+        """The row may be used again."""
+        self.states[row] = None
+        self.free.append(row)
+
+    def state(self, row: int) -> RequestState:
+        state = self.states[row]
+        assert state is not None
+        return state

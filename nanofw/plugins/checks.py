@@ -1,0 +1,121 @@
+"""What must hold of a descriptor before a run may use it."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+import importlib.util
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from packaging.requirements import InvalidRequirement
+from packaging.requirements import Requirement as PipRequirement
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+import nanofw
+from nanofw.errors import ApiMismatch, ConfigError, PluginError
+from nanofw.plugins.descriptor import API_VERSIONS, Plugin, Requirement
+from nanofw.plugins.discovery import Discovery, Entry, normalized
+
+
+def check_descriptor(value: Any, kind: str, module: str) -> Plugin:
+    """The value that a hook returned, with `":Class"` targets made absolute, or PluginError."""
+    if not isinstance(value, Plugin):
+        raise PluginError(f"{module}.{kind}() returned {value!r}, not a Plugin")
+    if value.kind != kind:
+        raise PluginError(
+            f"{module}.{kind}() returned {value.name!r} with api {value.api!r}; "
+            f"a {kind} states api '{kind}/{API_VERSIONS[kind]}'"
+        )
+    if ":" in value.name or not value.name:
+        raise PluginError(f"{module}.{kind}(): {value.name!r} cannot be a name")
+    target = f"{module}{value.target}" if value.target.startswith(":") else value.target
+    if not all(target.partition(":")):
+        raise PluginError(f"{module}.{kind}(): target {target!r} is not 'package.module:Class'")
+    options = value.options
+    if isinstance(options, str) and options.startswith(":"):
+        options = f"{module}{options}"
+    return dataclasses.replace(value, target=target, options=options)
+
+
+def check_api(plugin: Plugin, entry: Entry) -> None:
+    """Refuse a plugin that was written against another version of its contract."""
+    offered = f"{plugin.kind}/{API_VERSIONS[plugin.kind]}"
+    if plugin.api != offered:
+        raise ApiMismatch(
+            f"{plugin.kind} {plugin.name!r} of {entry.origin} was written for {plugin.api}; "
+            f"nanofw {nanofw.__version__} offers {offered}\n"
+            f"  install a version of {entry.provider} for {offered}; "
+            f"docs/plugins/versions.md says what changed"
+        )
+
+
+def missing_requirements(plugin: Plugin) -> list[str]:
+    """What the plugin needs and this environment lacks, each with its install line."""
+    missing: list[str] = []
+    for requirement in plugin.requires:
+        if isinstance(requirement, Requirement):
+            if not _importable(requirement.module):
+                missing.append(f"needs the module {requirement.module}: {requirement.install}")
+        elif lack := _unmet(requirement):
+            missing.append(lack)
+    return missing
+
+
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _unmet(text: str) -> str | None:
+    install = f"pip install '{text}'"
+    try:
+        requirement = PipRequirement(text)
+    except InvalidRequirement as error:
+        raise PluginError(f"requires {text!r}, which is not a pip requirement: {error}") from None
+    if requirement.marker is not None and not requirement.marker.evaluate():
+        return None
+    try:
+        version = importlib.metadata.version(requirement.name)
+    except importlib.metadata.PackageNotFoundError:
+        return f"needs {text}: {install}"
+    if not requirement.specifier.contains(version, prereleases=True):
+        return f"needs {text}, but {requirement.name} {version} is installed: {install}"
+    return None
+
+
+def check_versions(
+    require: Mapping[str, str], found: Discovery, search_path: Sequence[str] | None
+) -> None:
+    """Hold the environment to `plugins.require`. Raises ConfigError with the key."""
+    for name, text in require.items():
+        key = f"plugins.require.{name}"
+        try:
+            specifier = SpecifierSet(text)
+        except InvalidSpecifier:
+            raise ConfigError(
+                f"{text!r} is not a version specifier like '>=0.3,<0.4'", key=key
+            ) from None
+        version = _installed_version(name, found, search_path)
+        if version is None:
+            raise ConfigError(f"{name} is not installed: pip install '{name}{text}'", key=key)
+        if not specifier.contains(version, prereleases=True):
+            raise ConfigError(
+                f"{name} {version} is installed, {text} is required: pip install '{name}{text}'",
+                key=key,
+            )
+
+
+def _installed_version(
+    name: str, found: Discovery, search_path: Sequence[str] | None
+) -> str | None:
+    for entry in found.entries:
+        if normalized(entry.provider) == normalized(name):
+            return entry.version
+    path = sys.path if search_path is None else list(search_path)
+    for dist in importlib.metadata.distributions(name=name, path=path):
+        return dist.version
+    return None

@@ -1,0 +1,37 @@
+"""First come, first served."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from nanofw.plugins import Options, Policy, RequestView, SchedulerView
+
+
+class FcfsOptions(Options):
+    """`scheduler: {name: fcfs, ...}`."""
+
+    watermark: Annotated[float, Field(ge=0, lt=1)] = 0.01
+    """Share of the KV pool that an admission must leave free, so that the running requests can
+    grow for a while before one of them has to give way. 0: none."""
+
+
+class Fcfs(Policy):
+    """Serves requests in the order of their arrival; nobody overtakes."""
+
+    def __init__(self, options: FcfsOptions) -> None:
+        self._watermark = options.watermark
+
+    def key(self, request: RequestView, now: float) -> float:
+        return request.arrival
+
+    def admit(self, request: RequestView, view: SchedulerView) -> bool:
+        """An empty engine takes anybody; otherwise the watermark has to stay free."""
+        if not self._watermark or not view.num_running:
+            return True
+        spare = view.num_free_blocks - self._watermark * view.num_blocks
+        needed = view.blocks_needed(request)
+        if needed <= spare:
+            return True
+        return needed - view.cached_tokens(request) // view.block_size <= spare

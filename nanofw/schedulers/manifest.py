@@ -1,0 +1,27 @@
+"""The built-in scheduling policies, as plugins."""
+
+from __future__ import annotations
+
+from nanofw.plugins import Plugin, hookimpl
+
+
+def _policy(name: str, cls: str, summary: str) -> Plugin:
+    module = f"nanofw.schedulers.{name}"
+    return Plugin(
+        name,
+        f"{module}:{cls}",
+        api="scheduler/1",
+        options=f"{module}:{cls}Options",
+        capabilities={"overlap": True},
+        summary=summary,
+    )
+
+
+@hookimpl
+def scheduler() -> list[Plugin]:
+    return [
+        _policy("fcfs", "Fcfs", "first come, first served, with a watermark"),
+        _policy(
+            "shortest_job_first", "ShortestJobFirst", "by prompt or expected output, with ageing"
+        ),
+    ]

@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from nanofw.plugins.discovery import discover
+from tests.plugins.packages import Install, manifest, write_dist_info
+
+
+def test_entries_come_from_metadata_without_import(install: Install, site: Path) -> None:
+    install("outside", {"scheduler.deadline": "outside_manifest"})  # no such module
+    found = discover([str(site)])
+    (entry,) = found.entries
+    assert (entry.kind, entry.name, entry.provider, entry.version) == (
+        "scheduler",
+        "deadline",
+        "outside",
+        "1.0",
+    )
+    assert not entry.is_builtin
+    assert found.searched == ("outside 1.0",)
+
+
+def test_malformed_entry_points_are_noted_and_the_others_found(
+    install: Install, site: Path
+) -> None:
+    install(
+        "outside",
+        {"deadline": "m", "shceduler.x": "m", "sampler.y": "m:attribute", "scheduler.z": "m"},
+    )
+    found = discover([str(site)])
+    assert [entry.id for entry in found.entries] == ["scheduler.z"]
+    notes = "\n".join(found.notes)
+    assert "'deadline' is not of the form KIND.NAME" in notes
+    assert "did you mean 'scheduler'?" in notes
+    assert "must name the manifest module alone" in notes
+
+
+def test_a_name_may_contain_dots(install: Install, site: Path) -> None:
+    install("outside", {"scheduler.a.b": "m"})
+    assert discover([str(site)]).entries[0].name == "a.b"
+
+
+def test_B090_a_leftover_dist_info_in_the_same_folder_is_passed_over(site: Path) -> None:
+    write_dist_info(site, "outside", "0.9", {"scheduler.old": "old"})
+    write_dist_info(site, "outside", "0.10", {"scheduler.new": "new"})
+    found = discover([str(site)])
+    assert [entry.id for entry in found.entries] == ["scheduler.new"]
+    assert len(found.notes) == 1
+    assert "outside 0.9" in found.notes[0]
+    assert "outside 0.10" in found.notes[0]
+    assert str(site) in found.notes[0]
+
+
+def test_B090_equal_copies_of_one_package_are_no_duplicate(site: Path, tmp_path: Path) -> None:
+    write_dist_info(site, "outside", "1.0", {"scheduler.x": "m"})
+    other = tmp_path / "checkout"
+    write_dist_info(other, "Outside", "1.0", {"scheduler.x": "m"}, suffix="egg-info")
+    found = discover([str(other), str(site)])
+    assert [entry.id for entry in found.entries] == ["scheduler.x"]
+    assert found.notes == ()
+
+
+def test_a_folder_earlier_on_the_path_wins_as_for_imports(site: Path, tmp_path: Path) -> None:
+    write_dist_info(site, "outside", "2.0", {"scheduler.x": "m"})
+    first = tmp_path / "first"
+    write_dist_info(first, "outside", "1.0", {"scheduler.x": "m"})
+    found = discover([str(first), str(site)])
+    assert [entry.version for entry in found.entries] == ["1.0"]
+    assert "outside 2.0" in found.notes[0]
+
+
+def test_discovery_imports_no_manifest(install: Install, site: Path) -> None:
+    install("outside", {"scheduler.x": "loud"}, loud="raise SystemExit('imported')")
+    code = (
+        "import sys; from nanofw.plugins import build_registry;"
+        "r = build_registry();"
+        "assert 'x' in r.names('scheduler'), r.names('scheduler');"
+        "assert 'loud' not in sys.modules and 'torch' not in sys.modules"
+    )
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(site), "PATH": ""}
+    )
+
+
+def test_manifest_helper_is_valid_python() -> None:
+    compile(manifest("x", summary="'one'"), "manifest", "exec")
