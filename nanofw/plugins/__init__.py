@@ -25,6 +25,7 @@ from nanofw.core.contracts.attention_backend import (
     FusedInputs,
 )
 from nanofw.core.contracts.communicator import Communicator, SingleRank
+from nanofw.core.contracts.cost_model import CostModel, CostModelConfig
 from nanofw.core.contracts.executor import Executor, ExecutorConfig
 from nanofw.core.contracts.kv_allocator import (
     AllocatorConfig,
@@ -111,9 +112,11 @@ __all__ = [
     "ModelContext",
     "ModelSpec",
     "SingleRank",
-    # executor
+    # executor, cost_model
     "Capacity",
     "Clock",
+    "CostModel",
+    "CostModelConfig",
     "Executor",
     "ExecutorConfig",
     "HostMasks",

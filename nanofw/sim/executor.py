@@ -12,10 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from nanofw.core.contracts.cost_model import CostModel, CostModelConfig
 from nanofw.core.contracts.executor import ExecutorConfig
 from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.core.types import BoolArray, IntArray, Request
 from nanofw.errors import ExecutorError
+from nanofw.plugins import Component
+from nanofw.sim.constant import ConstantCost, ConstantOptions
 from nanofw.sim.context import ContextPool
 from nanofw.sim.options import SimOptions
 from nanofw.sim.tokens import GOLDEN, HashArray, TokenRule, chance, mix, position_hash, row_key
@@ -41,7 +44,8 @@ class SimExecutor:
 
     def __init__(self, options: SimOptions, config: ExecutorConfig) -> None:
         self._options, self._clock = options, config.clock
-        self._capacity = _capacity(options, config)
+        self._cost_model = _cost_model(options, config)
+        self._capacity = _capacity(options, config, self._cost_model)
         self._rule = TokenRule(
             config.spec.vocab_size, config.spec.eos_token_ids, options.eos_probability
         )
@@ -54,7 +58,8 @@ class SimExecutor:
         self._pool = ContextPool(config, self._capacity) if options.check_context else None
 
     def capacity(self) -> Capacity:
-        """What it holds: the pool asked for, or room for every row at its full length."""
+        """What it holds: the pool asked for, or what the cost model's device has room for, or
+        room for every row at its full length."""
         return self._capacity
 
     def check(self, request: Request) -> None:
@@ -75,7 +80,7 @@ class SimExecutor:
         hashes = position_hash(self._keys[rows], ends)
         if self._pool is not None:
             hashes = mix(hashes ^ self._pool.compute(plan, rows, failed))
-        seconds = self._options.seconds_per_step
+        seconds = self._cost_model.seconds(plan)
         self._busy_until = max(self._busy_until, self._clock.now()) + seconds
         pending = _Pending(
             plan.step, rows, self._rule.tokens(hashes), failed, hashes, plan.host_rows,
@@ -166,10 +171,27 @@ class SimExecutor:
             self._pool.append(pending.rows, pending.token_ids)
 
 
-def _capacity(options: SimOptions, config: ExecutorConfig) -> Capacity:
+def _cost_model(options: SimOptions, config: ExecutorConfig) -> CostModel:
+    component: Component | None = config.components.get("cost_model")
+    facts = CostModelConfig(
+        spec=config.spec,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=config.max_model_len,
+        memory_utilization=getattr(config.engine, "memory_utilization", 0.9),
+    )
+    if component is None:
+        return ConstantCost(ConstantOptions(seconds_per_step=options.seconds_per_step), facts)
+    return component.load()(component.options, facts)
+
+
+def _capacity(options: SimOptions, config: ExecutorConfig, cost_model: CostModel) -> Capacity:
     num_blocks = config.num_blocks
     if num_blocks is None:
         num_blocks = config.max_num_seqs * -(-config.max_model_len // config.block_size)
+        kv_bytes = cost_model.kv_bytes()
+        if kv_bytes is not None:
+            num_blocks = kv_bytes // (config.block_size * config.spec.kv_bytes_per_token)
     if num_blocks < 1:
         raise ExecutorError(f"kv_allocator.num_blocks must be at least 1, not {num_blocks}")
     return Capacity(

@@ -1,4 +1,4 @@
-"""The simulated executor, as a plugin."""
+"""The simulated executor and its cost models, as plugins."""
 
 from __future__ import annotations
 
@@ -12,6 +12,31 @@ def executor() -> Plugin:
         "nanofw.sim.executor:SimExecutor",
         api="executor/1",
         options="nanofw.sim.options:SimOptions",
-        capabilities={"devices": ("*",), "overlap": True, "needs": (), "virtual_time": True},
+        capabilities={
+            "devices": ("*",),
+            "overlap": True,
+            "needs": ("cost_model",),
+            "virtual_time": True,
+        },
         summary="plans answered after a modelled time; tokens by rule, no weights",
     )
+
+
+@hookimpl
+def cost_model() -> list[Plugin]:
+    return [
+        Plugin(
+            "constant",
+            "nanofw.sim.constant:ConstantCost",
+            api="cost_model/1",
+            options="nanofw.sim.constant:ConstantOptions",
+            summary="the same time for every step, and a price per token",
+        ),
+        Plugin(
+            "roofline",
+            "nanofw.sim.roofline:Roofline",
+            api="cost_model/1",
+            options="nanofw.sim.roofline:RooflineOptions",
+            summary="arithmetic against memory traffic, from the model's shape",
+        ),
+    ]

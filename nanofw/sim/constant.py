@@ -1,0 +1,35 @@
+"""Cost model `constant`: every step takes the same time, or a price per token on top."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from nanofw.core.contracts.cost_model import CostModelConfig
+from nanofw.core.plan import StepPlan
+from nanofw.plugins import Options
+
+Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class ConstantOptions(Options):
+    """`cost_model: {name: constant, ...}`."""
+
+    seconds_per_step: Seconds = 0.01
+    """Time of a step, whatever is in it."""
+    seconds_per_token: Seconds = 0.0
+    """Time of each token computed in it, on top."""
+
+
+class ConstantCost:
+    """For tests, and for queues whose answer is known in closed form."""
+
+    def __init__(self, options: ConstantOptions, config: CostModelConfig) -> None:
+        self._step, self._token = options.seconds_per_step, options.seconds_per_token
+
+    def seconds(self, plan: StepPlan) -> float:
+        return self._step + self._token * plan.total_tokens if self._token else self._step
+
+    def kv_bytes(self) -> int | None:
+        return None

@@ -1,0 +1,114 @@
+"""Cost model `roofline`: arithmetic against memory traffic, part by part.
+
+A step is three parts after each other: the linear layers, attention, the output head. Each
+takes the longer of its arithmetic at the peak rate and its traffic at the bandwidth (Williams,
+Waterman, Patterson, "Roofline", CACM 2009), both scaled by what kernels reach in practice. On
+top comes a fixed time per step, and one per row.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field, field_validator
+
+from nanofw.core.contracts.cost_model import CostModelConfig
+from nanofw.core.plan import StepPlan
+from nanofw.errors import ExecutorError
+from nanofw.plugins import Options
+from nanofw.sim.devices import DEVICES
+from nanofw.sim.work import StepWork
+
+Share = Annotated[float, Field(gt=0, le=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class RooflineOptions(Options):
+    """`cost_model: {name: roofline, ...}`."""
+
+    device: str = "h100-sxm"
+    """Whose figures to take; the three below replace single ones."""
+    peak_tflops: Positive | None = None
+    bandwidth_gb_s: Positive | None = None
+    memory_gb: Positive | None = None
+    compute_efficiency: Share = 0.65
+    """Share of the peak that matrix products reach."""
+    bandwidth_efficiency: Share = 0.8
+    """Share of the bandwidth that kernels reach."""
+    overhead_us: NotNegative = 400.0
+    """Fixed time of a step: launches, sampling, what the roofline leaves out."""
+    overhead_per_row_us: NotNegative = 0.5
+    """Time of each row in a step, on top."""
+
+    @field_validator("device")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name not in DEVICES:
+            raise ValueError(f"no device {name!r}; known: {', '.join(DEVICES)}")
+        return name
+
+
+class Roofline:
+    """Times of a dense decoder on one device."""
+
+    def __init__(self, options: RooflineOptions, config: CostModelConfig) -> None:
+        spec, device = config.spec, DEVICES[options.device]
+        peak = device.peak_flops(spec.dtype)
+        if options.peak_tflops is not None:
+            peak = options.peak_tflops * 1e12
+        bandwidth = 1e9 * (options.bandwidth_gb_s or device.bandwidth)
+        self._flop_s = 1 / (peak * options.compute_efficiency)
+        self._byte_s = 1 / (bandwidth * options.bandwidth_efficiency)
+        self._overhead_s = options.overhead_us * 1e-6
+        self._row_s = options.overhead_per_row_us * 1e-6
+        self._memory = int(1e9 * (options.memory_gb or device.memory))
+        self._spec, self._config = spec, config
+        width = spec.bytes_per_element
+        self._layer_bytes = spec.num_layer_parameters * width
+        self._head_bytes = spec.num_head_parameters * width
+        # per token and layer: the residual stream and its norms, q, k, v, the gated product
+        heads = spec.num_heads + spec.num_kv_heads
+        per_layer = 6 * spec.hidden_size + 2 * heads * spec.head_dim + 4 * spec.intermediate_size
+        self._activation_bytes = spec.num_layers * per_layer * width
+        self._pair_flops = 4 * spec.num_layers * spec.num_heads * spec.head_dim
+
+    def seconds(self, plan: StepPlan) -> float:
+        work = StepWork.of(plan)
+        return self._overhead_s + self._row_s * work.num_rows + sum(self.parts(work))
+
+    def parts(self, work: StepWork) -> tuple[float, float, float]:
+        """Seconds of the linear layers, of attention, and of the output head."""
+        spec = self._spec
+        linear = self._part(
+            2 * spec.num_layer_parameters * work.num_tokens,
+            self._layer_bytes + self._activation_bytes * work.num_tokens,
+        )
+        kv_tokens = work.num_keys + work.num_tokens
+        attention = self._part(
+            self._pair_flops * work.num_pairs, spec.kv_bytes_per_token * kv_tokens
+        )
+        if not work.num_sampled:
+            return linear, attention, 0.0
+        head = self._part(2 * spec.num_head_parameters * work.num_sampled, self._head_bytes)
+        return linear, attention, head
+
+    def kv_bytes(self) -> int:
+        """What the weights and the largest step leave of the memory that a run may take."""
+        spec, config = self._spec, self._config
+        embedding = 0 if spec.tie_word_embeddings else self._head_bytes
+        weights = self._layer_bytes + self._head_bytes + embedding
+        step = self._activation_bytes // spec.num_layers * config.max_num_batched_tokens
+        logits = 4 * config.max_num_seqs * spec.vocab_size
+        left = int(self._memory * config.memory_utilization) - weights - step - logits
+        if left <= 0:
+            raise ExecutorError(
+                f"no memory left for KV: {config.memory_utilization:.0%} of "
+                f"{self._memory / 1e9:.0f} GB, weights {weights / 1e9:.1f} GB, largest step "
+                f"{(step + logits) / 1e9:.1f} GB; choose another executor.cost_model.device or "
+                "model, or lower engine.max_num_batched_tokens"
+            )
+        return left
+
+    def _part(self, flops: int, num_bytes: int) -> float:
+        return max(flops * self._flop_s, num_bytes * self._byte_s)

@@ -1,0 +1,43 @@
+"""How much there is to do in a step, in the counts that its time depends on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from nanofw.core.plan import StepPlan
+
+
+@dataclass(frozen=True, slots=True)
+class StepWork:
+    """Counts of one step.
+
+    Attributes:
+        num_rows: requests in it.
+        num_prefills: of them, those that compute prompts.
+        num_tokens: tokens computed.
+        num_sampled: rows that draw a token.
+        num_keys: tokens whose keys and values are read, once for each row.
+        num_pairs: query-key pairs under the causal mask.
+    """
+
+    num_rows: int
+    num_prefills: int
+    num_tokens: int
+    num_sampled: int
+    num_keys: int
+    num_pairs: int
+
+    @classmethod
+    def of(cls, plan: StepPlan) -> StepWork:
+        """Count a plan. A step of decodes alone costs one sum over its rows."""
+        rows = len(plan.rows)
+        starts = int(plan.starts.sum(dtype=np.int64))
+        if plan.num_decodes == rows:
+            return cls(rows, 0, rows, rows, starts + rows, starts + rows)
+        tokens = int(plan.num_tokens.sum(dtype=np.int64))
+        queries = plan.num_tokens.astype(np.int64)
+        pairs = int((queries * plan.starts + queries * (queries + 1) // 2).sum())
+        sampled = int(np.count_nonzero(plan.samples))
+        return cls(rows, rows - plan.num_decodes, tokens, sampled, starts + tokens, pairs)
