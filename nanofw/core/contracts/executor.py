@@ -61,8 +61,11 @@ class ExecutorConfig:
         num_blocks: blocks in the pool; None: as many as fit.
         clock: the engine's clock; a simulated executor moves it.
         engine: the validated `engine` section of the configuration.
-        components: descriptors and options of what the executor builds itself, by kind:
-            model, attention_backend, sampler, logits_processor.
+        components: what the executor builds itself, by kind: a `Component` (descriptor and
+            validated options) for model, attention_backend, sampler, cost_model; a list of
+            them, in YAML order, for logits_processor. Only the kinds in its capability `needs`.
+        device: where it runs, resolved: `cpu`, `cuda`, `cuda:1`.
+        overlap, cuda_graphs: whether they are on, resolved.
     """
 
     spec: ModelSpec
@@ -74,3 +77,6 @@ class ExecutorConfig:
     clock: Clock
     engine: Any
     components: dict[str, Any]
+    device: str = "cpu"
+    overlap: bool = False
+    cuda_graphs: bool = False
