@@ -44,7 +44,7 @@ from nanofw.core.contracts.policy import Policy, Rank, RequestView, RunningView,
 from nanofw.core.contracts.sampler import SampledTokens, Sampler, SamplerConfig
 from nanofw.core.model_spec import ModelSpec
 from nanofw.core.plan import Capacity, HostMasks, NewRow, StepPlan, StepResult
-from nanofw.core.types import FinishReason, Request, RequestOutput, SamplingParams
+from nanofw.core.types import FinishReason, IntArray, Request, RequestOutput, SamplingParams
 from nanofw.plugins.component import Component
 from nanofw.plugins.descriptor import (
     API_VERSIONS,
@@ -127,6 +127,7 @@ __all__ = [
     "VirtualClock",
     # requests
     "FinishReason",
+    "IntArray",
     "Request",
     "RequestOutput",
     "SamplingParams",

@@ -1,0 +1,42 @@
+"""Earliest deadline first; what is late already waits for what can still be in time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from nanofw.plugins import Options, Policy, RequestView, SchedulerView
+
+
+class EarliestDeadlineFirstOptions(Options):
+    """`scheduler: {name: earliest_deadline_first, ...}`."""
+
+    default_slack_s: Annotated[float, Field(ge=0)] | None = None
+    """Deadline of requests without one, in seconds after their arrival; null: they come last."""
+    demote_late: bool = True
+    """Serve requests whose deadline has passed after those that can still meet theirs: under
+    overload plain deadline order serves the latest ones first, and then all are late."""
+    window: Annotated[int, Field(ge=1)] = 32
+    """How many of the first requests are looked at for being late, in each step that admits."""
+
+
+class EarliestDeadlineFirst(Policy):
+    """Ranks by deadline; with `demote_late` the first `window` are ranked anew by lateness."""
+
+    def __init__(self, options: EarliestDeadlineFirstOptions) -> None:
+        self._slack = options.default_slack_s
+        self.window = options.window if options.demote_late else 0
+
+    def key(self, request: RequestView, now: float) -> float:
+        if request.deadline is not None:
+            return request.deadline
+        return math.inf if self._slack is None else request.arrival + self._slack
+
+    def window_rank(
+        self, requests: Sequence[RequestView], view: SchedulerView
+    ) -> Sequence[tuple[bool, float]]:
+        deadlines = [self.key(request, view.now) for request in requests]
+        return [(deadline < view.now, deadline) for deadline in deadlines]

@@ -1,0 +1,46 @@
+"""Fair share: each client gets its weight's share of the tokens, whoever sends more.
+
+The virtual token counter of Sheng et al. (OSDI 2024, arXiv 2401.00588): a client is charged its
+prompt when a request starts and each token that it generates; the client that was served least
+comes next. Work-conserving, and an idle client earns nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from typing import Annotated
+
+from pydantic import Field
+
+from nanofw.plugins import Options, RequestView
+from nanofw.schedulers.service import WeightedService
+
+Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class FairShareOptions(Options):
+    """`scheduler: {name: fair_share, ...}`."""
+
+    weights: dict[str, Weight] = Field(default_factory=dict[str, float])
+    """Shares by client; a client that is not named has 1."""
+    input_weight: Weight = 1.0
+    """What a prompt token costs its client."""
+    output_weight: Weight = 2.0
+    """What a generated token costs its client."""
+
+
+class FairShare(WeightedService):
+    """One queue per client, in order of arrival; the least served client is next."""
+
+    def __init__(self, options: FairShareOptions) -> None:
+        super().__init__(options.input_weight, options.output_weight)
+        self._weights = options.weights
+
+    def key(self, request: RequestView, now: float) -> float:
+        return request.arrival
+
+    def group(self, request: RequestView) -> str:
+        return request.client
+
+    def weight(self, group: Hashable) -> float:
+        return self._weights.get(str(group), 1.0)

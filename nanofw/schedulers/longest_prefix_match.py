@@ -1,0 +1,48 @@
+"""Longest prefix match: first whoever finds most of its prompt in the cache.
+
+After the cache-aware order of SGLang (Zheng et al., arXiv 2312.07104), with a bound on how long
+a request without a cached prefix can be overtaken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from nanofw.plugins import Options, Policy, RequestView, SchedulerView
+
+
+class LongestPrefixMatchOptions(Options):
+    """`scheduler: {name: longest_prefix_match, ...}`."""
+
+    window: Annotated[int, Field(ge=1)] = 64
+    """How many of the oldest waiting requests are compared in each step that admits."""
+    ageing: Annotated[float, Field(ge=0)] = 0.0
+    """Cached tokens that each second of waiting is worth."""
+    max_wait_s: Annotated[float, Field(ge=0)] | None = 10.0
+    """Requests that waited longer come first, oldest first. null: no bound, and then hot
+    traffic can starve a request without a cached prefix for ever."""
+
+
+class LongestPrefixMatch(Policy):
+    """Ranks a window of the oldest waiting requests by their cached tokens."""
+
+    def __init__(self, options: LongestPrefixMatchOptions) -> None:
+        self._options = options
+        self.window = options.window
+
+    def key(self, request: RequestView, now: float) -> float:
+        return request.arrival
+
+    def window_rank(
+        self, requests: Sequence[RequestView], view: SchedulerView
+    ) -> Sequence[tuple[bool, float]]:
+        return [self._rank(request, view) for request in requests]
+
+    def _rank(self, request: RequestView, view: SchedulerView) -> tuple[bool, float]:
+        waited, bound = view.now - request.arrival, self._options.max_wait_s
+        if bound is not None and waited > bound:
+            return False, request.arrival
+        return True, -(view.cached_tokens(request) + self._options.ageing * waited)

@@ -1,0 +1,35 @@
+"""Priority classes, with ageing and, if wanted, preemption."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from nanofw.plugins import Options, Policy, RequestView, RunningView
+
+
+class PriorityOptions(Options):
+    """`scheduler: {name: priority, ...}`."""
+
+    ageing: Annotated[float, Field(ge=0)] = 0.0
+    """Priority levels that each second of waiting is worth. 0: low classes may starve."""
+    preempt: bool = False
+    """Whether a waiting request that does not fit may push out a running one of lower rank."""
+
+
+class Priority(Policy):
+    """Serves the smallest `priority` first; among equals the preempted, then the earlier."""
+
+    def __init__(self, options: PriorityOptions) -> None:
+        self._options = options
+
+    def key(self, request: RequestView, now: float) -> float:
+        return request.priority + self._options.ageing * request.arrival
+
+    def victim(self, running: RunningView, for_request: RequestView | None) -> int | None:
+        """For a waiting request: the greatest rank, the last admitted among equals."""
+        if for_request is None or not self._options.preempt:
+            return None
+        latest_first = running.rows[::-1].tolist()
+        return max(latest_first, key=running.key)

@@ -1,0 +1,23 @@
+"""Random order: the control that every other policy should beat or equal."""
+
+from __future__ import annotations
+
+import random
+
+from nanofw.plugins import Options, Policy, RequestView
+
+
+class RandomOptions(Options):
+    """`scheduler: {name: random, ...}`."""
+
+    seed: int = 0
+
+
+class Random(Policy):
+    """Serves in an order that depends on the seed and the submission index alone."""
+
+    def __init__(self, options: RandomOptions) -> None:
+        self._seed = options.seed
+
+    def key(self, request: RequestView, now: float) -> float:
+        return random.Random(f"{self._seed}/{request.index}").random()

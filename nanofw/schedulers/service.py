@@ -1,0 +1,99 @@
+"""Service in virtual time: what policies share that divide the engine between groups.
+
+A group's counter grows with the service that it gets, divided by its weight; the smallest is
+served next. A group that comes back after a pause is lifted to the virtual time, which is the
+counter of the group served last: a pause earns no credit. As in the virtual token counters of
+Sheng et al. (OSDI 2024, arXiv 2401.00588), with the virtual time of start-time fair queueing
+(Goyal, Vin, Cheng, SIGCOMM 1996) in place of the minimum over all waiting groups.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Hashable
+
+import numpy as np
+
+from nanofw.plugins import FinishReason, IntArray, Policy, RequestView
+
+
+class WeightedService(Policy):
+    """Base of policies that serve the group with the smallest counter.
+
+    A subclass says which `group` a request is of, its `weight`, and the order within (`key`).
+    A prompt is charged when its request starts, each generated token when it is planned; what a
+    preemption makes compute again costs nothing.
+    """
+
+    def __init__(self, input_cost: float, output_cost: float) -> None:
+        self._input_cost, self._output_cost = input_cost, output_cost
+        self._index: dict[Hashable, int] = {}
+        self._served = np.zeros(16)
+        self._scale = np.ones(16)
+        self._of_row = np.zeros(16, np.int64)
+        self._num_waiting: list[int] = []
+        self._running: set[int] = set()
+        self._virtual_time = 0.0
+
+    @abstractmethod
+    def group(self, request: RequestView) -> Hashable: ...
+
+    @abstractmethod
+    def weight(self, group: Hashable) -> float:
+        """Share of the group against the others; greater than 0. Asked once for each group."""
+
+    def num_waiting(self, group: Hashable) -> int:
+        """Requests of the group that wait."""
+        index = self._index.get(group)
+        return 0 if index is None else self._num_waiting[index]
+
+    def group_key(self, group: Hashable, now: float) -> float:
+        return float(self._served[self._index[group]])
+
+    def on_arrival(self, request: RequestView, now: float) -> None:
+        self._wait(self.group(request))
+
+    def on_start(self, row: int, request: RequestView, now: float) -> None:
+        index = self._index[self.group(request)]
+        self._num_waiting[index] -= 1
+        self._running.add(request.index)
+        self._virtual_time = max(self._virtual_time, float(self._served[index]))
+        if not request.num_preemptions:
+            cost = self._input_cost * request.num_prompt_tokens
+            self._served[index] += cost * self._scale[index]
+        if row >= len(self._of_row):
+            self._of_row = np.resize(self._of_row, 2 * row)
+        self._of_row[row] = index
+
+    def on_preempt(self, row: int, request: RequestView, now: float) -> None:
+        self._running.discard(request.index)
+        self._wait(self.group(request))
+
+    def on_progress(self, rows: IntArray, num_tokens: IntArray, num_decodes: int) -> None:
+        if num_decodes:
+            groups = self._of_row[rows[:num_decodes]]
+            counts = np.bincount(groups, minlength=len(self._served))
+            self._served += counts * (self._output_cost * self._scale)
+
+    def on_finish(self, request: RequestView, reason: FinishReason, now: float) -> None:
+        if request.index in self._running:
+            self._running.discard(request.index)
+        else:
+            self._num_waiting[self._index[self.group(request)]] -= 1
+
+    def _wait(self, group: Hashable) -> None:
+        if group not in self._index:
+            self._add(group)
+        index = self._index[group]
+        if self._num_waiting[index] == 0:
+            self._served[index] = max(self._served[index], self._virtual_time)
+        self._num_waiting[index] += 1
+
+    def _add(self, group: Hashable) -> None:
+        index = len(self._index)
+        if index == len(self._served):
+            self._served = np.concatenate((self._served, np.zeros(index)))
+            self._scale = np.concatenate((self._scale, np.ones(index)))
+        self._scale[index] = 1.0 / self.weight(group)
+        self._index[group] = index
+        self._num_waiting.append(0)
