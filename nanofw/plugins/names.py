@@ -7,11 +7,11 @@ from collections.abc import Iterable
 
 
 def near(word: str, known: Iterable[str], *, count: int = 3) -> str:
-    """`"; did you mean 'fcfs'?"`, or nothing when no known word is close."""
+    """`"; did you mean 'fcfs'"`, or nothing when no known word is close."""
     matches = nearest(word, known, count=count)
     if not matches:
         return ""
-    return f"; did you mean {' or '.join(repr(match) for match in matches)}?"
+    return f"; did you mean {' or '.join(repr(match) for match in matches)}"
 
 
 def nearest(word: str, known: Iterable[str], *, count: int = 3) -> list[str]:

@@ -33,7 +33,7 @@ def test_malformed_entry_points_are_noted_and_the_others_found(
     assert [entry.id for entry in found.entries] == ["scheduler.z"]
     notes = "\n".join(found.notes)
     assert "'deadline' is not of the form KIND.NAME" in notes
-    assert "did you mean 'scheduler'?" in notes
+    assert "did you mean 'scheduler'" in notes
     assert "must name the manifest module alone" in notes
 
 

@@ -29,7 +29,7 @@ def test_B090_unknown_name_lists_neighbours_known_names_and_searched_distributio
     with pytest.raises(UnknownPlugin) as caught:
         build(search).find("scheduler", "deadlin")
     text = str(caught.value)
-    assert "did you mean 'deadline'?" in text
+    assert "did you mean 'deadline'" in text
     assert "known: deadline, lottery" in text
     assert "searched: outside 0.3" in text
 

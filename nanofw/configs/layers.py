@@ -1,0 +1,154 @@
+"""The layers of a configuration, lowest first: defaults, bases, file, Python, command line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+from nanofw.configs.document import parse_value, read_file
+from nanofw.configs.schema import Config
+from nanofw.configs.source import DEFAULT, KeyPath, Layer, Source, dotted, walk
+from nanofw.errors import ConfigError
+from nanofw.plugins.names import near
+
+PRESETS = Path(__file__).parent / "presets"
+COMMAND_LINE = Source("command line")
+PYTHON = Source("python")
+
+_OVERRIDE = re.compile(r"^([A-Za-z_][\w\-]*(?:\.[A-Za-z_][\w\-]*)*)=(.*)$", re.DOTALL)
+_INDICATORS = ">|@%*&!`"
+
+
+def presets() -> list[str]:
+    """Names of the presets that ship with nanofw."""
+    return sorted(path.stem for path in PRESETS.glob("*.yaml"))
+
+
+def is_override(argument: str) -> bool:
+    """Whether a command line argument is a `key=value`."""
+    return _OVERRIDE.match(argument) is not None
+
+
+def defaults() -> Layer:
+    """The lowest layer: what the schema says."""
+    data = json.loads(Config().model_dump_json())
+    return Layer("default", data, {path: DEFAULT for path, _ in walk(data)})
+
+
+def file_layers(config: str | Path) -> list[Layer]:
+    """A file or preset and everything below it, lowest first."""
+    return list(_with_bases(_locate(str(config), Path.cwd(), COMMAND_LINE), ()))
+
+
+def _locate(text: str, folder: Path, named_by: Source) -> tuple[Path, str]:
+    """The path of a file or preset, and what messages call it."""
+    looks_like_file = text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text
+    if looks_like_file:
+        path = folder / Path(text).expanduser()
+        if path.is_file():
+            return path, text if folder == Path.cwd() else str(path)
+        problem = "is a folder" if path.is_dir() else "no such file"
+        raise ConfigError(f"{problem}: {path}", source=named_by.name, line=named_by.line)
+    path = PRESETS / f"{text}.yaml"
+    if path.is_file():
+        return path, f"preset {text}"
+    raise ConfigError(
+        f"no preset {text!r}{near(text, presets())}; presets: {', '.join(presets())}; "
+        f"a file's name ends in .yaml",
+        source=named_by.name,
+        line=named_by.line,
+    )
+
+
+def _with_bases(located: tuple[Path, str], above: tuple[Path, ...]) -> Iterator[Layer]:
+    path, name = located
+    if path.resolve() in above:
+        chain = " -> ".join(str(item) for item in (*above, path.resolve()))
+        raise ConfigError(f"bases go in a circle: {chain}", key="base", source=name)
+    layer = read_file(path, name)
+    for base, source in _bases(layer):
+        located = _locate(base, path.resolve().parent, source)
+        yield from _with_bases(located, (*above, path.resolve()))
+    layer.data.pop("base", None)
+    yield layer
+
+
+def _bases(layer: Layer) -> list[tuple[str, Source]]:
+    value = layer.data.get("base")
+    items: Any = [value] if isinstance(value, str) else value or []
+    if not isinstance(items, list) or not all(isinstance(i, str) for i in cast("list[Any]", items)):
+        source = layer.sources[("base",)]
+        message = "should be the name of a preset or file, or a list of such"
+        raise ConfigError(message, key="base", source=source.name, line=source.line)
+    names = cast("list[str]", items)
+    paths: list[KeyPath] = [
+        ("base",) if isinstance(value, str) else ("base", i) for i in range(len(names))
+    ]
+    return [(name, layer.sources[path]) for name, path in zip(names, paths, strict=True)]
+
+
+def python_layer(values: Mapping[str, Any]) -> Layer:
+    """Values given by a caller, nested as in YAML."""
+    data = json.loads(json.dumps(values, default=_plain))
+    return Layer("python", data, {path: PYTHON for path, _ in walk(data)})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return dict(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    raise ConfigError(f"{value!r} is not plain data", source="python")
+
+
+def override_layer(overrides: Sequence[str]) -> Layer:
+    """All `key=value` of the command line, as one layer; of equal keys the last one counts."""
+    data: dict[str, Any] = {}
+    texts: dict[KeyPath, str] = {}
+    for argument in overrides:
+        path, value, text = _override(argument)
+        _insert(data, path, value)
+        for old in [known for known in texts if known[: len(path)] == path]:
+            del texts[old]
+        if not isinstance(value, (dict, list)) and text and text[0] not in "\"'":
+            texts[path] = text
+    sources = {path: COMMAND_LINE for path, _ in walk(data)}
+    return Layer("command line", data, sources, texts)
+
+
+def _override(argument: str) -> tuple[KeyPath, Any, str]:
+    match = _OVERRIDE.match(argument)
+    if match is None:
+        raise ConfigError(f"{argument!r} is not of the form key=value", source="command line")
+    path: KeyPath = tuple(match[1].split("."))
+    if path == ("base",):
+        raise ConfigError(
+            "belongs in a file; name the preset in place of one", key="base", source="command line"
+        )
+    text = match[2]
+    if text[:1] in _INDICATORS and text:
+        return path, text, text
+    try:
+        return path, parse_value(text, COMMAND_LINE), text
+    except ConfigError as error:
+        raise ConfigError(
+            f"{text!r} cannot be read ({error.message}); quote it as YAML does",
+            key=match[1],
+            source="command line",
+        ) from None
+
+
+def _insert(data: dict[str, Any], path: KeyPath, value: Any) -> None:
+    for depth, part in enumerate(path[:-1], start=1):
+        below: Any = data.setdefault(str(part), {})
+        if not isinstance(below, dict):
+            raise ConfigError(
+                f"is set to a value and to keys below it: {dotted(path)}",
+                key=dotted(path[:depth]),
+                source="command line",
+            )
+        data = cast("dict[str, Any]", below)
+    data[str(path[-1])] = value

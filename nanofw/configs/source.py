@@ -1,0 +1,79 @@
+"""Where a value of the configuration came from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+KeyPath: TypeAlias = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A place in a file, a preset, the command line, Python, or the defaults.
+
+    Attributes:
+        name: file or preset, `command line`, `python`, `default`.
+        line: one-based, where there are lines.
+        folder: what relative paths are relative to; None: the current folder.
+    """
+
+    name: str
+    line: int | None = None
+    folder: Path | None = None
+
+    def __str__(self) -> str:
+        return self.name if self.line is None else f"{self.name}:{self.line}"
+
+
+DEFAULT = Source("default")
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One file, or one of the other sources of values.
+
+    Attributes:
+        name: as in its sources.
+        data: nested plain values; interpolations unresolved.
+        sources: of every key in `data`.
+        texts: of scalars from the command line, as they were typed.
+    """
+
+    name: str
+    data: dict[str, Any]
+    sources: Mapping[KeyPath, Source]
+    texts: Mapping[KeyPath, str] = field(default_factory=dict[KeyPath, str])
+
+
+def dotted(path: KeyPath) -> str:
+    """`("a", "b", 0)` as `a.b[0]`."""
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+    return text
+
+
+def nearest_source(sources: Mapping[KeyPath, Source], path: KeyPath) -> Source:
+    """The source of a key, or of the closest key above it."""
+    for length in range(len(path), 0, -1):
+        if path[:length] in sources:
+            return sources[path[:length]]
+    return DEFAULT
+
+
+def walk(value: Any, path: KeyPath = ()) -> list[tuple[KeyPath, Any]]:
+    """Every key below `value` with its value, containers before their content."""
+    found: list[tuple[KeyPath, Any]] = []
+    if isinstance(value, dict):
+        items: list[tuple[Any, Any]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
+    elif isinstance(value, list):
+        items = list(enumerate(value))  # pyright: ignore[reportUnknownArgumentType]
+    else:
+        return found
+    for key, item in items:
+        found.append(((*path, key), item))
+        found += walk(item, (*path, key))
+    return found

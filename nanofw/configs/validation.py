@@ -1,0 +1,221 @@
+"""From plain values to a frozen model, and from pydantic's errors to ones with a place.
+
+Values are validated strictly: a string is no number and a number is no boolean. Two kinds of
+values are text by nature and take the type of their field: what an interpolation such as
+`${oc.env:X}` gave, and what was typed on the command line.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
+
+from nanofw.configs.source import KeyPath, Source, dotted, nearest_source
+from nanofw.errors import ConfigError
+from nanofw.plugins.names import near
+
+M = TypeVar("M", bound=BaseModel)
+
+
+@dataclass(frozen=True, slots=True)
+class Values:
+    """Merged and interpolated values, with what is known of each.
+
+    Attributes:
+        data: nested plain values.
+        sources: of every key that some layer set.
+        alternatives: another reading of a value, taken when its field refuses the first.
+        written: the interpolation that a value came from.
+    """
+
+    data: dict[str, Any]
+    sources: Mapping[KeyPath, Source]
+    alternatives: Mapping[KeyPath, Any]
+    written: Mapping[KeyPath, str]
+
+    def source(self, path: KeyPath) -> Source:
+        """Where a value came from."""
+        return nearest_source(self.sources, path)
+
+    def error(self, message: str, path: KeyPath) -> ConfigError:
+        """An error about a key, with its place."""
+        source = self.source(path)
+        return ConfigError(message, key=dotted(path), source=source.name, line=source.line)
+
+
+def validate(model: type[M], data: Any, values: Values, at: KeyPath = ()) -> M:
+    """Make a model of the values at a key. Relative paths become absolute.
+
+    Raises:
+        ConfigError: with key, file and line of everything that is wrong.
+    """
+    data = copy.deepcopy(data)
+    tried: set[KeyPath] = set()
+    while True:
+        try:
+            made = model.model_validate_json(json.dumps(data), strict=True)
+        except ValidationError as error:
+            problems = _by_place(error, data)
+            retry = [
+                place
+                for place in problems
+                if (*at, *place) in values.alternatives and place not in tried
+            ]
+            if not retry:
+                raise _config_error(model, problems, data, values, at) from None
+            for place in retry:
+                _put(data, place, values.alternatives[(*at, *place)])
+                tried.add(place)
+        else:
+            return cast("M", _absolute(made, values, at))
+
+
+def _by_place(error: ValidationError, data: Any) -> dict[KeyPath, list[Any]]:
+    """Pydantic's errors by the value that they are about; branches of a union share one."""
+    problems: dict[KeyPath, list[Any]] = {}
+    for item in error.errors(include_url=False):
+        place: KeyPath = ()
+        value = data
+        for part in item["loc"]:
+            try:
+                value = value[part]
+            except (KeyError, IndexError, TypeError):
+                if item["type"] == "missing":
+                    place = (*place, part)
+                break
+            place = (*place, part)
+        problems.setdefault(place, []).append(item)
+    return problems
+
+
+def _config_error(
+    model: type[BaseModel],
+    problems: dict[KeyPath, list[Any]],
+    data: Any,
+    values: Values,
+    at: KeyPath,
+) -> ConfigError:
+    errors: list[ConfigError] = []
+    for place, items in problems.items():
+        path = (*at, *place)
+        message = _message(model, place, items)
+        if path in values.written:
+            message += f" (from {values.written[path]})"
+        errors.append(values.error(message, path))
+    if len(errors) == 1:
+        return errors[0]
+    return ConfigError(
+        "\n  ".join([f"{len(errors)} values cannot be used", *(str(error) for error in errors)])
+    )
+
+
+def _message(model: type[BaseModel], place: KeyPath, items: list[Any]) -> str:
+    first = items[0]
+    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+        known = _siblings(model, place)
+        key = str(place[-1])
+        if "." in key and key.partition(".")[0] in known:
+            return "no such key; write nested keys as nested mappings"
+        return f"no such key{near(key, known)}; keys here: {', '.join(sorted(known))}"
+    if first["type"] == "missing":
+        return "is required"
+    value = first["input"]
+    wanted = " or ".join(dict.fromkeys(_wanted(item) for item in items))
+    wanted = wanted.replace(" or should be ", " or ")
+    return f"{wanted}, not {_shown(value)}{_hint(value, items)}"
+
+
+_WANTED = {
+    "int_type": "should be an integer",
+    "int_from_float": "should be an integer",
+    "float_type": "should be a number",
+    "bool_type": "should be true or false",
+    "string_type": "should be a string",
+    "tuple_type": "should be a list",
+    "list_type": "should be a list",
+    "mapping_type": "should be a mapping",
+    "dict_type": "should be a mapping",
+    "model_type": "should be a mapping",
+    "dataclass_type": "should be a mapping",
+    "none_required": "should be null",
+    "path_type": "should be a path",
+}
+
+
+def _wanted(item: Any) -> str:
+    if item["type"] in _WANTED:
+        return _WANTED[item["type"]]
+    message = str(item["msg"])
+    if message.startswith("Input should be "):
+        return "should be " + message.removeprefix("Input should be ")
+    return message.removeprefix("Value error, ")
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return f"the string {value!r}"
+    if isinstance(value, (dict, list)):
+        return "a mapping" if isinstance(value, dict) else "a list"
+    return json.dumps(value)
+
+
+def _hint(value: Any, items: list[Any]) -> str:
+    words = {"on": "true", "yes": "true", "off": "false", "no": "false"}
+    wants_bool = any(item["type"] == "bool_type" for item in items)
+    if wants_bool and isinstance(value, str) and value.lower() in words:
+        return f"; write {words[value.lower()]}"
+    return ""
+
+
+def _siblings(model: type[BaseModel], place: KeyPath) -> list[str]:
+    """The keys that are allowed beside the one at `place`."""
+    owner: Any = model
+    for part in place[:-1]:
+        if isinstance(part, int):
+            continue
+        owner = _section_type(owner, part)
+    fields = getattr(owner, "model_fields", None) or getattr(owner, "__dataclass_fields__", {})
+    return [*fields, *getattr(owner, "extra_known_keys", ())]
+
+
+def _section_type(owner: Any, key: str) -> Any:
+    """The model (or dataclass) behind a field, also when it is optional or in a collection."""
+    field = getattr(owner, "model_fields", {}).get(key)
+    pending: list[Any] = [field.annotation] if field is not None else []
+    while pending:
+        annotation = pending.pop()
+        if hasattr(annotation, "model_fields") or hasattr(annotation, "__dataclass_fields__"):
+            return annotation
+        pending += getattr(annotation, "__args__", ())
+    return None
+
+
+def _put(data: Any, place: KeyPath, value: Any) -> None:
+    for part in place[:-1]:
+        data = data[part]
+    data[place[-1]] = value
+
+
+def _absolute(value: Any, values: Values, path: KeyPath) -> Any:
+    """The value with each relative `Path` in it made absolute against the file that names it."""
+    if isinstance(value, Path):
+        folder = values.source(path).folder or Path.cwd()
+        return folder / value.expanduser()
+    if isinstance(value, BaseModel):
+        changed = {
+            name: new
+            for name in type(value).model_fields
+            if (new := _absolute(old := getattr(value, name), values, (*path, name))) is not old
+        }
+        return value.model_copy(update=changed) if changed else value
+    if isinstance(value, tuple):
+        items = cast("tuple[Any, ...]", value)
+        made = tuple(_absolute(item, values, (*path, i)) for i, item in enumerate(items))
+        return made if any(a is not b for a, b in zip(made, items, strict=True)) else items
+    return value
