@@ -1,0 +1,1 @@
+"""Trains the model behind ``embedded:demo``: data, tokenizer, training, export, figures."""
