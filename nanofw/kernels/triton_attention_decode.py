@@ -329,7 +329,8 @@ def decode_attention(
 
     Args:
         query: [n, num_heads, head_dim], last dimension contiguous.
-        key_pages, value_pages: [num_blocks, num_kv_heads, page, head_dim], of equal strides.
+        key_pages, value_pages: [num_blocks, page, num_kv_heads, head_dim], of any equal strides
+            with the last dimension contiguous.
         block_tables: int32[n, b].
         context_lens: int32[n], keys of each row, the query's own included.
         tile_starts: `decode_tile_starts` of these lengths, this window and `config.tile`.
@@ -338,13 +339,13 @@ def decode_attention(
         [n, num_heads, head_dim]. Lines of rows with no context are left as they were.
     """
     n, num_heads, head_dim = query.shape
-    _, num_kv_heads, page, _ = key_pages.shape
+    _, page, num_kv_heads, _ = key_pages.shape
     out = torch.empty_like(query) if out is None else out
     if n == 0:
         return out
     group = num_heads // num_kv_heads
     group_pad = next_power_of_2(group)
-    tma = config.tma and page >= config.tile and key_pages.is_contiguous()
+    tma = config.tma and page >= config.tile and key_pages.transpose(1, 2).is_contiguous()
     head_pad = next_power_of_2(head_dim)
     k_desc, v_desc = (
         page_descriptors(key_pages, value_pages, config.tile, head_pad) if tma else (None, None)
@@ -355,11 +356,12 @@ def decode_attention(
         workspace.partial, workspace.maxima, workspace.sums, workspace.counters,
         scale * LOG2_E, n,
         query.stride(0), query.stride(1), out.stride(0), out.stride(1),
-        key_pages.stride(0), key_pages.stride(1), key_pages.stride(2), block_tables.stride(0),
+        key_pages.stride(0), key_pages.stride(2), key_pages.stride(1), block_tables.stride(0),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_PAD=group_pad,
         ROWS_M=max(MIN_DOT_ROWS, group_pad), HEAD_DIM=head_dim,
         HEAD_PAD=head_pad, PAGE=page, TILE=config.tile,
-        BATCH_PAD=workspace.batch_pad, PARTS=max(1, 32 // group_pad),
+        BATCH_PAD=workspace.batch_pad, PARTS=max(1, 2048 // (group_pad * head_pad)),
         WINDOW=window or 0, TMA=tma, num_warps=config.num_warps, num_stages=config.num_stages,
+        **({"maxnreg": config.max_registers} if config.max_registers else {}),
     )  # fmt: skip
     return out

@@ -268,7 +268,8 @@ def prefill_attention(
 
     Args:
         query: [t, num_heads, head_dim] of the whole batch, last dimension contiguous.
-        key_pages, value_pages: [num_blocks, num_kv_heads, page, head_dim], of equal strides.
+        key_pages, value_pages: [num_blocks, page, num_kv_heads, head_dim], of any equal strides
+            with the last dimension contiguous.
         block_tables, query_starts, context_lens: of the whole batch, see `ForwardBatch`.
         tile_starts: `prefill_tile_starts` of these rows.
         num_tiles: at least as many query tiles as there are.
@@ -276,10 +277,10 @@ def prefill_attention(
     """
     num_rows = tile_starts.shape[0] - 1
     _, num_heads, head_dim = query.shape
-    _, num_kv_heads, page, _ = key_pages.shape
+    _, page, num_kv_heads, _ = key_pages.shape
     group = num_heads // num_kv_heads
     head_pad = next_power_of_2(head_dim)
-    tma = config.tma and page >= config.tile and key_pages.is_contiguous()
+    tma = config.tma and page >= config.tile and key_pages.transpose(1, 2).is_contiguous()
     k_desc, v_desc = (
         page_descriptors(key_pages, value_pages, config.tile, head_pad) if tma else (None, None)
     )
@@ -287,7 +288,7 @@ def prefill_attention(
         query, key_pages, value_pages, k_desc, v_desc, out,
         block_tables, query_starts, context_lens, tile_starts, scale * LOG2_E, first_row, num_rows,
         query.stride(0), query.stride(1), out.stride(0), out.stride(1),
-        key_pages.stride(0), key_pages.stride(1), key_pages.stride(2), block_tables.stride(0),
+        key_pages.stride(0), key_pages.stride(2), key_pages.stride(1), block_tables.stride(0),
         NUM_KV_HEADS=num_kv_heads, GROUP=group, HEAD_DIM=head_dim, HEAD_PAD=head_pad,
         PAGE=page, TILE=config.tile, BLOCK_M=config.rows,
         BLOCK_Q=query_tokens_per_tile(config, group), BATCH_PAD=batch_pad,

@@ -148,7 +148,8 @@ def store_kv_triton(
     """Write [t, num_kv_heads, head_dim] keys and values to their slots; slot -1 writes nothing.
 
     Args:
-        key_pages, value_pages: [num_blocks, num_kv_heads, page, head_dim], of equal strides.
+        key_pages, value_pages: [num_blocks, page, num_kv_heads, head_dim], of any equal strides
+            with the last dimension contiguous.
         slots: int64[t], block * page + offset.
     """
     num_tokens, num_kv_heads, head_dim = key.shape
@@ -157,9 +158,9 @@ def store_kv_triton(
     _store_kernel[(num_tokens,)](
         key, value, key_pages, value_pages, slots,
         key.stride(0), key.stride(1), value.stride(0), value.stride(1),
-        key_pages.stride(0), key_pages.stride(1), key_pages.stride(2),
+        key_pages.stride(0), key_pages.stride(2), key_pages.stride(1),
         NUM_KV_HEADS=num_kv_heads, HEADS_PAD=next_power_of_2(num_kv_heads), HEAD_DIM=head_dim,
-        HEAD_PAD=next_power_of_2(head_dim), PAGE=key_pages.shape[2], num_warps=4,
+        HEAD_PAD=next_power_of_2(head_dim), PAGE=key_pages.shape[1], num_warps=4,
     )  # fmt: skip
 
 
@@ -183,13 +184,14 @@ def qkv_rope_store_triton(
         cos_sin: float32[max_positions, head_dim], cosines then sines.
         positions: int64[t].
         slots: int64[t]; -1 writes nothing.
-        key_pages, value_pages: [num_blocks, num_kv_heads, page, head_dim], of equal strides.
+        key_pages, value_pages: [num_blocks, page, num_kv_heads, head_dim], of any equal strides
+            with the last dimension contiguous.
 
     Returns:
         The queries [t, num_heads, head_dim].
     """
     num_tokens = qkv.shape[0]
-    _, num_kv_heads, page, head_dim = key_pages.shape
+    _, page, num_kv_heads, head_dim = key_pages.shape
     query = qkv.new_empty(num_tokens, num_heads, head_dim)
     if num_tokens == 0:
         return query
@@ -198,7 +200,7 @@ def qkv_rope_store_triton(
     _qkv_kernel[(num_tokens, programs)](
         qkv, query, key_pages, value_pages, query_norm, key_norm, cos_sin, positions, slots, eps,
         qkv.stride(0), query.stride(0), cos_sin.stride(0),
-        key_pages.stride(0), key_pages.stride(1), key_pages.stride(2),
+        key_pages.stride(0), key_pages.stride(2), key_pages.stride(1),
         NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEADS=heads, HEAD_DIM=head_dim,
         HALF_PAD=next_power_of_2(head_dim // 2), PAGE=page,
         QUERY_NORM=query_norm is not None, KEY_NORM=key_norm is not None,

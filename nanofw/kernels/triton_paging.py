@@ -1,4 +1,9 @@
-"""Reading tiles of keys or values from pages of [num_blocks, num_kv_heads, page, head_dim]."""
+"""Reading tiles of keys or values from pages.
+
+Pages are [num_blocks, page, num_kv_heads, head_dim] tensors of any strides. The backend lays
+them out with the heads before the page, so that a head's tile is one piece of memory; only then
+can the copy engine fetch it.
+"""
 
 from __future__ import annotations
 
@@ -74,11 +79,14 @@ def load_descriptor_tile(
 def page_descriptors(
     key_pages: torch.Tensor, value_pages: torch.Tensor, tile: int, head_pad: int
 ) -> tuple[Any, Any]:
-    """Descriptors for the copy engine over contiguous pages, boxes of [tile, head_pad]."""
+    """Descriptors for the copy engine boxes of [tile, head_pad].
+
+    Each head's page is one piece of memory: the transposed pages are contiguous.
+    """
     from triton.tools.tensor_descriptor import TensorDescriptor
 
     head_dim = key_pages.shape[-1]
     return tuple(
-        TensorDescriptor.from_tensor(pages.view(-1, head_dim), [tile, head_pad])
+        TensorDescriptor.from_tensor(pages.transpose(1, 2).view(-1, head_dim), [tile, head_pad])
         for pages in (key_pages, value_pages)
     )

@@ -17,6 +17,7 @@ class DecodeConfig:
         tile: keys in a tile.
         programs_per_multiprocessor: how many programs share one; they are all resident.
         tma: load tiles by the copy engine where pages are at least a tile long.
+        max_registers: bound per thread, so that all programs fit; None: the compiler's choice.
     """
 
     tile: int
@@ -24,6 +25,7 @@ class DecodeConfig:
     num_stages: int
     programs_per_multiprocessor: int
     tma: bool = False
+    max_registers: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +47,9 @@ class PrefillConfig:
 
 # (head size up to, bytes per element): configuration
 DECODE_CONFIGS: dict[tuple[int, int], DecodeConfig] = {
-    (64, 2): DecodeConfig(128, 4, 3, 2),
-    (128, 2): DecodeConfig(64, 4, 3, 2),
-    (256, 2): DecodeConfig(32, 4, 3, 2),
+    (64, 2): DecodeConfig(128, 4, 3, 3, max_registers=168),
+    (128, 2): DecodeConfig(64, 4, 3, 3, max_registers=168),
+    (256, 2): DecodeConfig(32, 4, 3, 3, max_registers=168),
     (64, 4): DecodeConfig(32, 4, 2, 2),
     (128, 4): DecodeConfig(32, 4, 2, 2),
     (256, 4): DecodeConfig(16, 4, 2, 2),
@@ -58,7 +60,7 @@ PREFILL_CONFIGS: dict[tuple[int, int], PrefillConfig] = {
     (128, 2): PrefillConfig(128, 64, 8, 3),
     (256, 2): PrefillConfig(64, 32, 4, 2),
     (64, 4): PrefillConfig(32, 32, 4, 2),
-    (128, 4): PrefillConfig(32, 32, 4, 2),
+    (128, 4): PrefillConfig(16, 32, 4, 2),
     (256, 4): PrefillConfig(16, 16, 4, 1),
 }
 
