@@ -217,7 +217,9 @@ def probe(device: str, options: Any) -> Mapping[str, Any] | str:
     """What the installed FlashAttention can do on this card, or why there is none."""
     if not device.startswith("cuda"):
         return f"FlashAttention runs on NVIDIA GPUs, not on {device!r}"
-    found = find_version(torch.cuda.get_device_capability(device), getattr(options, "version", None))
+    found = find_version(
+        torch.cuda.get_device_capability(device), getattr(options, "version", None)
+    )
     if isinstance(found, str):
         return found
     return {**found.limits, "uses": str(found)}

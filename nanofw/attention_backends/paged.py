@@ -23,9 +23,13 @@ class PagedPool:
     def allocate(self, num_blocks: int) -> list[torch.Tensor]:
         """The pool, one tensor a layer; zeros, so that no kernel ever meets a stray NaN."""
         c = self.config
-        sizes = (c.num_kv_heads, c.block_size) if self.heads_first else (
-            c.block_size,
-            c.num_kv_heads,
+        sizes = (
+            (c.num_kv_heads, c.block_size)
+            if self.heads_first
+            else (
+                c.block_size,
+                c.num_kv_heads,
+            )
         )
         pool = torch.zeros(
             (c.num_layers, 2, num_blocks, *sizes, c.head_dim), dtype=c.dtype, device=c.device

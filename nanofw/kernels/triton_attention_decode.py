@@ -126,9 +126,7 @@ def _decode_kernel(
 ):
     program = tl.program_id(0)
     offs_b = tl.arange(0, BATCH_PAD)
-    row_ends = tl.load(
-        tile_starts_ptr + 1 + offs_b, mask=offs_b < num_rows, other=2147483647
-    )
+    row_ends = tl.load(tile_starts_ptr + 1 + offs_b, mask=offs_b < num_rows, other=2147483647)
     num_tiles = tl.load(tile_starts_ptr + num_rows) * NUM_KV_HEADS
     share = tl.maximum(tl.cdiv(num_tiles, tl.num_programs(0)), 1)
     begin = program * share
@@ -176,12 +174,34 @@ def _decode_kernel(
                 v = tl.where(seen[:, None], v, 0.0)
             else:
                 k = load_tile(
-                    k_ptr + head * stride_head, blocks, start, offs_n, offs_d, context,
-                    stride_block, stride_slot, PAGE, TILE, HEAD_DIM, HEAD_PAD, True,
+                    k_ptr + head * stride_head,
+                    blocks,
+                    start,
+                    offs_n,
+                    offs_d,
+                    context,
+                    stride_block,
+                    stride_slot,
+                    PAGE,
+                    TILE,
+                    HEAD_DIM,
+                    HEAD_PAD,
+                    True,
                 )
                 v = load_tile(
-                    v_ptr + head * stride_head, blocks, start, offs_n, offs_d, context,
-                    stride_block, stride_slot, PAGE, TILE, HEAD_DIM, HEAD_PAD, True,
+                    v_ptr + head * stride_head,
+                    blocks,
+                    start,
+                    offs_n,
+                    offs_d,
+                    context,
+                    stride_block,
+                    stride_slot,
+                    PAGE,
+                    TILE,
+                    HEAD_DIM,
+                    HEAD_PAD,
+                    True,
                 )
             scores = dot(q, tl.trans(k)) * scale_log2
             if WINDOW > 0:
@@ -216,10 +236,19 @@ def _decode_kernel(
             if tl.atomic_add(counters_ptr + first, 1, sem="acq_rel") == num_parts - 1:
                 out_ptrs = out_row + offs_g[:, None] * stride_o_head + offs_d[None, :]
                 _combine(
-                    partial_ptr, max_ptr, sum_ptr, out_ptrs,
+                    partial_ptr,
+                    max_ptr,
+                    sum_ptr,
+                    out_ptrs,
                     (offs_g < GROUP)[:, None] & (offs_d < HEAD_DIM)[None, :],
-                    first, num_parts, unit != first * share,
-                    GROUP, GROUP_PAD, HEAD_DIM, HEAD_PAD, PARTS,
+                    first,
+                    num_parts,
+                    unit != first * share,
+                    GROUP,
+                    GROUP_PAD,
+                    HEAD_DIM,
+                    HEAD_PAD,
+                    PARTS,
                 )
                 tl.store(counters_ptr + first, 0)
         at = unit + tile_end

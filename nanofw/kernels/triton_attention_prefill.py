@@ -66,12 +66,34 @@ def _attend(
             v = tl.where((position < context)[:, None], v, 0.0)
     else:
         k = load_tile(
-            k_base, blocks, start, offs_n, offs_d, context,
-            stride_block, stride_slot, PAGE, TILE, HEAD_DIM, HEAD_PAD, DIAGONAL,
+            k_base,
+            blocks,
+            start,
+            offs_n,
+            offs_d,
+            context,
+            stride_block,
+            stride_slot,
+            PAGE,
+            TILE,
+            HEAD_DIM,
+            HEAD_PAD,
+            DIAGONAL,
         )
         v = load_tile(
-            v_base, blocks, start, offs_n, offs_d, context,
-            stride_block, stride_slot, PAGE, TILE, HEAD_DIM, HEAD_PAD, DIAGONAL,
+            v_base,
+            blocks,
+            start,
+            offs_n,
+            offs_d,
+            context,
+            stride_block,
+            stride_slot,
+            PAGE,
+            TILE,
+            HEAD_DIM,
+            HEAD_PAD,
+            DIAGONAL,
         )
     scores = dot(q, tl.trans(k)) * scale_log2
     if DIAGONAL:
@@ -127,9 +149,7 @@ def _prefill_kernel(
     TMA: tl.constexpr,
 ):
     offs_b = tl.arange(0, BATCH_PAD)
-    row_ends = tl.load(
-        tile_starts_ptr + 1 + offs_b, mask=offs_b < num_rows, other=2147483647
-    )
+    row_ends = tl.load(tile_starts_ptr + 1 + offs_b, mask=offs_b < num_rows, other=2147483647)
     # A grid for the largest batch of its size has programs without a tile.
     q_tile = tl.program_id(0)
     if q_tile >= tl.load(tile_starts_ptr + num_rows):
@@ -174,18 +194,64 @@ def _prefill_kernel(
         next_start = tl.minimum(tile + 1, end - 1) * TILE
         next_blocks = load_blocks(table, next_start, offs_n, context, PAGE, TILE)
         acc, total, top = _attend(
-            q, acc, total, top, k_base, v_base, k_desc, v_desc, blocks, tile * TILE,
-            query_position, context, head, scale_log2, stride_block, stride_slot, offs_n, offs_d,
-            NUM_KV_HEADS, HEAD_DIM, HEAD_PAD, PAGE, TILE, WINDOW, TMA, False,
+            q,
+            acc,
+            total,
+            top,
+            k_base,
+            v_base,
+            k_desc,
+            v_desc,
+            blocks,
+            tile * TILE,
+            query_position,
+            context,
+            head,
+            scale_log2,
+            stride_block,
+            stride_slot,
+            offs_n,
+            offs_d,
+            NUM_KV_HEADS,
+            HEAD_DIM,
+            HEAD_PAD,
+            PAGE,
+            TILE,
+            WINDOW,
+            TMA,
+            False,
         )
         blocks = next_blocks
     for tile in range(tl.maximum(begin, full), end):
         next_start = tl.minimum(tile + 1, end - 1) * TILE
         next_blocks = load_blocks(table, next_start, offs_n, context, PAGE, TILE)
         acc, total, top = _attend(
-            q, acc, total, top, k_base, v_base, k_desc, v_desc, blocks, tile * TILE,
-            query_position, context, head, scale_log2, stride_block, stride_slot, offs_n, offs_d,
-            NUM_KV_HEADS, HEAD_DIM, HEAD_PAD, PAGE, TILE, WINDOW, TMA, True,
+            q,
+            acc,
+            total,
+            top,
+            k_base,
+            v_base,
+            k_desc,
+            v_desc,
+            blocks,
+            tile * TILE,
+            query_position,
+            context,
+            head,
+            scale_log2,
+            stride_block,
+            stride_slot,
+            offs_n,
+            offs_d,
+            NUM_KV_HEADS,
+            HEAD_DIM,
+            HEAD_PAD,
+            PAGE,
+            TILE,
+            WINDOW,
+            TMA,
+            True,
         )
         blocks = next_blocks
 

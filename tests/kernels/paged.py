@@ -81,13 +81,13 @@ def make_paged(
     kv = kv.transpose(2, 3)
     tables = torch.full((len(lengths), max(1, *blocks)), int(order[-1]), dtype=torch.int32)
     rows = []
-    for row, (first, length) in enumerate(zip(accumulate(blocks, initial=0), lengths, strict=False)):
+    for row, (first, length) in enumerate(
+        zip(accumulate(blocks, initial=0), lengths, strict=False)
+    ):
         tables[row, : blocks[row]] = order[first : first + blocks[row]]
         own = torch.randn(2, length, num_kv_heads, head_dim, generator=generator).to(dtype)
         at = torch.arange(length)
         kv[:, tables[row, at // page].long(), at % page] = own
         rows.append(own.to(device()))
     place = torch.empty_like(kv, device=device())
-    return Paged(
-        place.copy_(kv), tables.to(device()), [r[0] for r in rows], [r[1] for r in rows]
-    )
+    return Paged(place.copy_(kv), tables.to(device()), [r[0] for r in rows], [r[1] for r in rows])

@@ -31,9 +31,7 @@ SHAPES = [
 def run_decode(paged, query, config, window=None, max_rows=8):
     heads, head_dim = query.shape[1:]
     kv_heads = paged.kv.shape[3]
-    workspace = decode.decode_workspace(
-        heads, kv_heads, head_dim, max_rows, config, query.device
-    )
+    workspace = decode.decode_workspace(heads, kv_heads, head_dim, max_rows, config, query.device)
     lengths = paged.lengths
     starts = decode.decode_tile_starts(lengths, config.tile, workspace.batch_pad, window)
     out = torch.full_like(query, torch.nan)
@@ -69,9 +67,7 @@ def test_decode_does_not_depend_on_how_work_is_shared(lengths, programs) -> None
     out = run_decode(paged, query, config)
     for row, length in enumerate(lengths):
         if length:
-            expected = attention(
-                query[row : row + 1], paged.keys[row], paged.values[row], 64**-0.5
-            )
+            expected = attention(query[row : row + 1], paged.keys[row], paged.values[row], 64**-0.5)
             assert relative_error(out[row : row + 1], expected) < tolerance(torch.float32)
 
 
@@ -144,8 +140,6 @@ def test_copy_engine_reads_the_same_tiles(tma) -> None:
     config = PrefillConfig(16, 16, 4, 2, tma=tma)
     both, _ = run_prefill(paged, query, [1, 1], 0, config)
     for row in range(2):
-        expected = attention(
-            query[row : row + 1], paged.keys[row], paged.values[row], 64**-0.5
-        )
+        expected = attention(query[row : row + 1], paged.keys[row], paged.values[row], 64**-0.5)
         assert relative_error(out[row : row + 1], expected) < tolerance(torch.float16)
         assert relative_error(both[row : row + 1], expected) < tolerance(torch.float16)
