@@ -31,6 +31,11 @@ class Component:
     def name(self) -> str:
         return self.plugin.name
 
+    @property
+    def origin_text(self) -> str:
+        """For messages: ` of nanofw-deadline 0.1.0`, or nothing when it came from nowhere."""
+        return f" of {self.entry.origin}" if self.entry else ""
+
     def load(self) -> Any:
         """The target itself, imported now. Another process calls `prepare` first."""
         return load_target(self.plugin.target)

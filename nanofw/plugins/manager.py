@@ -168,7 +168,7 @@ def load_plugin(entry: Entry) -> Plugin:
 def describe(entry: Entry) -> tuple[Plugin, ...]:
     """All descriptors of an entry's manifest module. Raises `PluginLoadError`."""
     what = f"{entry.kind} {entry.name!r} of {entry.origin}"
-    return _describe_module(_guarded(lambda: _import(entry), what, "import"), what)
+    return _describe_module(guarded(lambda: _import(entry), what, "import"), what)
 
 
 def _import(entry: Entry) -> ModuleType:
@@ -179,7 +179,7 @@ def _import(entry: Entry) -> ModuleType:
 
 def _describe_module(module: ModuleType, what: str) -> tuple[Plugin, ...]:
     if module not in _described:
-        _described[module] = _guarded(lambda: _call_hooks(module), what, "describe its plugins")
+        _described[module] = guarded(lambda: _call_hooks(module), what, "describe its plugins")
     return _described[module]
 
 
@@ -202,11 +202,21 @@ def _call_hooks(module: ModuleType) -> tuple[Plugin, ...]:
     return tuple(plugins)
 
 
-def _guarded(action: Callable[[], T], what: str, doing: str) -> T:
-    """Run code that others wrote; whatever it raises becomes one error with its traceback."""
+def guarded(
+    action: Callable[[], T],
+    what: str,
+    doing: str,
+    passing: tuple[type[BaseException], ...] = (PluginLoadError,),
+) -> T:
+    """Run code that others wrote; whatever it raises becomes one error with its traceback.
+
+    Args:
+        what, doing: for the message: `scheduler 'x' of p 1.0` failed to `import`.
+        passing: errors that say already what is wrong. An interrupt passes, too.
+    """
     try:
         return action()
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, *passing):
         raise
     except BaseException as error:
         raise PluginLoadError(
@@ -235,7 +245,7 @@ def load_local(path: Path) -> list[Entry]:
     """The entries of a local file or folder: executes it, at most once in a process."""
     entries: list[Entry] = []
     for local in local_modules(path):
-        module = _guarded(local.load, str(local.path), "import")
+        module = guarded(local.load, str(local.path), "import")
         for plugin in _describe_module(module, str(local.path)):
             entries.append(
                 Entry(

@@ -1,0 +1,25 @@
+"""From a configuration to an engine: choose, check, explain, build.
+
+`select` decides everything and builds nothing; `build` makes the engine of a selection.
+"""
+
+from __future__ import annotations
+
+from nanofw.assembly.build import DowngradeWarning, assemble, build
+from nanofw.assembly.explanation import Choice, Explanation, Feature
+from nanofw.assembly.model_source import locate, read_spec
+from nanofw.assembly.selection import Selection, registry_for, select
+
+__all__ = [
+    "Choice",
+    "DowngradeWarning",
+    "Explanation",
+    "Feature",
+    "Selection",
+    "assemble",
+    "build",
+    "locate",
+    "read_spec",
+    "registry_for",
+    "select",
+]

@@ -1,0 +1,162 @@
+"""From a selection to a running engine: executor, capacity, allocator, policy, scheduler."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+from nanofw.assembly.selection import Selection, is_host, select
+from nanofw.configs.load import LoadedConfig
+from nanofw.core.clock import Clock, RealClock, VirtualClock
+from nanofw.core.contracts.executor import Executor, ExecutorConfig
+from nanofw.core.contracts.kv_allocator import AllocatorConfig, KVAllocator
+from nanofw.core.contracts.logits_processor import HostProcessor
+from nanofw.core.contracts.policy import Policy
+from nanofw.core.engine import Engine
+from nanofw.core.host import HostProcessors
+from nanofw.core.plan import Capacity
+from nanofw.core.scheduler import Limits, Scheduler
+from nanofw.errors import NanofwError, PluginLoadError
+from nanofw.plugins import Component
+from nanofw.plugins.manager import guarded
+
+
+class DowngradeWarning(UserWarning):
+    """A feature that the configuration asked for is off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostFacts:
+    """What a host processor is built with (`HostProcessorConfig`)."""
+
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    tokenizer_path: str | None
+
+
+def assemble(loaded: LoadedConfig, *, clock: Clock | None = None) -> Engine:
+    """Select and build in one go; see `select` and `build` for what they raise."""
+    return build(select(loaded), clock=clock)
+
+
+def build(selection: Selection, *, clock: Clock | None = None) -> Engine:
+    """The engine of a selection.
+
+    Warns with `DowngradeWarning` for each feature that was asked for and is off.
+
+    Args:
+        clock: None: real time, or virtual time when the executor simulates.
+
+    Raises:
+        NanofwError: whatever a component's constructor reports, with its name.
+    """
+    for sentence in selection.explanation.downgrades:
+        warnings.warn(sentence, DowngradeWarning, stacklevel=2)
+    clock = clock or (VirtualClock() if selection.virtual_time else RealClock())
+    executor: Any = _construct(
+        selection.components["executor"], Executor, _executor_config(selection, clock)
+    )
+    try:
+        return _engine(selection, executor, clock)
+    except BaseException:
+        executor.close()
+        raise
+
+
+def _engine(selection: Selection, executor: Executor, clock: Clock) -> Engine:
+    config, spec, components = selection.loaded.config, selection.spec, selection.components
+    capacity = executor.capacity()
+    limits = _limits(selection, capacity)
+    allocator = _construct(
+        components["kv_allocator"],
+        KVAllocator,
+        AllocatorConfig(
+            num_blocks=limits.num_blocks,
+            block_size=limits.block_size,
+            max_num_seqs=limits.max_rows,
+            max_blocks_per_row=-(-limits.max_model_len // limits.block_size) + 1,
+        ),
+    )
+    policy = _construct(components["scheduler"], Policy)
+    overlap = selection.overlap
+    if config.engine.overlap == "auto" and capacity.max_in_flight < 2:
+        overlap = False
+    return Engine(
+        spec=spec,
+        scheduler=Scheduler(limits, policy, allocator, spec.eos_token_ids),
+        executor=executor,
+        clock=clock,
+        overlap=overlap,
+        seed=config.engine.seed,
+        host_processors=_host_processors(selection),
+    )
+
+
+def _executor_config(selection: Selection, clock: Clock) -> ExecutorConfig:
+    engine = selection.loaded.config.engine
+    components = {
+        kind: component
+        for kind, component in selection.components.items()
+        if kind in ("model", "attention_backend", "sampler", "cost_model")
+    }
+    processors = selection.components["logits_processor"]
+    components["logits_processor"] = [item for item in processors if not is_host(item)]
+    return ExecutorConfig(
+        spec=selection.spec,
+        block_size=selection.block_size,
+        num_blocks=selection.num_blocks,
+        max_num_seqs=min(engine.max_num_seqs, engine.max_num_batched_tokens),
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_model_len=selection.max_model_len,
+        clock=clock,
+        engine=engine,
+        components=components,
+        device=selection.device,
+        overlap=selection.overlap,
+        cuda_graphs=selection.cuda_graphs,
+    )
+
+
+def _limits(selection: Selection, capacity: Capacity) -> Limits:
+    engine = selection.loaded.config.engine
+    return Limits(
+        max_num_seqs=engine.max_num_seqs,
+        max_num_batched_tokens=engine.max_num_batched_tokens,
+        max_model_len=selection.max_model_len,
+        chunk_tokens=engine.chunk_tokens,
+        max_partial_prefills=engine.max_partial_prefills,
+        prefill_first=engine.batching == "prefill_first",
+        num_blocks=capacity.num_blocks,
+        block_size=capacity.block_size,
+    )
+
+
+def _host_processors(selection: Selection) -> HostProcessors:
+    spec = selection.spec
+    facts = HostFacts(
+        vocab_size=spec.vocab_size,
+        eos_token_ids=spec.eos_token_ids,
+        tokenizer_path=None if ":" in spec.path else spec.path,
+    )
+    chosen = [item for item in selection.components["logits_processor"] if is_host(item)]
+    made = {item.name: _construct(item, HostProcessor, facts) for item in chosen}
+    return HostProcessors(made, spec.vocab_size)
+
+
+def _construct(component: Component, contract: Any, *config: Any) -> Any:
+    """Call a target as its contract says, and hold the result to it."""
+    what = f"{component.kind} {component.name!r}{component.origin_text}"
+    target = guarded(component.load, what, "import")
+    is_bare_policy = component.kind == "scheduler" and component.plugin.options is None
+    arguments = () if is_bare_policy else (component.options, *config)
+    made = guarded(lambda: target(*arguments), what, "start", passing=(NanofwError,))
+    if not isinstance(made, contract):
+        missing = [name for name in _methods(contract) if not hasattr(made, name)]
+        detail = f"it lacks {', '.join(missing)}" if missing else f"it is a {type(made).__name__}"
+        raise PluginLoadError(f"{what} is no {contract.__name__}: {detail}")
+    return made
+
+
+def _methods(contract: Any) -> list[str]:
+    return [name for name in vars(contract) if not name.startswith("_")]

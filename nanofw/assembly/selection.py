@@ -1,0 +1,445 @@
+"""From a configuration and a registry to the components of a run: chosen and checked."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from pydantic import BaseModel
+
+from nanofw.assembly import capabilities
+from nanofw.assembly.capabilities import Needs
+from nanofw.assembly.explanation import Choice, Explanation, Feature
+from nanofw.assembly.model_source import read_spec
+from nanofw.configs.load import LoadedConfig
+from nanofw.configs.schema import ComponentSection
+from nanofw.configs.source import KeyPath, dotted
+from nanofw.core.model_spec import ModelSpec
+from nanofw.errors import CapabilityError, ConfigError, PluginError, PluginLoadError
+from nanofw.plugins import Component, Entry, PluginSettings, Registry, load_plugin
+from nanofw.plugins.checks import missing_requirements
+from nanofw.plugins.descriptor import load_target
+from nanofw.plugins.manager import build_registry, guarded
+
+AUTO = "auto"
+AUTO_ORDER: Mapping[str, tuple[str, ...]] = {
+    "executor": ("torch",),
+    "attention_backend": ("flash_attn", "triton", "sdpa"),
+}
+"""What `auto` tries, in this order. Only these: no installation changes what `auto` takes."""
+
+BUILT_BY_EXECUTOR = ("model", "attention_backend", "sampler", "logits_processor")
+"""What an executor builds itself unless its capability `needs` says otherwise."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """The components of a run and every resolved fact.
+
+    Attributes:
+        components: by kind; `logits_processor` is a list in YAML order.
+        spec: the model, in the dtype of the run.
+        device: `cpu`, `cuda:1`, ...
+        num_blocks: None: as many as fit.
+        virtual_time: the executor moves the clock.
+    """
+
+    loaded: LoadedConfig
+    registry: Registry
+    components: Mapping[str, Any]
+    spec: ModelSpec
+    device: str
+    max_model_len: int
+    block_size: int
+    num_blocks: int | None
+    overlap: bool
+    cuda_graphs: bool
+    virtual_time: bool
+    explanation: Explanation
+
+
+def registry_for(loaded: LoadedConfig) -> Registry:
+    """The registry that a configuration's `plugins` section asks for."""
+    section = loaded.config.plugins
+    settings = PluginSettings(
+        only=section.only,
+        disable=section.disable,
+        load=section.load,
+        require=section.require,
+        override=section.override,
+    )
+    try:
+        return build_registry(settings)
+    except ConfigError as error:
+        raise loaded.placed(error) from None
+
+
+def select(loaded: LoadedConfig, registry: Registry | None = None) -> Selection:
+    """Choose, validate options, match capabilities. Builds nothing.
+
+    Raises:
+        ConfigError: a value or an option, with key, file and line.
+        PluginError: a component that is not there, not unique, or broken.
+        CapabilityError: with every reason at once.
+        ModelError: the checkpoint is not there or not supported.
+    """
+    return _Selector(loaded, registry or registry_for(loaded)).run()
+
+
+@dataclass(slots=True)
+class _Selector:
+    """The work of `select`, one paragraph per method."""
+
+    loaded: LoadedConfig
+    registry: Registry
+    choices: list[Choice] = field(default_factory=list[Choice])
+    claims: dict[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
+    reasons: list[str] = field(default_factory=list[str])
+    option_errors: list[ConfigError] = field(default_factory=list[ConfigError])
+
+    def run(self) -> Selection:
+        config = self.loaded.config
+        executor = self._candidates(("executor",), config.executor, "executor")[0]
+        wanted = executor.plugin.capabilities.get("needs", BUILT_BY_EXECUTOR)
+        virtual = bool(executor.plugin.capabilities.get("virtual_time", False))
+        spec = self._spec(weights="model" in wanted)
+        device = self._device(executor)
+        spec = self._in_dtype(spec, device, virtual)
+        needs = self._needs(spec, device)
+        components: dict[str, Any] = {
+            "executor": self._take(executor, config.executor.name, needs),
+            "scheduler": self._choose(("scheduler",), config.scheduler, "scheduler", needs),
+            "kv_allocator": self._choose(
+                ("kv_allocator",), config.kv_allocator, "kv_allocator", needs
+            ),
+        }
+        self._choose_built_by_executor(components, wanted, needs)
+        size = needs.block_size or capabilities.block_size(self.claims)
+        if isinstance(size, str):
+            self.reasons.append(size)
+            size = capabilities.PREFERRED_BLOCK_SIZE
+        overlap = self._overlap(device, virtual)
+        graphs = self._cuda_graphs(device)
+        self._raise_all([overlap, graphs])
+        max_model_len = self._max_model_len(spec)
+        facts = self._facts(spec, device, max_model_len, size)
+        return Selection(
+            loaded=self.loaded,
+            registry=self.registry,
+            components=components,
+            spec=spec,
+            device=device,
+            max_model_len=max_model_len,
+            block_size=size,
+            num_blocks=None
+            if config.kv_allocator.num_blocks == AUTO
+            else config.kv_allocator.num_blocks,
+            overlap=overlap.value,
+            cuda_graphs=graphs.value,
+            virtual_time=virtual,
+            explanation=Explanation(
+                choices=tuple(self.choices),
+                features=(overlap, graphs),
+                facts=facts,
+                notes=self._notes(),
+            ),
+        )
+
+    # -- the model and the device ---------------------------------------------------------
+
+    def _spec(self, *, weights: bool) -> ModelSpec:
+        path = self.loaded.config.model.path
+        if path is None:
+            raise self.loaded.error(
+                "is required: a folder, a hub id, or embedded:demo", ("model", "path")
+            )
+        return read_spec(path, weights=weights)
+
+    def _device(self, executor: Component) -> str:
+        """The first device that the executor has here, or the one that was asked for."""
+        asked = self.loaded.config.engine.device
+        claimed = [str(item) for item in executor.plugin.capabilities.get("devices", ())]
+        if asked != AUTO:
+            return asked
+        for device in claimed:
+            if device == capabilities.ANY:
+                return "cpu"
+            if not isinstance(capabilities.probe(executor, device), str):
+                return device
+        return claimed[0] if claimed else "cpu"
+
+    def _in_dtype(self, spec: ModelSpec, device: str, virtual: bool) -> ModelSpec:
+        asked = self.loaded.config.model.dtype
+        if asked == AUTO:
+            asked = "float32" if device == "cpu" and not virtual else spec.dtype
+        return dataclasses.replace(spec, dtype=asked)
+
+    def _needs(self, spec: ModelSpec, device: str) -> Needs:
+        size = self.loaded.config.kv_allocator.block_size
+        return Needs(
+            device=device,
+            dtype=spec.dtype,
+            spec=spec,
+            tensor_parallel_size=self.loaded.config.engine.tensor_parallel_size,
+            block_size=None if size == AUTO else size,
+        )
+
+    def _num_blocks(self) -> int | None:
+        asked = self.loaded.config.kv_allocator.num_blocks
+        return None if asked == AUTO else asked
+
+    def _max_model_len(self, spec: ModelSpec) -> int:
+        asked = self.loaded.config.engine.max_model_len
+        if asked is not None and asked > spec.max_model_len:
+            raise self.loaded.error(
+                f"{asked} is longer than the model, which supports {spec.max_model_len}",
+                ("engine", "max_model_len"),
+            )
+        return asked or spec.max_model_len
+
+    # -- components -----------------------------------------------------------------------
+
+    def _choose_built_by_executor(
+        self, components: dict[str, Any], wanted: Sequence[str], needs: Needs
+    ) -> None:
+        config = self.loaded.config
+        if "model" in wanted:
+            name = config.model.name or needs.spec.architecture
+            section = ComponentSection(name=name)
+            components["model"] = self._choose(("model",), section, "model", needs)
+        if "attention_backend" in wanted:
+            components["attention_backend"] = self._choose(
+                ("attention_backend",), config.attention_backend, "attention_backend", needs
+            )
+        if "sampler" in wanted:
+            components["sampler"] = self._choose(("sampler",), config.sampler, "sampler", needs)
+        components["logits_processor"] = self._processors(needs, wanted)
+        self._cost_model(components, wanted, needs)
+
+    def _processors(self, needs: Needs, wanted: Sequence[str]) -> list[Component]:
+        """In YAML order. An executor that builds none still runs with those on the host."""
+        chosen: list[Component] = []
+        for index, section in enumerate(self.loaded.config.logits_processors):
+            path: KeyPath = ("logits_processors", index)
+            component = self._choose(path, section, "logits_processor", needs)
+            if any(component.name == other.name for other in chosen):
+                raise self.loaded.error(f"{component.name} is listed twice", (*path, "name"))
+            if "logits_processor" in wanted or is_host(component):
+                chosen.append(component)
+            else:
+                self.reasons.append(
+                    f"logits_processor {component.name!r}: the executor "
+                    f"{self.loaded.config.executor.name!r} runs no processor on its device"
+                )
+        return chosen
+
+    def _cost_model(self, components: dict[str, Any], wanted: Sequence[str], needs: Needs) -> None:
+        section = self.loaded.config.executor.cost_model
+        if section is None:
+            return
+        path: KeyPath = ("executor", "cost_model")
+        if "cost_model" not in wanted:
+            raise self.loaded.error("only a simulated executor takes one", path)
+        components["cost_model"] = self._choose(path, section, "cost_model", needs)
+
+    def _choose(
+        self, path: KeyPath, section: ComponentSection, kind: str, needs: Needs
+    ) -> Component:
+        """The named component, or the first of the `auto` list that fits."""
+        candidates = self._candidates(path, section, kind)
+        if section.name != AUTO:
+            return self._take(candidates[0], section.name, needs)
+        passed_over: list[tuple[str, str]] = []
+        for component in candidates:
+            reasons = self._unfit(component, needs)
+            if not reasons:
+                return self._take(component, AUTO, needs, passed_over)
+            passed_over.append((component.name, "; ".join(reasons)))
+        listed = "\n    ".join(f"{name}: {reason}" for name, reason in passed_over)
+        raise CapabilityError(f"no {kind} fits:\n    {listed or 'none is installed'}")
+
+    def _candidates(self, path: KeyPath, section: ComponentSection, kind: str) -> list[Component]:
+        if section.name != AUTO:
+            return [self._load(path, section, self._find(path, kind, section.name))]
+        if kind not in AUTO_ORDER:
+            raise self.loaded.error(f"auto does not exist for {kind}; name one", (*path, "name"))
+        installed = set(self.registry.names(kind))
+        names = [name for name in AUTO_ORDER[kind] if name in installed]
+        if section.options:
+            keys = ", ".join(section.options)
+            raise self.loaded.error(f"{keys}: options need a component's name beside them", path)
+        if not names:
+            raise CapabilityError(f"auto finds no {kind}: tried {', '.join(AUTO_ORDER[kind])}")
+        return [self._load(path, section, self._find(path, kind, name)) for name in names]
+
+    def _find(self, path: KeyPath, kind: str, name: str) -> Entry:
+        try:
+            return self.registry.find(kind, name)
+        except PluginError as error:
+            source = self.loaded.values.source((*path, "name"))
+            raise type(error)(f"{source}: {dotted((*path, 'name'))}: {error}") from None
+
+    def _load(self, path: KeyPath, section: ComponentSection, entry: Entry) -> Component:
+        plugin = load_plugin(entry)
+        component = Component(plugin=plugin, entry=entry)
+        missing = missing_requirements(plugin)
+        if missing and section.name != AUTO:
+            raise PluginLoadError(f"{plugin.kind} {plugin.name!r} of {entry.origin} {missing[0]}")
+        if missing:
+            return component
+        model = _options_model(component)
+        try:
+            options = self.loaded.options(path, _raw_options(section, model), model)
+        except ConfigError as error:
+            self.option_errors.append(error)
+            options = None
+        return dataclasses.replace(component, options=options)
+
+    def _unfit(self, component: Component, needs: Needs) -> list[str]:
+        """Every reason why `auto` passes a candidate over."""
+        if missing := missing_requirements(component.plugin):
+            return missing
+        try:
+            claims = capabilities.probe(component, needs.device)
+        except PluginLoadError as error:
+            return [str(error).splitlines()[0]]
+        if isinstance(claims, str):
+            return [claims]
+        return capabilities.problems(component, claims, needs)
+
+    def _take(
+        self,
+        component: Component,
+        requested: str,
+        needs: Needs,
+        passed_over: Sequence[tuple[str, str]] = (),
+    ) -> Component:
+        """Note a choice, its claims, and whatever it lacks."""
+        claims: Mapping[str, Any] | str = component.plugin.capabilities
+        if not self.option_errors:
+            claims = capabilities.probe(component, needs.device)
+        label = f"{component.kind} {component.name!r}"
+        if isinstance(claims, str):
+            self.reasons.append(f"{label}: {claims}")
+            claims = {}
+        else:
+            found = capabilities.problems(component, claims, needs)
+            self.reasons += [f"{label}: {reason}" for reason in found]
+        self.claims[label] = claims
+        self.choices.append(
+            Choice(
+                kind=component.kind,
+                name=component.name,
+                requested=requested,
+                origin=component.entry.origin if component.entry else "",
+                passed_over=tuple(passed_over),
+                options=component.options.model_dump(mode="json") if component.options else {},
+                claims=dict(claims),
+            )
+        )
+        return component
+
+    # -- features -------------------------------------------------------------------------
+
+    def _overlap(self, device: str, virtual: bool) -> Feature:
+        asked = self.loaded.config.engine.overlap
+        lacking = capabilities.lacking(self.claims, capabilities.OVERLAP_KINDS, "overlap")
+        if asked == AUTO:
+            on_cpu = device == "cpu" and not virtual
+            reason = "on CPU planning and computing share the cores" if on_cpu else ""
+            return _feature("overlap", asked, not on_cpu, reason, lacking)
+        return _feature("overlap", asked, bool(asked), "", lacking)
+
+    def _cuda_graphs(self, device: str) -> Feature:
+        asked = self.loaded.config.engine.cuda_graphs
+        lacking = capabilities.lacking(self.claims, capabilities.GRAPH_KINDS, "cuda_graph")
+        has_device = device.partition(":")[0] == "cuda"
+        if has_device or asked is False:
+            return _feature("cuda_graphs", asked, asked is not False, "", lacking)
+        reason = f"device {device} has none"
+        return Feature(
+            name="cuda_graphs", asked=asked, value=False, reason=reason, is_downgrade=asked is True
+        )
+
+    def _raise_all(self, features: Sequence[Feature]) -> None:
+        if len(self.option_errors) == 1:
+            raise self.option_errors[0]
+        if self.option_errors:
+            lines = [str(error) for error in self.option_errors]
+            raise ConfigError("\n  ".join(["the options of several components are wrong", *lines]))
+        reasons = list(self.reasons)
+        if self.loaded.config.plugins.strict:
+            reasons += [
+                f"engine.{feature.name}: {feature.reason} (plugins.strict)"
+                for feature in features
+                if feature.is_downgrade
+            ]
+        if reasons:
+            listed = "\n    ".join(reasons)
+            raise CapabilityError(f"the chosen components cannot work together:\n    {listed}")
+
+    # -- the record -----------------------------------------------------------------------
+
+    def _facts(
+        self, spec: ModelSpec, device: str, max_model_len: int, block_size: int
+    ) -> dict[str, Any]:
+        parameters = spec.num_layer_parameters + spec.num_head_parameters * (
+            1 if spec.tie_word_embeddings else 2
+        )
+        return {
+            "model": spec.path,
+            "architecture": spec.architecture,
+            "device": device,
+            "dtype": spec.dtype,
+            "max_model_len": max_model_len,
+            "block_size": block_size,
+            "num_parameters": parameters,
+            "weights_bytes": parameters * spec.bytes_per_element,
+            "kv_bytes_per_token": spec.kv_bytes_per_token,
+            "kv_bytes_per_block": spec.kv_bytes_per_token * block_size,
+            "eos_token_ids": list(spec.eos_token_ids),
+        }
+
+    def _notes(self) -> tuple[str, ...]:
+        dropped = [
+            f"{dotted(item.path)} = {item.value!r} ({item.source}) was dropped: {item.reason}"
+            for item in self.loaded.dropped
+        ]
+        return (*self.registry.notes, *dropped)
+
+
+def is_host(component: Component) -> bool:
+    """Whether a logits processor works on token ids on the host."""
+    return component.plugin.capabilities.get("needs_history") == "host"
+
+
+def _raw_options(section: ComponentSection, model: type[BaseModel] | None) -> dict[str, Any]:
+    """The options as written; keys of the core go along where the component declares them."""
+    fields = model.model_fields if model else {}
+    core = section.model_dump(mode="json", include=set(type(section).model_fields) - {"name"})
+    return {**{key: core[key] for key in core if key in fields}, **section.options}
+
+
+def _options_model(component: Component) -> type[BaseModel] | None:
+    options = component.plugin.options
+    if not isinstance(options, str):
+        return options
+    what = f"{component.kind} {component.name!r}{component.origin_text}"
+    return guarded(lambda: load_target(options), what, "import its options")
+
+
+def _feature(
+    name: str, asked: Any, wanted: bool, off_reason: str, lacking: Sequence[str]
+) -> Feature:
+    """On when it is wanted and every component claims it."""
+    if not wanted:
+        reason = off_reason or "as configured"
+        return Feature(name=name, asked=asked, value=False, reason=reason)
+    if lacking:
+        reason = f"not claimed by {', '.join(lacking)}"
+        return Feature(
+            name=name, asked=asked, value=False, reason=reason, is_downgrade=asked is True
+        )
+    return Feature(name=name, asked=asked, value=True, reason="every component claims it")

@@ -1,1 +1,0 @@
-"""Attention backends, one kernel or library each."""

@@ -1,0 +1,212 @@
+"""Reading `config.json` of a checkpoint folder into a `ModelSpec`, without torch.
+
+Old and new spellings are read: `rope_parameters` or `rope_theta` with `rope_scaling`, `dtype` or
+`torch_dtype`, `head_dim` given or not, one or several end tokens, in `config.json` or in
+`generation_config.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+from nanofw.core.model_spec import BYTES_PER_ELEMENT, ModelSpec
+from nanofw.errors import ModelError
+
+ROPE_PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "default": (),
+        "linear": ("factor",),
+        "dynamic": ("factor",),
+        "yarn": ("factor",),
+        "llama3": (
+            "factor",
+            "low_freq_factor",
+            "high_freq_factor",
+            "original_max_position_embeddings",
+        ),
+    }
+)
+"""Rope types that are read, and the parameters that each cannot do without."""
+
+_REQUIRED = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "max_position_embeddings",
+)
+
+
+def read_checkpoint(folder: Path) -> ModelSpec:
+    """The description of the checkpoint in a folder; its dtype is the checkpoint's own.
+
+    Raises:
+        ModelError: no or broken `config.json`, missing keys, quantised weights, an unknown rope
+            type or element type.
+    """
+    config = read_json(folder / "config.json")
+    place = str(folder / "config.json")
+    _refuse_quantised(config, place)
+    missing = [key for key in _REQUIRED if not isinstance(config.get(key), int)]
+    if missing:
+        raise ModelError(f"{place} lacks {', '.join(missing)} (each an integer)")
+    num_layers, num_heads = config["num_hidden_layers"], config["num_attention_heads"]
+    num_kv_heads = config.get("num_key_value_heads") or num_heads
+    if num_heads % num_kv_heads:
+        raise ModelError(
+            f"{place}: {num_heads} attention heads cannot share {num_kv_heads} KV heads"
+        )
+    rope = _rope(config, place)
+    return ModelSpec(
+        architecture=_architecture(config, place),
+        path=str(folder),
+        dtype=_dtype(config, place),
+        vocab_size=config["vocab_size"],
+        hidden_size=config["hidden_size"],
+        intermediate_size=config["intermediate_size"],
+        num_layers=num_layers,
+        num_heads=num_heads,
+        num_kv_heads=num_kv_heads,
+        head_dim=_head_dim(config, place),
+        max_model_len=_max_model_len(config, rope),
+        eos_token_ids=_eos_token_ids(config, folder),
+        norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
+        attention_bias=bool(config.get("attention_bias", False)),
+        rope=MappingProxyType(rope),
+        sliding_windows=_sliding_windows(config, place),
+        raw=MappingProxyType(config),
+    )
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A JSON object in a file, or ModelError."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{path.parent} is no checkpoint: it has no {path.name}") from None
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise ModelError(f"{path} cannot be read: {error}") from None
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} does not hold a JSON object")
+    return cast("dict[str, Any]", value)
+
+
+def _refuse_quantised(config: Mapping[str, Any], place: str) -> None:
+    found = config.get("quantization_config") or config.get("compression_config")
+    if not found:
+        return
+    method = cast("dict[str, Any]", found).get("quant_method") if isinstance(found, dict) else None
+    raise ModelError(
+        f"{place}: quantisation {method or 'of an unknown kind'} is not supported; supported: "
+        f"weights in {', '.join(BYTES_PER_ELEMENT)}"
+    )
+
+
+def _architecture(config: Mapping[str, Any], place: str) -> str:
+    names = config.get("architectures")
+    if not isinstance(names, list) or not names:
+        raise ModelError(f"{place} does not say which architecture it is (key architectures)")
+    return str(cast("list[Any]", names)[0])
+
+
+def _dtype(config: Mapping[str, Any], place: str) -> str:
+    name = str(config.get("dtype") or config.get("torch_dtype") or "float32")
+    name = name.removeprefix("torch.")
+    if name not in BYTES_PER_ELEMENT:
+        raise ModelError(
+            f"{place}: weights in {name} are not supported; supported: "
+            f"{', '.join(BYTES_PER_ELEMENT)}"
+        )
+    return name
+
+
+def _head_dim(config: Mapping[str, Any], place: str) -> int:
+    given = config.get("head_dim")
+    if given is not None:
+        return int(given)
+    hidden, heads = config["hidden_size"], config["num_attention_heads"]
+    if hidden % heads:
+        raise ModelError(
+            f"{place}: no head_dim, and hidden_size {hidden} is no multiple of {heads} heads"
+        )
+    return hidden // heads
+
+
+def _rope(config: Mapping[str, Any], place: str) -> dict[str, Any]:
+    """Type, theta and parameters, from wherever this version of the file keeps them."""
+    found: Any = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(found, dict):
+        raise ModelError(f"{place}: rope parameters should be an object, not {found!r}")
+    rope = dict(cast("dict[str, Any]", found))
+    if rope and all(isinstance(value, dict) for value in rope.values()):
+        raise ModelError(f"{place}: rope parameters per layer type are not supported")
+    kind = rope.pop("rope_type", None) or rope.pop("type", None) or "default"
+    rope.pop("type", None)
+    if kind not in ROPE_PARAMETERS:
+        raise ModelError(
+            f"{place}: rope type {kind!r} is not supported; supported: {', '.join(ROPE_PARAMETERS)}"
+        )
+    missing = [key for key in ROPE_PARAMETERS[kind] if rope.get(key) is None]
+    if missing:
+        raise ModelError(f"{place}: rope type {kind} lacks {', '.join(missing)}")
+    rope["rope_type"] = kind
+    rope["rope_theta"] = float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
+    if "partial_rotary_factor" in config:
+        rope.setdefault("partial_rotary_factor", config["partial_rotary_factor"])
+    return rope
+
+
+def _max_model_len(config: Mapping[str, Any], rope: Mapping[str, Any]) -> int:
+    """Positions of the model; scaled ropes reach further than the positions trained on."""
+    positions = int(config["max_position_embeddings"])
+    kind = rope["rope_type"]
+    if kind == "yarn":
+        trained = int(rope.get("original_max_position_embeddings") or positions)
+        return max(positions, int(trained * rope["factor"]))
+    if kind in ("linear", "dynamic"):
+        return int(positions * rope["factor"])
+    return positions
+
+
+def _eos_token_ids(config: Mapping[str, Any], folder: Path) -> tuple[int, ...]:
+    """End tokens of both files, those of `generation_config.json` first."""
+    generation = folder / "generation_config.json"
+    sources = [read_json(generation)] if generation.is_file() else []
+    found: dict[int, None] = {}
+    for source in (*sources, config):
+        value = source.get("eos_token_id")
+        for item in cast("list[Any]", value) if isinstance(value, list) else [value]:
+            if isinstance(item, int) and 0 <= item < config["vocab_size"]:
+                found[item] = None
+    return tuple(found)
+
+
+def _sliding_windows(config: Mapping[str, Any], place: str) -> tuple[int | None, ...]:
+    """Each layer's window; empty when every layer attends to everything."""
+    window = config.get("sliding_window")
+    # Qwen states whether the window is in use, and by default it is not; others just have one.
+    is_used = config.get("use_sliding_window", not _is_qwen(config))
+    if window is None or not is_used:
+        return ()
+    num_layers = config["num_hidden_layers"]
+    types = config.get("layer_types")
+    if isinstance(types, list):
+        kinds = cast("list[Any]", types)
+        unknown = set(kinds) - {"full_attention", "sliding_attention"}
+        if unknown or len(kinds) != num_layers:
+            raise ModelError(f"{place}: layer_types {sorted(map(str, set(kinds)))} not supported")
+        windows = [window if kind == "sliding_attention" else None for kind in kinds]
+    else:
+        first = config.get("max_window_layers", 0) if _is_qwen(config) else 0
+        windows = [window if layer >= first else None for layer in range(num_layers)]
+    return tuple(windows) if any(windows) else ()
+
+
+def _is_qwen(config: Mapping[str, Any]) -> bool:
+    return str(config.get("model_type", "")).startswith("qwen")

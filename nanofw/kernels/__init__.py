@@ -1,1 +1,0 @@
-"""Kernels, one operation a module, each with a torch function that runs anywhere."""
