@@ -42,6 +42,7 @@ from nanofw.core.contracts.logits_processor import (
 from nanofw.core.contracts.model import Model, ModelContext
 from nanofw.core.contracts.policy import Policy, Rank, RequestView, RunningView, SchedulerView
 from nanofw.core.contracts.sampler import SampledTokens, Sampler, SamplerConfig
+from nanofw.core.contracts.workload import Workload, WorkloadConfig
 from nanofw.core.model_spec import ModelSpec
 from nanofw.core.plan import Capacity, HostMasks, NewRow, StepPlan, StepResult
 from nanofw.core.types import FinishReason, IntArray, Request, RequestOutput, SamplingParams
@@ -125,6 +126,9 @@ __all__ = [
     "StepPlan",
     "StepResult",
     "VirtualClock",
+    # workload
+    "Workload",
+    "WorkloadConfig",
     # requests
     "FinishReason",
     "IntArray",

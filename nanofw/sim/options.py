@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -10,12 +10,10 @@ from nanofw.plugins import Options
 
 
 class SimOptions(Options):
-    """`executor: {name: sim, ...}`."""
+    """`executor: {name: sim, ...}`; `executor.cost_model` names the cost model."""
 
     seconds_per_step: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """Time of every step, where no cost model is named."""
-    cost_model: dict[str, Any] | None = None
-    """Name and options of the cost model; null: `seconds_per_step`."""
     max_in_flight: Annotated[int, Field(ge=1, le=8)] = 2
     """Steps that may be submitted before the first is collected."""
     eos_probability: Annotated[float, Field(ge=0, le=1)] = 0.0

@@ -1,0 +1,1 @@
+"""Workloads: where requests come from, and when. No torch."""

@@ -1,0 +1,52 @@
+"""Closed loop: a number of users, each of whom waits for the answer before asking again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Annotated
+
+from pydantic import Field
+
+from nanofw.core.contracts.workload import Workload, WorkloadConfig
+from nanofw.core.types import Request, RequestOutput
+from nanofw.workloads.mix import ARRIVALS, MixOptions, RequestMix, generator
+
+
+class ClosedLoopOptions(MixOptions):
+    """`workload: {name: closed_loop, ...}`."""
+
+    num_requests: Annotated[int, Field(ge=1)] = 1000
+    concurrency: Annotated[int, Field(ge=1)] = 16
+    """Users, so requests in the system at once."""
+    think_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    """Mean time between an answer and the next request of its user, exponential."""
+
+
+class ClosedLoop(Workload):
+    """The load follows the engine: a slower one gets fewer requests per second."""
+
+    def __init__(self, options: ClosedLoopOptions, config: WorkloadConfig) -> None:
+        self._options, self._config = options, config
+        self._mix = RequestMix(options, config, 0, options.num_requests)
+        self.notes = self._mix.notes
+        rng = generator(config.seed, 0, ARRIVALS)
+        thinking = rng.exponential(1.0, options.num_requests) * options.think_s
+        self._thinking = (config.time_scale * thinking).tolist()
+        self._next = 0
+
+    @property
+    def num_requests(self) -> int:
+        return self._options.num_requests
+
+    def initial(self) -> Iterator[Request]:
+        for _ in range(min(self._options.concurrency, self.num_requests)):
+            yield self._make(self._config.start)
+
+    def follow(self, output: RequestOutput) -> Sequence[Request]:
+        if self._next == self.num_requests:
+            return ()
+        return (self._make(output.finished + self._thinking[self._next]),)
+
+    def _make(self, arrival: float) -> Request:
+        number, self._next = self._next, self._next + 1
+        return self._mix.make(number, str(number), arrival)

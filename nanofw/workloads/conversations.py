@@ -1,0 +1,90 @@
+"""Conversations: each turn sends all that was said before, so prefixes grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from nanofw.core.contracts.workload import Workload, WorkloadConfig
+from nanofw.core.types import IntArray, Request, RequestOutput
+from nanofw.workloads.lengths import Lengths, Uniform
+from nanofw.workloads.mix import ARRIVALS, MixOptions, RequestMix, generator
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class ConversationsOptions(MixOptions):
+    """`workload: {name: conversations, ...}`. `prompt` is what a user adds in each turn."""
+
+    num_conversations: Annotated[int, Field(ge=1)] = 200
+    rate: Positive = 1.0
+    """Mean number of conversations that begin per second, Poisson."""
+    turns: Lengths = Uniform(distribution="uniform", low=2, high=8)
+    think_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
+    """Mean time between an answer and the next turn, exponential."""
+
+
+@dataclass(slots=True)
+class _Conversation:
+    first: int  # number of its first turn among all turns
+    num_turns: int
+    turn: int
+    said: IntArray
+
+
+class Conversations(Workload):
+    """Turns follow the answers; a conversation ends early when its context is full."""
+
+    def __init__(self, options: ConversationsOptions, config: WorkloadConfig) -> None:
+        rng = generator(config.seed, 0, ARRIVALS)
+        num = options.num_conversations
+        begins = np.cumsum(rng.exponential(1.0 / options.rate, num)) * config.time_scale
+        self._begins = (config.start + begins).tolist()
+        turns = options.turns.sample(rng, num)
+        ends = np.cumsum(turns)
+        self._total = int(ends[-1])
+        self._mix = RequestMix(options, config, 0, self._total)
+        self.notes = self._mix.notes
+        thinking = rng.exponential(1.0, self._total) * options.think_s * config.time_scale
+        self._thinking = thinking.tolist()
+        self._config, self._rate = config, options.rate * self._total / num
+        self._live: dict[str, _Conversation] = {}
+        self._shapes = list(zip((ends - turns).tolist(), turns.tolist(), strict=True))
+
+    @property
+    def num_requests(self) -> int:
+        return self._total
+
+    @property
+    def rate(self) -> float:
+        return self._rate
+
+    def initial(self) -> Iterator[Request]:
+        for number, (first, num_turns) in enumerate(self._shapes):
+            request = self._mix.make(first, f"{number}-0", self._begins[number])
+            said = np.asarray(request.prompt_token_ids, np.int32)
+            self._live[request.id] = _Conversation(first, num_turns, 0, said)
+            yield request
+
+    def follow(self, output: RequestOutput) -> Sequence[Request]:
+        talk = self._live.pop(output.id, None)
+        if talk is None or talk.turn + 1 >= talk.num_turns:
+            return ()
+        talk.turn += 1
+        number = talk.first + talk.turn
+        arrival = output.finished + self._thinking[number]
+        request = self._mix.make(number, f"{output.id.split('-')[0]}-{talk.turn}", arrival)
+        added = np.asarray(request.prompt_token_ids, np.int32)
+        talk.said = np.concatenate((talk.said, output.token_ids, added))
+        room = self._config.max_model_len - len(talk.said)
+        if room < 1:
+            return ()
+        wanted = request.sampling.max_tokens or 1
+        sampling = replace(request.sampling, max_tokens=min(wanted, room))
+        request = replace(request, prompt_token_ids=talk.said, sampling=sampling)
+        self._live[request.id] = talk
+        return (request,)

@@ -1,0 +1,99 @@
+"""Run a workload through an engine, in real or in virtual time."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterator
+
+from nanofw.core.contracts.workload import Workload
+from nanofw.core.engine import Engine
+from nanofw.core.plan import EMPTY_INT
+from nanofw.core.types import FinishReason, Request, RequestOutput, StepOutput
+from nanofw.errors import RequestError
+
+
+class Arrivals:
+    """Requests of a workload by the time at which they come; drawn one by one."""
+
+    def __init__(self, workload: Workload) -> None:
+        self._workload = workload
+        self._initial: Iterator[Request] = workload.initial()
+        self._head = next(self._initial, None)
+        self._followers: list[tuple[float, int, Request]] = []
+        self._ticket = 0
+
+    @property
+    def next_arrival(self) -> float | None:
+        """When the next request comes, as far as is known."""
+        times = [self._followers[0][0]] if self._followers else []
+        if self._head is not None:
+            times.append(_arrival(self._head))
+        return min(times, default=None)
+
+    def due(self, now: float) -> Iterator[Request]:
+        """Requests that have come by `now`, by arrival."""
+        while (at := self.next_arrival) is not None and at <= now:
+            yield self._pop()
+
+    def finished(self, output: RequestOutput) -> None:
+        """Let the workload answer to a finished request."""
+        for request in self._workload.follow(output):
+            self._ticket += 1
+            heapq.heappush(self._followers, (_arrival(request), self._ticket, request))
+
+    def _pop(self) -> Request:
+        if self._head is None or (self._followers and self._followers[0][0] < _arrival(self._head)):
+            return heapq.heappop(self._followers)[2]
+        request, self._head = self._head, next(self._initial, None)
+        return request
+
+
+def drive(
+    engine: Engine, workload: Workload, on_accept: Callable[[Request, float], None] | None = None
+) -> Iterator[StepOutput]:
+    """Feed the engine what comes and step it until nothing is left.
+
+    A request that is refused shows up as a finished output of its own, with the reason.
+    `on_accept` hears of each request when it is handed to the engine, and at what time: late
+    when a step was in the way, which counts against the engine and not against the arrival.
+    """
+    arrivals, clock = Arrivals(workload), engine.clock
+    while True:
+        refused = StepOutput()
+        for request in arrivals.due(clock.now()):
+            if on_accept is not None:
+                on_accept(request, clock.now())
+            try:
+                engine.add(request)
+            except RequestError as error:
+                refused.finished.append(_refusal(request, error, clock.now()))
+        output = refused
+        if engine.has_unfinished:
+            output = engine.step()
+            output.finished[:0] = refused.finished
+        elif not refused.finished:
+            at = arrivals.next_arrival
+            if at is None:
+                return
+            clock.wait_until(at)
+            continue
+        for finished in output.finished:
+            arrivals.finished(finished)
+        yield output
+
+
+def _arrival(request: Request) -> float:
+    assert request.arrival is not None, "a workload gives every request its arrival"
+    return request.arrival
+
+
+def _refusal(request: Request, error: RequestError, now: float) -> RequestOutput:
+    return RequestOutput(
+        id=request.id,
+        token_ids=EMPTY_INT,
+        finish_reason=FinishReason.REFUSED,
+        num_prompt_tokens=len(request.prompt_token_ids),
+        error=error.reason,
+        arrival=_arrival(request),
+        finished=now,
+    )

@@ -1,0 +1,117 @@
+"""Distributions of lengths, in tokens."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal, TypeAlias
+
+import numpy as np
+from pydantic import BeforeValidator, Field, model_validator
+
+from nanofw.core.types import LongArray
+from nanofw.plugins import Options
+
+Tokens = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+class Fixed(Options):
+    """Every length is `tokens`."""
+
+    distribution: Literal["fixed"] = "fixed"
+    tokens: Tokens
+
+    def sample(self, rng: np.random.Generator, num: int) -> LongArray:
+        return np.full(num, self.tokens, np.int64)
+
+
+class Uniform(Options):
+    """Every whole number from `low` to `high` with equal chance."""
+
+    distribution: Literal["uniform"]
+    low: Tokens
+    high: Tokens
+
+    @model_validator(mode="after")
+    def _check(self) -> Uniform:
+        if self.low > self.high:
+            raise ValueError(f"low is {self.low}, greater than high, {self.high}")
+        return self
+
+    def sample(self, rng: np.random.Generator, num: int) -> LongArray:
+        return rng.integers(self.low, self.high, num, endpoint=True)
+
+
+class LogNormal(Options):
+    """The logarithm is normal with standard deviation `sigma`; cut to [`low`, `high`]."""
+
+    distribution: Literal["lognormal"]
+    median: Positive | None = None
+    mean: Positive | None = None
+    """Either this or the median, before the cut."""
+    sigma: Positive = 1.0
+    low: Tokens = 1
+    high: Tokens | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> LogNormal:
+        if (self.median is None) == (self.mean is None):
+            raise ValueError("give either median or mean")
+        return self
+
+    def sample(self, rng: np.random.Generator, num: int) -> LongArray:
+        median = self.median
+        if median is None:
+            assert self.mean is not None
+            median = self.mean * math.exp(-(self.sigma**2) / 2)
+        lengths = np.rint(rng.lognormal(math.log(median), self.sigma, num))
+        return np.clip(lengths, self.low, self.high or 1 << 30).astype(np.int64)
+
+
+class Empirical(Options):
+    """One of `values`, drawn with replacement."""
+
+    distribution: Literal["empirical"]
+    values: Annotated[tuple[Tokens, ...], Field(min_length=1)]
+
+    def sample(self, rng: np.random.Generator, num: int) -> LongArray:
+        return rng.choice(np.array(self.values, np.int64), num)
+
+
+Simple: TypeAlias = Annotated[
+    Fixed | Uniform | LogNormal | Empirical, Field(discriminator="distribution")
+]
+
+
+class Part(Options):
+    """One component of a mixture."""
+
+    weight: Positive = 1.0
+    length: Simple
+
+
+class Mixture(Options):
+    """Drawn from one of `parts`, chosen by weight."""
+
+    distribution: Literal["mixture"]
+    parts: Annotated[tuple[Part, ...], Field(min_length=1)]
+
+    def sample(self, rng: np.random.Generator, num: int) -> LongArray:
+        weights = np.array([part.weight for part in self.parts])
+        which = rng.choice(len(self.parts), num, p=weights / weights.sum())
+        drawn = np.stack([part.length.sample(rng, num) for part in self.parts])
+        return drawn[which, np.arange(num)]
+
+
+def _plain_number(value: Any) -> Any:
+    """`512` is short for a fixed length."""
+    return {"distribution": "fixed", "tokens": value} if isinstance(value, int) else value
+
+
+Lengths: TypeAlias = Annotated[
+    Annotated[
+        Fixed | Uniform | LogNormal | Empirical | Mixture, Field(discriminator="distribution")
+    ],
+    BeforeValidator(_plain_number),
+]
+"""An option: a number, or `{distribution: uniform, low: 1, high: 9}` and the like."""

@@ -1,0 +1,175 @@
+"""What the requests of a stream look like, apart from when they come."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import numpy as np
+from pydantic import Field
+
+from nanofw.core.contracts.workload import WorkloadConfig
+from nanofw.core.types import FloatArray, IntArray, LongArray, Request
+from nanofw.plugins import Options
+from nanofw.workloads.lengths import Fixed, Lengths
+from nanofw.workloads.prompts import key_of, tokens_by_key
+
+Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+LENGTHS, CLIENTS, GROUPS, ARRIVALS, NOISE = range(5)
+"""Streams of random numbers: one for each purpose, so that an option changes only its own."""
+
+
+def generator(seed: int, stream: int, purpose: int) -> np.random.Generator:
+    """Random numbers of one purpose in one stream of requests."""
+    return np.random.default_rng([seed % (1 << 64), stream, purpose])
+
+
+class PrefixGroups(Options):
+    """Prompts of a group begin alike: system prompts, documents, few-shot examples."""
+
+    groups: Annotated[int, Field(ge=1)]
+    length: Lengths
+    """Tokens that a group shares; a prompt's own length comes on top."""
+    zipf: NotNegative = 0.0
+    """Popularity: group k with weight 1 / k^zipf. 0: all alike."""
+    cold: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of requests with a prefix of the same length that nobody else has."""
+
+
+class MixOptions(Options):
+    """Lengths, clients and the like."""
+
+    prompt: Lengths = Fixed(tokens=128)
+    output: Lengths = Fixed(tokens=64)
+    prefix: PrefixGroups | None = None
+    clients: dict[str, Weight] = Field(default_factory=lambda: {"": 1.0})
+    """Share of the requests by client."""
+    priorities: dict[int, Weight] = Field(default_factory=lambda: {0: 1.0})
+    """Share of the requests by priority; smaller is more urgent."""
+    deadline_s: NotNegative | None = None
+    """Deadline of a request, in seconds after its arrival."""
+    deadline_per_token_s: NotNegative = 0.0
+    """More time for each token of its output."""
+    guess_noise: NotNegative | None = None
+    """`expected_output_tokens`: the length times exp(normal(0, guess_noise)); 0: exact; null:
+    none. With log-normal outputs of `sigma`, Kendall's tau of guess and length is
+    2/pi * asin(sigma / sqrt(sigma^2 + guess_noise^2))."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """The random facts of n requests; groups -1: none, other negative numbers: a cold prefix."""
+
+    prompts: LongArray
+    outputs: LongArray
+    prefixes: LongArray
+    groups: LongArray
+    clients: LongArray
+    priorities: LongArray
+    noise: FloatArray
+
+
+class RequestMix:
+    """Makes the requests of one stream."""
+
+    def __init__(self, options: MixOptions, config: WorkloadConfig, stream: int, num: int) -> None:
+        self._options, self._config, self._stream = options, config, stream
+        self._clients: list[str] = list(options.clients)
+        self._priorities: list[int] = list(options.priorities)
+        self._drawn = self._draw(num)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What had to be cut to the model's length."""
+        drawn, longest = self._drawn, self._config.max_model_len
+        lengths = drawn.prompts + drawn.prefixes
+        return cut_notes(lengths, lengths + drawn.outputs, longest)
+
+    def make(self, i: int, request_id: str, arrival: float) -> Request:
+        """Request number `i` of the stream."""
+        drawn, options, config = self._drawn, self._options, self._config
+        tokens = self.prompt(i)
+        room = config.max_model_len - len(tokens)
+        output = max(1, min(int(drawn.outputs[i]), room))
+        seed = key_of(config.seed, self._stream, i, 1)
+        deadline = None
+        if options.deadline_s is not None:
+            deadline = arrival + options.deadline_s + output * options.deadline_per_token_s
+        return Request(
+            id=request_id,
+            prompt_token_ids=tokens,
+            sampling=replace(config.sampling, max_tokens=output, seed=seed, ignore_eos=True),
+            arrival=arrival,
+            client=self._clients[int(drawn.clients[i])],
+            priority=self._priorities[int(drawn.priorities[i])],
+            deadline=deadline,
+            expected_output_tokens=self._guess(output, float(drawn.noise[i])),
+        )
+
+    def prompt(self, i: int) -> IntArray:
+        """Token ids of request `i`: what its group shares, then its own; room for one more."""
+        drawn, vocab = self._drawn, self._config.vocab_size
+        own = tokens_by_key(
+            key_of(self._config.seed, self._stream, i, 2), int(drawn.prompts[i]), vocab
+        )
+        if not drawn.prefixes[i]:
+            return own[: self._config.max_model_len - 1]
+        group = int(drawn.groups[i])
+        shared = tokens_by_key(
+            key_of(self._config.seed, self._stream, group, 3), int(drawn.prefixes[i]), vocab
+        )
+        return np.concatenate((shared, own))[: self._config.max_model_len - 1]
+
+    def _guess(self, output: int, noise: float) -> int | None:
+        if self._options.guess_noise is None:
+            return None
+        return max(1, round(output * float(np.exp(self._options.guess_noise * noise))))
+
+    def _draw(self, num: int) -> Drawn:
+        options, seed = self._options, self._config.seed
+        lengths = generator(seed, self._stream, LENGTHS)
+        people = generator(seed, self._stream, CLIENTS)
+        prefixes, groups = self._draw_groups(num)
+        return Drawn(
+            prompts=options.prompt.sample(lengths, num),
+            outputs=options.output.sample(lengths, num),
+            prefixes=prefixes,
+            groups=groups,
+            clients=_choose(people, list(options.clients.values()), num),
+            priorities=_choose(people, list(options.priorities.values()), num),
+            noise=generator(seed, self._stream, NOISE).standard_normal(num),
+        )
+
+    def _draw_groups(self, num: int) -> tuple[LongArray, LongArray]:
+        prefix = self._options.prefix
+        if prefix is None:
+            return np.zeros(num, np.int64), np.full(num, -1, np.int64)
+        rng = generator(self._config.seed, self._stream, GROUPS)
+        weights = 1.0 / np.arange(1, prefix.groups + 1) ** prefix.zipf
+        groups = _choose(rng, weights.tolist(), num)
+        cold = rng.random(num) < prefix.cold
+        lengths = prefix.length.sample(rng, prefix.groups)[groups]
+        groups[cold] = -2 - np.flatnonzero(cold)
+        return lengths, groups
+
+
+def cut_notes(prompts: LongArray, totals: LongArray, max_model_len: int) -> tuple[str, ...]:
+    """Sentences about int64[n] lengths that do not fit the model."""
+    notes: list[str] = []
+    for what, count in (
+        ("prompts", int(np.count_nonzero(prompts >= max_model_len))),
+        ("outputs", int(np.count_nonzero(totals > max_model_len))),
+    ):
+        if count:
+            notes.append(
+                f"{count} of {len(prompts)} {what} were cut to max_model_len {max_model_len}"
+            )
+    return tuple(notes)
+
+
+def _choose(rng: np.random.Generator, weights: list[float], num: int) -> LongArray:
+    if len(weights) == 1:
+        return np.zeros(num, np.int64)
+    return rng.choice(len(weights), num, p=np.array(weights) / sum(weights))

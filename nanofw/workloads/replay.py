@@ -1,0 +1,114 @@
+"""Given requests: `replay` of a trace file, and `fixed`, a list in the configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from nanofw.core.contracts.workload import Workload, WorkloadConfig
+from nanofw.core.types import IntArray, Request
+from nanofw.plugins import Options
+from nanofw.workloads.mix import ARRIVALS, cut_notes, generator
+from nanofw.workloads.prompts import key_of, tokens_by_key
+from nanofw.workloads.trace import TraceRow, read_trace
+
+
+class ReplayOptions(Options):
+    """`workload: {name: replay, ...}`."""
+
+    file: Path
+    """The trace."""
+    format: Literal["auto", "nanofw", "azure", "mooncake", "burstgpt"] = "auto"
+    num_requests: Annotated[int, Field(ge=1)] | None = None
+    """Length of the part that is replayed; null: all of it."""
+    part: Literal["first", "random"] = "first"
+    """Which part: the first requests, or as many from a place that depends on the seed."""
+
+
+class FixedOptions(Options):
+    """`workload: {name: fixed, requests: [{prompt_tokens: 8, output_tokens: 4}, ...]}`."""
+
+    requests: Annotated[tuple[TraceRow, ...], Field(min_length=1)]
+    prefix_block_tokens: Annotated[int, Field(ge=1)] = 16
+    """Tokens that each of a request's `prefix_hashes` stands for."""
+
+
+class Given(Workload):
+    """Requests whose arrivals and lengths are given; their tokens come by rule."""
+
+    def __init__(self, rows: Sequence[TraceRow], block: int, config: WorkloadConfig) -> None:
+        self._rows, self._block, self._config = rows, block, config
+        self._origin = rows[0].arrival
+        prompts = np.array([row.prompt_tokens for row in rows], np.int64)
+        outputs = np.array([row.output_tokens for row in rows], np.int64)
+        self.notes = cut_notes(prompts, prompts + outputs, config.max_model_len)
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._rows)
+
+    @property
+    def rate(self) -> float | None:
+        """Requests per second between the first and the last; None when all come at once."""
+        span = self._rows[-1].arrival - self._origin
+        return (len(self._rows) - 1) / span if span > 0 else None
+
+    def initial(self) -> Iterator[Request]:
+        for i, row in enumerate(self._rows):
+            yield self._make(i, row)
+
+    def _make(self, i: int, row: TraceRow) -> Request:
+        config = self._config
+        tokens = self._prompt(i, row)
+        output = max(1, min(row.output_tokens, config.max_model_len - len(tokens)))
+        seed = key_of(config.seed, i, 1) if row.seed is None else row.seed
+        return Request(
+            id=str(i),
+            prompt_token_ids=tokens,
+            sampling=replace(config.sampling, max_tokens=output, seed=seed, ignore_eos=True),
+            arrival=self._at(row.arrival),
+            client=row.client,
+            priority=row.priority,
+            deadline=None if row.deadline is None else self._at(row.deadline),
+            expected_output_tokens=row.expected_output_tokens,
+        )
+
+    def _at(self, seconds: float) -> float:
+        return self._config.start + self._config.time_scale * (seconds - self._origin)
+
+    def _prompt(self, i: int, row: TraceRow) -> IntArray:
+        vocab = self._config.vocab_size
+        shared = [tokens_by_key(key_of(key, 3), self._block, vocab) for key in row.prefix_hashes]
+        own = row.prompt_tokens - self._block * len(shared)
+        if own > 0:
+            shared.append(tokens_by_key(key_of(self._config.seed, i, 2), own, vocab))
+        tokens = np.concatenate(shared)[: row.prompt_tokens]
+        return tokens[: self._config.max_model_len - 1]
+
+
+class Replay(Given):
+    """A trace, or a part of it."""
+
+    def __init__(self, options: ReplayOptions, config: WorkloadConfig) -> None:
+        trace = read_trace(options.file, options.format)
+        num = min(options.num_requests or len(trace.rows), len(trace.rows))
+        first = 0
+        if options.part == "random":
+            spare = len(trace.rows) - num
+            first = int(generator(config.seed, 0, ARRIVALS).integers(0, spare, endpoint=True))
+        super().__init__(trace.rows[first : first + num], trace.prefix_block_tokens, config)
+        if trace.skipped:
+            self.notes = (*self.notes, f"{trace.skipped} requests without any output were left out")
+
+
+class FixedList(Given):
+    """A list of requests."""
+
+    def __init__(self, options: FixedOptions, config: WorkloadConfig) -> None:
+        rows = sorted(options.requests, key=lambda row: row.arrival)
+        super().__init__(rows, options.prefix_block_tokens, config)

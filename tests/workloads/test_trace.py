@@ -1,0 +1,126 @@
+"""Traces: the documented format, foreign formats, and errors that say where."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from nanofw.core.contracts.workload import WorkloadConfig
+from nanofw.errors import ConfigError
+from nanofw.workloads.replay import Replay, ReplayOptions
+from nanofw.workloads.trace import FORMATS, Trace, TraceRow, read_trace, write_trace
+
+TRACES = Path(__file__).parents[2] / "examples" / "traces"
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+def test_azure() -> None:
+    trace = read_trace(TRACES / "azure_2023_conv_excerpt.csv")
+    first, second = trace.rows[:2]
+    assert len(trace.rows) == 200
+    assert (first.arrival, first.prompt_tokens, first.output_tokens) == (0.0, 374, 44)
+    assert second.arrival == pytest.approx(50.995169 - 46.68059, abs=1e-5)
+    assert len(read_trace(TRACES / "azure_2023_code_excerpt.csv").rows) == 120
+
+
+def test_mooncake() -> None:
+    trace = read_trace(TRACES / "mooncake_synthetic_excerpt.jsonl")
+    assert len(trace.rows) == 40
+    assert trace.rows[3].arrival == 0.277
+    assert trace.rows[0].prefix_hashes[:3] == (0, 1, 2)
+    assert all(len(row.prefix_hashes) == -(-row.prompt_tokens // 512) for row in trace.rows)
+
+
+def test_burstgpt_leaves_out_failed_requests(tmp_path: Path) -> None:
+    head = (
+        "Timestamp,Session ID,Elapsed time,Model,Request tokens,Response tokens,Total tokens,"
+        "Log Type"
+    )
+    path = write(
+        tmp_path / "b.csv", head, "5,,,GPT-4,472,18,490,Conversation log",
+        "9,,,GPT-4,100,0,100,API log", "45,,,GPT-4,1087,230,1317,API log",
+    )  # fmt: skip
+    trace = read_trace(path)
+    assert [(row.arrival, row.output_tokens) for row in trace.rows] == [(0.0, 18), (40.0, 230)]
+    assert trace.skipped == 1
+
+
+def test_written_and_read_again(tmp_path: Path) -> None:
+    rows = (
+        TraceRow(prompt_tokens=5, output_tokens=2),
+        TraceRow(
+            arrival=1.5, prompt_tokens=9, output_tokens=1, prefix_hashes=(4, 9), client="a",
+            priority=-1, deadline=3.0, expected_output_tokens=7, seed=11,
+        ),
+    )  # fmt: skip
+    trace = Trace(rows, prefix_block_tokens=4)
+    write_trace(trace, tmp_path / "t.jsonl", source="test")
+    assert read_trace(tmp_path / "t.jsonl") == trace
+
+
+def test_replay_gives_every_field_and_shares_prefixes(tmp_path: Path) -> None:
+    rows = (
+        TraceRow(arrival=2.0, prompt_tokens=10, output_tokens=2, prefix_hashes=(1, 2), seed=5),
+        TraceRow(arrival=4.0, prompt_tokens=9, output_tokens=3, prefix_hashes=(1, 7), client="c"),
+        TraceRow(arrival=6.0, prompt_tokens=3, output_tokens=3, deadline=8.0, priority=2),
+    )
+    write_trace(Trace(rows, prefix_block_tokens=4), tmp_path / "t.jsonl")
+    config = WorkloadConfig(vocab_size=100, max_model_len=64, start=10.0, time_scale=0.5)
+    replay = Replay(ReplayOptions(file=tmp_path / "t.jsonl"), config)
+    a, b, c = replay.initial()
+    assert replay.rate == 0.5
+    assert [r.arrival for r in (a, b, c)] == [10.0, 11.0, 12.0]
+    assert np.array_equal(a.prompt_token_ids[:4], b.prompt_token_ids[:4])
+    assert not np.array_equal(a.prompt_token_ids[4:8], b.prompt_token_ids[4:8])
+    assert [len(r.prompt_token_ids) for r in (a, b, c)] == [10, 9, 3]
+    assert (a.sampling.seed, b.client, c.priority, c.deadline) == (5, "c", 2, 13.0)
+    assert [r.sampling.max_tokens for r in (a, b, c)] == [2, 3, 3]
+    assert all(r.sampling.ignore_eos for r in (a, b, c))
+
+
+def test_random_parts_depend_on_the_seed() -> None:
+    options = ReplayOptions(
+        file=TRACES / "azure_2023_conv_excerpt.csv", num_requests=50, part="random"
+    )
+
+    def lengths(seed: int) -> list[int]:
+        config = WorkloadConfig(vocab_size=100, max_model_len=8192, seed=seed)
+        return [len(r.prompt_token_ids) for r in Replay(options, config).initial()]
+
+    assert lengths(1) == lengths(1)
+    assert lengths(1) != lengths(2)
+    assert len(lengths(1)) == 50
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["{"], r"t\.x:1: no known trace format"),
+        (['{"prompt_tokens": 3, "output_tokens": 1}', "{"], r"t\.x:2: not JSON"),
+        (['{"prompt_tokens": 0, "output_tokens": 1}'], r"t\.x:1: prompt_tokens: .*greater than"),
+        (['{"prompt_tokens": 3, "ouput_tokens": 1}'], r"t\.x:1: output_tokens: Field required"),
+        (['{"trace": 9}'], r"t\.x:1: trace version 9 is not 1"),
+        (["TIMESTAMP,ContextTokens,GeneratedTokens", "noon,1,2"], r"t\.x:2: needs TIMESTAMP"),
+        (["TIMESTAMP,ContextTokens,GeneratedTokens"], "no request with an output"),
+        ([""], "the trace is empty"),
+    ],
+)
+def test_errors_say_where(tmp_path: Path, lines: list[str], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        read_trace(write(tmp_path / "t.x", *lines))
+
+
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"gone\.jsonl: cannot read the trace: No such file"):
+        read_trace(tmp_path / "gone.jsonl")
+
+
+def test_every_format_is_an_option() -> None:
+    formats = ReplayOptions.model_json_schema()["properties"]["format"]["enum"]
+    assert set(formats) == {"auto", *FORMATS}
