@@ -1,0 +1,225 @@
+"""Attention by the FlashAttention that is installed; keys and values stored by our kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from nanofw.attention_backends.flash_attn_versions import FlashVersion, find_version
+from nanofw.attention_backends.paged import PagedPool
+from nanofw.core.contracts.attention_backend import AttentionConfig, ForwardBatch, FusedInputs
+from nanofw.errors import CapabilityError
+
+
+@dataclass(slots=True)
+class FlashMetadata:
+    """What all layers of a pass share.
+
+    Attributes:
+        max_query_len: longest row of the pass.
+        key_starts: int32[n + 1], prefix sums of the context lengths (FlashAttention-2, unless
+            the pass is all decode).
+        schedules: per window, FlashAttention-3's scheduler metadata.
+    """
+
+    max_query_len: int
+    key_starts: torch.Tensor | None = None
+    schedules: dict[int | None, torch.Tensor] = field(default_factory=dict)
+
+
+class FlashAttention(PagedPool):
+    """Backend `flash_attn`: one call a layer, for decode, prefill and mixed batches alike."""
+
+    heads_first = False
+
+    def __init__(self, options: Any, config: AttentionConfig) -> None:
+        from nanofw.kernels import triton_kv_store
+
+        super().__init__(config)
+        wanted = getattr(options, "version", None)
+        found = find_version(torch.cuda.get_device_capability(config.device), wanted)
+        if isinstance(found, str):
+            raise CapabilityError(f"attention_backend: flash_attn: {found}")
+        self.version: FlashVersion = found
+        self._store = triton_kv_store
+
+    def prepare(self, batch: ForwardBatch) -> FlashMetadata:
+        """Lengths and schedules, once for all layers."""
+        n = batch.context_lens.shape[0]
+        all_decode = batch.num_decodes == n
+        metadata = FlashMetadata(1 if all_decode else int(batch.host_query_lens.max()))
+        if self.version.number == 3:
+            metadata.schedules = {
+                window: self._schedule(batch, metadata.max_query_len, window)
+                for window in self.windows()
+            }
+        elif self.version.number == 2 and not all_decode:
+            starts = batch.context_lens.new_zeros(n + 1)
+            torch.cumsum(batch.context_lens, 0, out=starts[1:])
+            metadata.key_starts = starts
+        return metadata
+
+    def _schedule(
+        self, batch: ForwardBatch, max_query_len: int, window: int | None
+    ) -> torch.Tensor:
+        c = self.config
+        return self.version.module.get_scheduler_metadata(
+            batch.context_lens.shape[0],
+            max_query_len,
+            batch.block_tables.shape[1] * c.block_size,
+            c.num_heads,
+            c.num_kv_heads,
+            c.head_dim,
+            batch.context_lens,
+            qkv_dtype=c.dtype,
+            cu_seqlens_q=None if max_query_len == 1 else batch.query_starts,
+            page_size=c.block_size,
+            causal=True,
+            window_size=_window_size(window),
+        )
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        layer: int,
+        kv: torch.Tensor,
+        batch: ForwardBatch,
+        scale: float,
+    ) -> torch.Tensor:
+        """Store keys and values, then attend; see the contract."""
+        self._store.store_kv_triton(key, value, kv[0], kv[1], batch.slots)
+        return self._attend(query, layer, kv, batch, scale)
+
+    def forward_fused(
+        self,
+        inputs: FusedInputs,
+        layer: int,
+        kv: torch.Tensor,
+        batch: ForwardBatch,
+        scale: float,
+    ) -> torch.Tensor:
+        """Norm, rotation and store in one kernel, then attend."""
+        query = self._store.qkv_rope_store_triton(
+            inputs.qkv,
+            inputs.query_norm,
+            inputs.key_norm,
+            inputs.norm_eps,
+            inputs.cos_sin,
+            batch.positions,
+            batch.slots,
+            kv[0],
+            kv[1],
+            self.config.num_heads,
+        )
+        return self._attend(query, layer, kv, batch, scale)
+
+    def _attend(
+        self, query: torch.Tensor, layer: int, kv: torch.Tensor, batch: ForwardBatch, scale: float
+    ) -> torch.Tensor:
+        call = {2: self._attend_2, 3: self._attend_3, 4: self._attend_4}[self.version.number]
+        return call(query, kv, batch, scale, self.window(layer))
+
+    def _attend_3(
+        self,
+        query: torch.Tensor,
+        kv: torch.Tensor,
+        batch: ForwardBatch,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor:
+        metadata: FlashMetadata = batch.attention
+        arguments: dict[str, Any] = {
+            "cache_seqlens": batch.context_lens,
+            "page_table": batch.block_tables,
+            "softmax_scale": scale,
+            "causal": True,
+            "window_size": _window_size(window),
+            "scheduler_metadata": metadata.schedules[window],
+        }
+        attend = self.version.module.flash_attn_with_kvcache
+        if metadata.max_query_len == 1:
+            return attend(query.unsqueeze(1), kv[0], kv[1], **arguments).squeeze(1)
+        return attend(
+            query,
+            kv[0],
+            kv[1],
+            cu_seqlens_q=batch.query_starts,
+            max_seqlen_q=metadata.max_query_len,
+            **arguments,
+        )
+
+    def _attend_2(
+        self,
+        query: torch.Tensor,
+        kv: torch.Tensor,
+        batch: ForwardBatch,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor:
+        metadata: FlashMetadata = batch.attention
+        arguments: dict[str, Any] = {
+            "softmax_scale": scale,
+            "causal": True,
+            "window_size": _window_size(window),
+            "block_table": batch.block_tables,
+        }
+        module = self.version.module
+        if metadata.max_query_len == 1:
+            return module.flash_attn_with_kvcache(
+                query.unsqueeze(1), kv[0], kv[1], cache_seqlens=batch.context_lens, **arguments
+            ).squeeze(1)
+        return module.flash_attn_varlen_func(
+            query,
+            kv[0],
+            kv[1],
+            cu_seqlens_q=batch.query_starts,
+            cu_seqlens_k=metadata.key_starts,
+            max_seqlen_q=metadata.max_query_len,
+            max_seqlen_k=int(batch.host_context_lens.max()),
+            **arguments,
+        )
+
+    def _attend_4(
+        self,
+        query: torch.Tensor,
+        kv: torch.Tensor,
+        batch: ForwardBatch,
+        scale: float,
+        window: int | None,
+    ) -> torch.Tensor:
+        metadata: FlashMetadata = batch.attention
+        out = self.version.module.flash_attn_varlen_func(
+            query,
+            kv[0],
+            kv[1],
+            cu_seqlens_q=batch.query_starts,
+            max_seqlen_q=metadata.max_query_len,
+            seqused_k=batch.context_lens,
+            page_table=batch.block_tables,
+            softmax_scale=scale,
+            causal=True,
+            window_size=(None, None) if window is None else (window - 1, 0),
+        )
+        return out[0] if isinstance(out, tuple) else out
+
+
+def _window_size(window: int | None) -> tuple[int, int]:
+    """Keys left and right of a query's own position; -1: all of them."""
+    return (-1, -1) if window is None else (window - 1, 0)
+
+
+def probe(device: str, options: Any) -> Mapping[str, Any] | str:
+    """What the installed FlashAttention can do on this card, or why there is none."""
+    if not device.startswith("cuda"):
+        return f"FlashAttention runs on NVIDIA GPUs, not on {device!r}"
+    found = find_version(
+        torch.cuda.get_device_capability(device), getattr(options, "version", None)
+    )
+    if isinstance(found, str):
+        return found
+    return {**found.limits, "uses": str(found)}

@@ -1,0 +1,55 @@
+"""The attention backends for NVIDIA GPUs, as plugins."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from nanofw.plugins import Options, Plugin, hookimpl
+
+
+class FlashAttentionOptions(Options):
+    """`attention_backend: {name: flash_attn, ...}`."""
+
+    version: Literal[2, 3, 4] | None = None
+    """Which FlashAttention; null: the fastest that is installed and supports the card."""
+
+
+@hookimpl
+def attention_backend() -> list[Plugin]:
+    return [
+        Plugin(
+            "flash_attn",
+            "nanofw.attention_backends.flash_attn:FlashAttention",
+            api="attention_backend/1",
+            options=FlashAttentionOptions,
+            capabilities={
+                "devices": ("cuda",),
+                "dtypes": ("bfloat16", "float16"),
+                "head_dims": (64, 80, 96, 112, 128, 160, 192, 224, 256),
+                "block_sizes": (256, 128, 64, 32, 16, 8, 4, 2, 1),
+                "sliding_window": True,
+                "cuda_graph": True,
+                "tensor_parallel": True,
+                "overlap": True,
+                "fused": True,
+            },
+            summary="paged attention by the installed FlashAttention (2, 3 or 4)",
+        ),
+        Plugin(
+            "triton",
+            "nanofw.attention_backends.triton:TritonAttention",
+            api="attention_backend/1",
+            capabilities={
+                "devices": ("cuda", "cpu"),
+                "dtypes": ("bfloat16", "float16", "float32"),
+                "head_dims": (64, 80, 96, 128, 256),
+                "block_sizes": (64, 128, 256, 32, 16, 8, 4, 2, 1),
+                "sliding_window": True,
+                "cuda_graph": True,
+                "tensor_parallel": True,
+                "overlap": True,
+                "fused": True,
+            },
+            summary="our own paged kernels, nothing beyond torch's Triton",
+        ),
+    ]

@@ -1,0 +1,154 @@
+"""Our own paged kernels: nothing beyond the Triton that torch brings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from nanofw.attention_backends.paged import PagedPool
+from nanofw.core.contracts.attention_backend import AttentionConfig, ForwardBatch, FusedInputs
+
+
+@dataclass(slots=True)
+class TritonMetadata:
+    """How a batch is cut into tiles, computed once for all layers.
+
+    Attributes:
+        decode_starts: per window, the first tile of each decoding row, int32[num_decodes + 1].
+        prefill_starts: first query tile of each other row, or None without such rows.
+        num_query_tiles: at least as many as there are.
+    """
+
+    decode_starts: dict[int | None, torch.Tensor] = field(default_factory=dict)
+    prefill_starts: torch.Tensor | None = None
+    num_query_tiles: int = 0
+
+
+class TritonAttention(PagedPool):
+    """Backend `triton`: split decode over decoding rows, tiled prefill over the others.
+
+    The work of a layer is shared out on the device from the lengths there, so launches depend
+    on row and token counts alone and can be captured.
+    """
+
+    def __init__(self, options: Any, config: AttentionConfig) -> None:
+        from nanofw.kernels import triton_attention_decode as decode
+        from nanofw.kernels import triton_attention_prefill as prefill
+        from nanofw.kernels import triton_kv_store, triton_tuning
+
+        super().__init__(config)
+        self._decode, self._prefill, self._store = decode, prefill, triton_kv_store
+        group = config.num_heads // config.num_kv_heads
+        size = config.dtype.itemsize
+        self.decode_config = triton_tuning.decode_config(config.head_dim, size, group)
+        self.prefill_config = triton_tuning.prefill_config(config.head_dim, size, group)
+        self.workspace = decode.decode_workspace(
+            config.num_heads,
+            config.num_kv_heads,
+            config.head_dim,
+            config.max_num_seqs,
+            self.decode_config,
+            config.device,
+        )
+        self._tokens_per_tile = prefill.query_tokens_per_tile(self.prefill_config, group)
+
+    def prepare(self, batch: ForwardBatch) -> TritonMetadata:
+        """Where the tiles of each row begin."""
+        metadata = TritonMetadata()
+        num_decodes, num_rows = batch.num_decodes, batch.context_lens.shape[0]
+        pad = self.workspace.batch_pad
+        if num_decodes:
+            lengths = batch.context_lens[:num_decodes]
+            tile = self.decode_config.tile
+            metadata.decode_starts = {
+                window: self._decode.decode_tile_starts(lengths, tile, pad, window)
+                for window in self.windows()
+            }
+        if num_decodes < num_rows:
+            tokens = self._tokens_per_tile
+            lengths = batch.host_query_lens[num_decodes:]
+            metadata.num_query_tiles = int((-(-lengths // tokens)).sum())
+            metadata.prefill_starts = self._prefill.prefill_tile_starts(
+                batch.query_starts, num_decodes, num_rows - num_decodes, tokens, pad
+            )
+        return metadata
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        layer: int,
+        kv: torch.Tensor,
+        batch: ForwardBatch,
+        scale: float,
+    ) -> torch.Tensor:
+        """Store keys and values, then attend; see the contract."""
+        self._store.store_kv_triton(key, value, kv[0], kv[1], batch.slots)
+        return self._attend(query, layer, kv, batch, scale)
+
+    def forward_fused(
+        self,
+        inputs: FusedInputs,
+        layer: int,
+        kv: torch.Tensor,
+        batch: ForwardBatch,
+        scale: float,
+    ) -> torch.Tensor:
+        """Norm, rotation and store in one kernel, then attend."""
+        query = self._store.qkv_rope_store_triton(
+            inputs.qkv,
+            inputs.query_norm,
+            inputs.key_norm,
+            inputs.norm_eps,
+            inputs.cos_sin,
+            batch.positions,
+            batch.slots,
+            kv[0],
+            kv[1],
+            self.config.num_heads,
+        )
+        return self._attend(query, layer, kv, batch, scale)
+
+    def _attend(
+        self, query: torch.Tensor, layer: int, kv: torch.Tensor, batch: ForwardBatch, scale: float
+    ) -> torch.Tensor:
+        metadata: TritonMetadata = batch.attention
+        window = self.window(layer)
+        out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        n = batch.num_decodes
+        if n:
+            self._decode.decode_attention(
+                query[:n], kv[0], kv[1], batch.block_tables[:n], batch.context_lens[:n],
+                metadata.decode_starts[window], self.workspace, self.decode_config, scale, window,
+                out[:n],
+            )  # fmt: skip
+        if metadata.prefill_starts is not None:
+            self._prefill.prefill_attention(
+                query, kv[0], kv[1], batch.block_tables, batch.query_starts, batch.context_lens,
+                metadata.prefill_starts, metadata.num_query_tiles, n, self.prefill_config,
+                self.workspace.batch_pad, scale, window, out,
+            )  # fmt: skip
+        return out
+
+
+def probe(device: str, options: Any) -> Mapping[str, Any] | str:
+    """What the kernels can do on this device, or why they cannot run."""
+    try:
+        from nanofw.kernels.triton_common import INTERPRETED
+    except ImportError as error:
+        return f"Triton cannot be imported ({error}): pip install 'nanofw[triton]'"
+    if device.startswith("cuda"):
+        major, minor = torch.cuda.get_device_capability(device)
+        if major < 8:
+            return f"compute capability {major}.{minor}: the kernels need 8.0 or later"
+        return {}
+    if INTERPRETED:
+        return {"cuda_graph": False}
+    return (
+        f"the kernels run on NVIDIA GPUs, not on {device!r}; "
+        "set TRITON_INTERPRET=1 to run them in Triton's interpreter (very slow)"
+    )

@@ -1,0 +1,1 @@
+"""Kernels, one operation a module, each with a torch function that runs anywhere."""

@@ -1,0 +1,143 @@
+"""The backend `triton` through its contract: chunks, mixed batches, padding, the fused entry."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from nanofw.attention_backends.triton import TritonAttention, probe
+from nanofw.core.contracts.attention_backend import FusedAttentionBackend, FusedInputs
+from tests.attention_backends.batches import make_config, make_rows
+from tests.kernels.paged import attention, device, relative_error, tolerance
+
+# Passes of (tokens, rows): prompts, a chunk beside them, decodes beside the last chunk, decodes.
+PASSES = [
+    ([30, 5], [0, 1]),
+    ([1, 1, 20], [0, 1, 2]),
+    ([1, 1, 13], [0, 1, 2]),
+    ([1, 1, 1], [0, 1, 2]),
+]
+    ([30, 5], [0, 1]),
+    ([1, 1, 20], [0, 1, 2]),
+    ([1, 1, 13], [0, 1, 2]),
+    ([1, 1, 1], [0, 1, 2]),
+]
+
+
+def run_passes(config, store, padded=0):
+    """Yield each pass's output and what plain attention over all tokens so far gives."""
+    backend = TritonAttention(None, config)
+    rows, num_blocks = make_rows([40, 10, 40], config.block_size)
+    kv = backend.allocate(num_blocks)[0]
+    kv.fill_(torch.nan)
+    generator = torch.Generator().manual_seed(3)
+    heads = config.num_heads + 2 * config.num_kv_heads
+    history = [torch.empty(0, heads, config.head_dim, device=device()) for _ in range(3)]
+    for num_tokens, members in PASSES:
+        batch = rows.batch(num_tokens, members, padded if max(num_tokens) == 1 else 0)
+        batch.attention = backend.prepare(batch)
+        lines = len(batch.positions)
+        qkv = torch.randn(lines, heads, config.head_dim, generator=generator)
+        qkv = qkv.to(device(), config.dtype)
+        out = store(backend, qkv, batch, kv)
+        at = 0
+        for row, n in zip(members, num_tokens, strict=True):
+            history[row] = torch.cat([history[row], qkv[at : at + n].float()])
+            yield out[at : at + n], history[row], n, row
+            at += n
+
+
+def plain(backend, qkv, batch, kv):
+    c = backend.config
+    q, k, v = qkv.split([c.num_heads, c.num_kv_heads, c.num_kv_heads], dim=1)
+    return backend.forward(q, k, v, 0, kv, batch, c.head_dim**-0.5)
+
+
+@pytest.mark.parametrize("block_size", [1, 4, 16, 64])
+@pytest.mark.parametrize("window", [None, 9])
+def test_passes_equal_attention_over_the_whole_row(block_size, window) -> None:
+    config = make_config(block_size=block_size, sliding_windows=(window,))
+    scale = config.head_dim**-0.5
+    for out, whole, n, _ in run_passes(config, plain, padded=2):
+        q, k, v = whole.split([4, 2, 2], dim=1)
+        expected = attention(q[-n:], k, v, scale, window)
+        assert relative_error(out, expected) < tolerance(torch.float32)
+
+
+@pytest.mark.parametrize("norm", [True, False])
+@pytest.mark.parametrize("head_dim", [64, 80])
+def test_fused_entry_equals_norm_rotation_and_attention(norm, head_dim) -> None:
+    config = make_config(head_dim=head_dim, sliding_windows=(None,))
+    scale = head_dim**-0.5
+    weights = torch.rand(2, head_dim, device=device()) + 0.5 if norm else (None, None)
+    angles = torch.arange(64)[:, None] * 1e4 ** (-torch.arange(0, head_dim, 2) / head_dim)
+    cos_sin = torch.cat([angles.cos(), angles.sin()], dim=1).to(device())
+
+    def fused(backend, qkv, batch, kv):
+        assert isinstance(backend, FusedAttentionBackend)
+        inputs = FusedInputs(
+            qkv=qkv.flatten(1),
+            query_norm=weights[0],
+            key_norm=weights[1],
+            norm_eps=1e-6,
+            cos_sin=cos_sin,
+        )
+        return backend.forward_fused(inputs, 0, kv, batch, scale)
+
+    def turned(x, weight):
+        if weight is not None:
+            x = torch.nn.functional.rms_norm(x, (head_dim,), weight, 1e-6)
+        cos, sin = cos_sin[: len(x), None].chunk(2, dim=-1)
+        a, b = x.chunk(2, dim=-1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+    for out, whole, n, _ in run_passes(config, fused):
+        # B083: position == number of tokens before it, in every pass.
+        q, k, v = whole.split([4, 2, 2], dim=1)
+        expected = attention(turned(q, weights[0])[-n:], turned(k, weights[1]), v, scale)
+        assert relative_error(out, expected) < tolerance(torch.float32)
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_B082_padded_rows_write_nothing(fused) -> None:
+    config = make_config()
+    backend = TritonAttention(None, config)
+    kv = backend.allocate(3)[0].normal_()
+    before = kv.clone()
+    rows, _ = make_rows([16, 16], 16)
+    batch = rows.batch([1], [0], padded=2)
+    assert batch.slots.tolist()[1:] == [-1, -1]
+    batch.attention = backend.prepare(batch)
+    qkv = torch.randn(3, 8, 64, device=device())
+    if fused:
+        angles = torch.zeros(4, 64, device=device())
+        inputs = FusedInputs(
+            qkv=qkv.flatten(1), query_norm=None, key_norm=None, norm_eps=1e-6, cos_sin=angles
+        )
+        backend.forward_fused(inputs, 0, kv, batch, 0.125)
+    else:
+        plain(backend, qkv, batch, kv)
+    block, offset = divmod(int(batch.slots[0]), 16)
+    changed = (kv != before).flatten(3).any(-1).nonzero().tolist()
+    assert changed == [[side, block, offset] for side in (0, 1)]
+
+
+def test_copied_blocks_are_equal_and_the_others_untouched() -> None:
+    config = make_config(num_layers=2)
+    backend = TritonAttention(None, config)
+    pool = backend.allocate(4)
+    for kv in pool:
+        kv.normal_()
+    before = [kv.clone() for kv in pool]
+    backend.copy_blocks(pool, torch.tensor([[0, 2], [1, 3]], device=device()))
+    for kv, old in zip(pool, before, strict=True):
+        assert torch.equal(kv[:, 2:], old[:, :2])
+        assert torch.equal(kv[:, :2], old[:, :2])
+    assert backend.bytes_per_block() * 4 == sum(kv.numel() * 4 for kv in pool)
+
+
+def test_probe_says_what_it_would_take_on_cpu() -> None:
+    from nanofw.kernels.triton_common import INTERPRETED
+
+    answer = probe("cpu", None)
+    assert (answer == {"cuda_graph": False}) if INTERPRETED else "TRITON_INTERPRET=1" in answer
