@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
+from nanofw.errors import ModelError
+
 BYTES_PER_ELEMENT = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -63,3 +65,19 @@ class ModelSpec:
     def num_head_parameters(self) -> int:
         """Weights of the output head."""
         return self.vocab_size * self.hidden_size
+
+
+def heads_of_rank(num_heads: int, num_kv_heads: int, num_ranks: int) -> tuple[int, int]:
+    """Query and KV heads of each rank; KV heads are repeated when there are fewer than ranks.
+
+    Raises:
+        ModelError: the ranks cannot share them evenly.
+    """
+    fits_kv = num_kv_heads % num_ranks == 0 or num_ranks % num_kv_heads == 0
+    if num_heads % num_ranks or not fits_kv:
+        raise ModelError(
+            f"{num_heads} query and {num_kv_heads} KV heads cannot be shared by {num_ranks} "
+            "ranks: choose an engine.tensor_parallel_size that divides both, or that divides "
+            "the query heads and is a multiple of the KV heads"
+        )
+    return num_heads // num_ranks, max(1, num_kv_heads // num_ranks)

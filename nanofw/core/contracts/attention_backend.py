@@ -45,6 +45,7 @@ class ForwardBatch:
         query_starts: device int32[n + 1], first token of each row in the flat layout.
         context_lens: device int32[n], keys of each row, this pass included.
         host_query_lens, host_context_lens: int32[n] on the host.
+        host_block_tables: int32[n, b], `block_tables` on the host; None: ask the device.
         num_decodes: rows with exactly one query token, all first.
         logits_indices: device int64[s], flat positions whose logits are wanted.
         attention: what the backend's `prepare` made of the batch, for all layers.
@@ -60,6 +61,7 @@ class ForwardBatch:
     host_context_lens: IntArray
     num_decodes: int
     logits_indices: torch.Tensor
+    host_block_tables: IntArray | None = None
     attention: Any = None
 
 

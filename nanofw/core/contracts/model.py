@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from nanofw.core.contracts.attention_backend import ForwardBatch
+from nanofw.core.contracts.communicator import Communicator
 
 if TYPE_CHECKING:
     import torch
@@ -25,20 +26,32 @@ class Model(Protocol):
         ...
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """Logits [s, vocab of this rank] of hidden states."""
+        """Logits [s, vocab of this rank] of hidden states.
+
+        Each rank has `ceil(vocab_size / ranks)` of them in rank order; the last ones may be
+        padding, which whoever gathers them cuts off.
+        """
         ...
 
 
 @runtime_checkable
 class ModelContext(Protocol):
-    """What a model is built with: device, dtype, the ranks beside it, the backend."""
+    """What a model is built with: device, dtype, the ranks beside it, the backend.
+
+    Parameters are created empty on `device`; `load` fills each in its place.
+    """
 
     @property
     def device(self) -> torch.device: ...
     @property
     def dtype(self) -> torch.dtype: ...
     @property
-    def communicator(self) -> Any: ...
+    def communicator(self) -> Communicator: ...
+    @property
+    def max_model_len(self) -> int:
+        """Positions that a run uses: for tables of angles."""
+        ...
+
     @property
     def attention(self) -> Any:
         """The attention backend."""

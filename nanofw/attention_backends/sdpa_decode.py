@@ -1,0 +1,208 @@
+"""Attention of rows with one query token, block by block, without gathering their pages.
+
+Every pair (row, block that it reads) is an entry. Entries are ordered by block, so that runs of
+neighbouring blocks become views of the pool: one batched product computes the scores of a whole
+run, whichever rows its blocks belong to. Maximum and sum are then taken per row over its
+entries, as in split-k attention (Dao et al., "Flash-Decoding"). Blocks that stand alone are
+copied together, a few at a time. On other devices than the CPU all are copied: there a pool is
+large and a gather cheap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from nanofw.core.types import IntArray
+
+_MIN_RUN = 4  # blocks; below, two more calls cost more than copying the blocks
+_MAX_COPIED = 64  # blocks copied at a time, so that they stay in the cache
+_MASKED = -1e30  # finite: a block without a visible key must not give NaN
+
+
+@dataclass(slots=True)
+class Segment:
+    """Entries [start, stop), and their blocks: a run that begins at `first`, or an index."""
+
+    start: int
+    stop: int
+    first: int
+    index: torch.Tensor | None
+
+
+@dataclass(slots=True)
+class DecodePart:
+    """The single-query rows of a pass, for one sliding window. n rows, e entries.
+
+    Attributes:
+        tokens: int64[n], the flat position of each row's query.
+        owners: int64[e], the row of each entry.
+        queries: int64[e], `tokens[owners]`.
+        entries_of: int64[n, m], the entries of each row; padded with one of its own.
+        mask: float32[e, 1, 1, block_size], 0 where a key is visible, else very negative.
+        segments: the entries in order.
+    """
+
+    tokens: torch.Tensor
+    owners: torch.Tensor
+    queries: torch.Tensor
+    entries_of: torch.Tensor
+    mask: torch.Tensor
+    segments: list[Segment]
+
+
+def prepare_decode(
+    tokens: np.ndarray,
+    context_lens: IntArray,
+    tables: IntArray,
+    block_size: int,
+    window: int | None,
+    device: torch.device,
+) -> DecodePart:
+    """Entries and segments of n rows.
+
+    Args:
+        tokens: int[n], flat position of each row's query.
+        context_lens: int32[n], keys of each row, its own included.
+        tables: int32[n, b], their blocks.
+        window: how many keys a query sees, its own included; None: all.
+    """
+    num_rows = len(tokens)
+    first_key = np.zeros_like(context_lens) if window is None else context_lens - window
+    first_key = np.maximum(first_key, 0)
+    first_block = first_key // block_size
+    counts = (context_lens - 1) // block_size - first_block + 1
+    ends = np.cumsum(counts)
+    owners = np.repeat(np.arange(num_rows), counts)
+    places = np.arange(ends[-1]) - np.repeat(ends - counts, counts) + first_block[owners]
+    blocks = tables[owners, places].astype(np.int64)
+    order, segments = _segments(blocks, device)
+    inverse = np.empty_like(order)
+    inverse[order] = np.arange(len(order))
+    owners, places = owners[order], places[order]
+
+    def on_device(array: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(array).to(device)
+
+    return DecodePart(
+        tokens=on_device(tokens.astype(np.int64)),
+        owners=on_device(owners),
+        queries=on_device(tokens[owners].astype(np.int64)),
+        entries_of=on_device(inverse[_padded(ends - counts, counts)]),
+        mask=on_device(
+            _mask(first_key[owners], context_lens[owners], places * block_size, block_size)
+        ),
+        segments=segments,
+    )
+
+
+def attend_decode(
+    query: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    part: DecodePart,
+    scale: float,
+    out: torch.Tensor,
+) -> None:
+    """Write the outputs of the part's rows into `out`.
+
+    Args:
+        query, out: [t, num_heads, d].
+        keys: [num_blocks, num_kv_heads, block_size, d].
+        values: [num_blocks, num_kv_heads, d, block_size].
+    """
+    heads, size, dim = keys.shape[1:]
+    group = query.shape[1] // heads
+    entries = len(part.owners)
+    by_entry = query[part.queries].view(entries * heads, group, dim).transpose(1, 2)
+    scores = torch.empty((entries * heads, size, group), dtype=query.dtype, device=query.device)
+    for segment in part.segments:
+        lines = slice(segment.start * heads, segment.stop * heads)
+        run = _blocks(keys, segment).reshape(-1, size, dim)
+        torch.bmm(run, by_entry[lines], out=scores[lines])
+    weights, total = _softmax(scores.view(entries, heads, size, group), part, scale)
+    weights = weights.to(query.dtype).view(entries * heads, group, size).transpose(1, 2)
+    partial = torch.empty((entries * heads, dim, group), dtype=query.dtype, device=query.device)
+    for segment in part.segments:
+        lines = slice(segment.start * heads, segment.stop * heads)
+        run = _blocks(values, segment).reshape(-1, dim, size)
+        torch.bmm(run, weights[lines], out=partial[lines])
+    summed = total.new_zeros(len(part.tokens), heads, dim, group)
+    summed.index_add_(0, part.owners, partial.view(entries, heads, dim, group).to(summed.dtype))
+    result = summed.transpose(2, 3) / total.unsqueeze(-1)
+    out[part.tokens] = result.reshape(-1, heads * group, dim).to(out.dtype)
+
+
+def _softmax(
+    scores: torch.Tensor, part: DecodePart, scale: float
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Weights float32[e, heads, group, size], not yet divided, and their sums by row.
+
+    `scores` is [e, heads, size, group].
+    """
+    weights = torch.add(part.mask, scores.transpose(2, 3), alpha=scale).contiguous()
+    highest = weights.amax(-1)[part.entries_of].amax(1)
+    weights.sub_(highest[part.owners].unsqueeze(-1)).exp_()
+    total = torch.zeros_like(highest).index_add_(0, part.owners, weights.sum(-1))
+    return weights, total
+
+
+def _blocks(pool: torch.Tensor, segment: Segment) -> torch.Tensor:
+    if segment.index is not None:
+        return pool[segment.index]
+    return pool.narrow(0, segment.first, segment.stop - segment.start)
+
+
+def _segments(blocks: np.ndarray, device: torch.device) -> tuple[np.ndarray, list[Segment]]:
+    """An order of int64[e] entries, and the segments that they form in it."""
+    order = np.argsort(blocks, kind="stable")
+    if device.type != "cpu":
+        index = torch.from_numpy(blocks[order]).to(device)
+        return order, [Segment(0, len(order), -1, index)]
+    ordered = blocks[order]
+    order, ordered = _repeats_last(order, ordered)
+    borders = np.flatnonzero(np.diff(ordered) != 1) + 1
+    begins = np.concatenate(([0], borders))
+    lengths = np.diff(np.concatenate((begins, [len(ordered)])))
+    is_run = lengths >= _MIN_RUN
+    in_run = np.repeat(is_run, lengths)
+    order = np.concatenate((order[in_run], order[~in_run]))
+    segments: list[Segment] = []
+    start = 0
+    for first, length in zip(ordered[begins[is_run]], lengths[is_run], strict=True):
+        segments.append(Segment(start, start + int(length), int(first), None))
+        start += int(length)
+    alone = torch.from_numpy(ordered[~in_run])
+    for index in alone.split(_MAX_COPIED) if len(alone) else ():
+        segments.append(Segment(start, start + len(index), -1, index))
+        start += len(index)
+    return order, segments
+
+
+def _repeats_last(order: np.ndarray, ordered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Sort by (how often the block came before, block): shared blocks do not break up runs."""
+    new = np.concatenate(([True], np.diff(ordered) != 0))
+    if new.all():
+        return order, ordered
+    counter = np.arange(len(ordered))
+    repeats = counter - np.maximum.accumulate(np.where(new, counter, 0))
+    again = np.lexsort((ordered, repeats))
+    return order[again], ordered[again]
+
+
+def _padded(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    """int64[n, m]: `starts[i] + j`, with j held at `counts[i] - 1`."""
+    steps = np.arange(counts.max())
+    return starts[:, None] + np.minimum(steps[None, :], counts[:, None] - 1)
+
+
+def _mask(
+    first_key: np.ndarray, context_lens: np.ndarray, positions: np.ndarray, block_size: int
+) -> np.ndarray:
+    """float32[e, 1, 1, block_size] from each entry's visible range and first position."""
+    keys = positions[:, None] + np.arange(block_size)
+    hidden = (keys >= context_lens[:, None]) | (keys < first_key[:, None])
+    mask = np.where(hidden, np.float32(_MASKED), np.float32(0))
+    return mask[:, None, None, :]

@@ -1,0 +1,117 @@
+"""Attention of rows with several query tokens: a prompt, or a chunk behind a cached prefix."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.functional import scaled_dot_product_attention
+
+from nanofw.core.contracts.attention_backend import ForwardBatch
+from nanofw.core.types import IntArray
+
+_MAX_MASK = 1 << 22  # elements of a mask; more queries are handled in turns
+
+
+@dataclass(slots=True)
+class PrefillRow:
+    """One row of a pass.
+
+    Attributes:
+        start: flat position of its first query token.
+        num_tokens: query tokens.
+        context_len: keys, those of this pass included.
+        blocks: int64[b], its blocks; None when no key comes before this pass.
+    """
+
+    start: int
+    num_tokens: int
+    context_len: int
+    blocks: torch.Tensor | None
+
+
+def prepare_prefill(
+    batch: ForwardBatch,
+    rows: np.ndarray,
+    tables: IntArray,
+    block_size: int,
+    device: torch.device,
+) -> list[PrefillRow]:
+    """The given rows of a batch."""
+    starts = np.cumsum(batch.host_query_lens) - batch.host_query_lens
+    result: list[PrefillRow] = []
+    for row in rows:
+        num_tokens, context = int(batch.host_query_lens[row]), int(batch.host_context_lens[row])
+        blocks = None
+        if context > num_tokens:
+            used = tables[row, : -(-context // block_size)].astype(np.int64)
+            blocks = torch.from_numpy(used).to(device)
+        result.append(PrefillRow(int(starts[row]), num_tokens, context, blocks))
+    return result
+
+
+def attend_prefill(
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    row: PrefillRow,
+    window: int | None,
+    scale: float,
+    out: torch.Tensor,
+) -> None:
+    """Write the row's outputs into `out`.
+
+    Args:
+        query, out: [t, num_heads, d].
+        key, value: [t, num_kv_heads, d], of this pass.
+        keys: [num_blocks, num_kv_heads, block_size, d].
+        values: [num_blocks, num_kv_heads, d, block_size].
+        window: how many keys a query sees, its own included; None: all.
+    """
+    tokens = slice(row.start, row.start + row.num_tokens)
+    if row.blocks is None:
+        context_keys, context_values = key[tokens].transpose(0, 1), value[tokens].transpose(0, 1)
+    else:
+        context_keys = _gather(keys[row.blocks], row.context_len)
+        context_values = _gather(values[row.blocks].transpose(2, 3), row.context_len)
+    heads, _, dim = context_keys.shape
+    group = query.shape[1] // heads
+    queries = query[tokens].view(row.num_tokens, heads, group, dim).permute(1, 2, 0, 3)
+    results = out[tokens].view(row.num_tokens, heads, group, dim).permute(1, 2, 0, 3)
+    # Heads of a group share keys: expanded with stride zero, nothing is repeated in memory.
+    context_keys = context_keys.unsqueeze(1).expand(-1, group, -1, -1)
+    context_values = context_values.unsqueeze(1).expand(-1, group, -1, -1)
+    if row.blocks is None and (window is None or window >= row.num_tokens):
+        results.copy_(
+            scaled_dot_product_attention(
+                queries, context_keys, context_values, is_causal=True, scale=scale
+            )
+        )
+        return
+    before = row.context_len - row.num_tokens
+    step = max(1, _MAX_MASK // row.context_len)
+    for first in range(0, row.num_tokens, step):
+        last = min(row.num_tokens, first + step)
+        visible = _visible(before + first, before + last, row.context_len, window, query.device)
+        results[:, :, first:last] = scaled_dot_product_attention(
+            queries[:, :, first:last], context_keys, context_values, attn_mask=visible, scale=scale
+        )
+
+
+def _gather(blocks: torch.Tensor, num_tokens: int) -> torch.Tensor:
+    """[b, heads, block_size, d] to [heads, num_tokens, d]."""
+    num_blocks, heads, size, dim = blocks.shape
+    return blocks.transpose(0, 1).reshape(heads, num_blocks * size, dim)[:, :num_tokens]
+
+
+def _visible(
+    first: int, last: int, num_keys: int, window: int | None, device: torch.device
+) -> torch.Tensor:
+    """bool[last - first, num_keys]: which keys the queries at [first, last) see."""
+    positions = torch.arange(first, last, device=device).unsqueeze(1)
+    keys = torch.arange(num_keys, device=device)
+    visible = keys <= positions
+    return visible if window is None else visible & (keys > positions - window)

@@ -1,0 +1,43 @@
+"""Matrix products with a constant weight.
+
+On CPU, oneDNN multiplies with a weight that was laid out for it once. MKL, behind
+`torch.nn.functional.linear`, repacks the weight in each call, which costs most where decoding
+lives, at few rows. Measured on two AVX-512 cores, float32, 3072 x 512: 126 us instead of 587
+at 8 rows, 1.6 ms instead of 4.8 at 256. The two operators are those that
+`torch.compile` emits for a frozen linear layer.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.nn import functional
+
+_NO_SCALARS: list[Any] = []
+
+
+def can_pack(weight: torch.Tensor) -> bool:
+    """Whether oneDNN has a packed product for this device and element type."""
+    if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
+        return False
+    if weight.dtype == torch.float32:
+        return True
+    return weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+
+
+def pack(weight: torch.Tensor) -> torch.Tensor:
+    """A copy of [out, in] in oneDNN's own layout, for `packed_linear` alone."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight.detach(), None)
+
+
+def packed_linear(
+    x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None = None
+) -> torch.Tensor:
+    """The product of [..., in] with a weight from `pack`, plus the bias: [..., out]."""
+    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", _NO_SCALARS, "")
+
+
+def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    """The product of [..., in] with the weight [out, in], plus the bias: [..., out]."""
+    return functional.linear(x, weight, bias)

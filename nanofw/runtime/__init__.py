@@ -1,0 +1,1 @@
+"""Executor `torch`: plans become forward passes on a device."""
