@@ -14,7 +14,7 @@ from nanofw.core.contracts.executor import Executor
 from nanofw.core.host import HostProcessors
 from nanofw.core.model_spec import ModelSpec
 from nanofw.core.plan import HostMasks, StepPlan
-from nanofw.core.scheduler import Committed, Scheduler, Wait
+from nanofw.core.scheduler import Scheduler, Wait
 from nanofw.core.state import RequestState, derive_seed
 from nanofw.core.types import (
     FinishReason,
@@ -73,7 +73,6 @@ class Engine:
         self._seed = seed
         self._num_submitted = 0
         self._pending: deque[_Pending] = deque()
-        self._ended: list[RequestOutput] = []
         self._by_reason = dict.fromkeys(FinishReason, 0)
         self._num_steps = 0
         self._failure: BaseException | None = None
@@ -137,17 +136,20 @@ class Engine:
         return self._end(request_id, reason, num_tokens=num_tokens)
 
     def _end(self, request_id: str, reason: FinishReason, **kwargs: Any) -> bool:
-        output = self.scheduler.end(request_id, reason, self.clock.now(), **kwargs)
-        if output is None:
-            return False
-        self._host.finish(request_id)
-        self._ended.append(output)
-        return True
+        return self.scheduler.end(request_id, reason, self.clock.now(), **kwargs)
+
+    def take_finished(self) -> list[RequestOutput]:
+        """Outputs that no step handed out: after a failed step, what had finished before it."""
+        finished = self.scheduler.take_finished()
+        for output in finished:
+            self._host.finish(output.id)
+            self._by_reason[output.finish_reason] += 1
+        return finished
 
     @property
     def has_unfinished(self) -> bool:
         """Whether `step` still has something to do or to say."""
-        return bool(self.scheduler.num_requests or self._pending or self._ended)
+        return bool(self.scheduler.num_requests or self._pending or self.scheduler.has_finished)
 
     # -- the step -------------------------------------------------------------------------
 
@@ -155,7 +157,7 @@ class Engine:
         """Plan, execute, commit. Does nothing when there are no requests.
 
         Raises `PolicyError`, `AllocatorError` or `ExecutorError` when the run cannot go on;
-        it cannot be stepped again afterwards.
+        it cannot be stepped again afterwards, and `take_finished` has what was finished.
         """
         if self._failure is not None:
             raise ExecutorError(
@@ -167,7 +169,7 @@ class Engine:
         except BaseException as error:
             self._failure = error
             raise
-        output.finished += self._take_ended()
+        output.finished = self.take_finished()
         return output
 
     def _step(self, output: StepOutput) -> None:
@@ -201,7 +203,7 @@ class Engine:
 
     def _check_progress(self, output: StepOutput) -> None:
         scheduler = self.scheduler
-        if output.finished or output.report or self._ended:
+        if output.report is not None or scheduler.has_finished:
             return
         raise PolicyError(
             f"scheduler {type(scheduler.policy).__name__}: nothing runs and nobody is admitted, "
@@ -219,13 +221,9 @@ class Engine:
                 f"executor {type(self.executor).__name__} answered step {result.step} when "
                 f"{pending.plan.step} was due"
             )
-        done = self.scheduler.commit(pending.plan, result, now)
-        if self._host and pending.plan.host_rows.size:
-            self._advance(pending.plan, done)
-        for finished in done.finished:
-            self._host.finish(finished.id)
-        output.finished += done.finished
-        output.deltas += done.deltas
+        output.deltas += self.scheduler.commit(pending.plan, result, now)
+        if len(pending.plan.host_rows):
+            self._advance(pending.plan)
         output.report = self._report(pending, now)
         self._num_steps += 1
 
@@ -260,22 +258,19 @@ class Engine:
                 self._end(request_id, FinishReason.ERROR, error=problem)
         self.executor.provide(HostMasks(step=plan.step, bits=bits))
 
-    def _advance(self, plan: StepPlan, done: Committed) -> None:
-        """Tell the processors what was committed, also of requests that ended with it."""
-        ended, rows = {output.id for output in done.finished}, self.scheduler.rows
+    def _advance(self, plan: StepPlan) -> None:
+        """Tell the processors what was committed of the requests that go on."""
+        rows = self.scheduler.rows
         for row in plan.host_rows.tolist():
-            if not rows.alive[row] or (request_id := rows.state(row).request.id) in ended:
+            if not rows.alive[row]:
                 continue
+            request_id = rows.state(row).request.id
             last = int(rows.known[row]) - 1
             problem = self._host.advance(request_id, rows.tokens[row, last : last + 1].copy())
             if problem is not None:
                 self._end(request_id, FinishReason.ERROR, error=problem)
 
     # -- facts ----------------------------------------------------------------------------
-
-    def _take_ended(self) -> list[RequestOutput]:
-        ended, self._ended = self._ended, []
-        return ended
 
     def stats(self) -> Mapping[str, Any]:
         """Counters and gauges, by name; see `Counters` and `AllocatorStats`."""
@@ -287,7 +282,9 @@ class Engine:
                 "num_submitted": self._num_submitted,
                 "num_running": self.scheduler.num_running,
                 "num_waiting": self.scheduler.num_waiting,
-                "num_refused": self._by_reason[FinishReason.REFUSED],
+                "num_finished": MappingProxyType(
+                    {reason.value: count for reason, count in self._by_reason.items()}
+                ),
                 "blocks": MappingProxyType(allocator),
             }
         )

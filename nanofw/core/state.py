@@ -178,6 +178,11 @@ class StateView:
     def num_preemptions(self) -> int:
         return self._state.num_preemptions
 
+    @property
+    def known_tokens(self) -> IntArray:
+        """Token ids while it waits. Not part of what policies are promised."""
+        return self._state.tokens
+
     def __repr__(self) -> str:
         return f"<request {self.id!r}: {self.num_prompt_tokens}+{self.num_output_tokens} tokens>"
 

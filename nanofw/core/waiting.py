@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import heapq
-import math
 from collections.abc import Hashable
 from typing import Any, TypeAlias
 
-from nanofw.core.contracts.policy import Policy
+from nanofw.core.guard import PolicyGuard
 from nanofw.core.state import RequestState, Status
-from nanofw.errors import PolicyError
 
 Entry: TypeAlias = tuple[Any, int, float, int, RequestState]
 """(key, 0 if preempted else 1, arrival, index, state). Indices are unique, so that states are
@@ -22,10 +20,9 @@ class WaitingQueue:
     Aborted requests stay in their heap until they surface or make up half of it.
     """
 
-    def __init__(self, policy: Policy) -> None:
-        self._policy = policy
-        self._name = type(policy).__name__
-        self._grouped = type(policy).group is not Policy.group
+    def __init__(self, guard: PolicyGuard) -> None:
+        self._guard = guard
+        self._grouped = guard.ranks_groups
         self._heaps: dict[Hashable, list[Entry]] = {}
         self._groups: list[tuple[Any, int, Hashable]] = []  # (group key, ticket, group)
         self._tickets: dict[Hashable, int] = {}  # the one entry of a group that counts
@@ -39,8 +36,8 @@ class WaitingQueue:
     def push(self, state: RequestState, now: float) -> None:
         """Rank the request and queue it. Raises `PolicyError` and leaves the queue as it was."""
         if not state.num_preemptions:
-            state.group = self._group(state)
-        key = self._key(state, now)
+            state.group = self._guard.group(state)
+        key = self._guard.key(state, now)
         state.rank = (key, 0 if state.num_preemptions else 1, state.arrival, state.index)
         self.push_back((*state.rank, state), now)
 
@@ -55,7 +52,7 @@ class WaitingQueue:
         except Exception as error:
             heap[:] = [other for other in heap if other[4] is not state]
             heapq.heapify(heap)
-            raise self._error(f"key {entry[0]!r} cannot be compared: {error}") from error
+            raise self._guard.error(f"key {entry[0]!r} cannot be compared: {error}") from error
         self._num_live += 1
 
     def pop(self, now: float) -> Entry | None:
@@ -74,47 +71,24 @@ class WaitingQueue:
         heap = self._head(now)
         return heap[0] if heap else None
 
-    def forget(self, state: RequestState) -> None:
-        """A waiting request has ended: `state.status` says so already."""
+    def forget(self) -> None:
+        """A waiting request has ended; its status says so already."""
         self._num_live -= 1
         self._num_dead += 1
         if self._num_dead > 64 and self._num_dead > self._num_live:
             self._compact()
 
-    def _key(self, state: RequestState, now: float) -> Any:
-        try:
-            key = self._policy.key(state.view, now)
-        except Exception as error:
-            raise self._error(f"key() raised {type(error).__name__}: {error}") from error
-        if key is None or (isinstance(key, float) and math.isnan(key)):
-            raise self._error(f"key() returned {key!r}, which has no order")
-        return key
-
-    def _group(self, state: RequestState) -> Hashable:
-        if not self._grouped:
-            return None
-        try:
-            group = self._policy.group(state.view)
-            hash(group)
-        except Exception as error:
-            raise self._error(f"group() failed, {type(error).__name__}: {error}") from error
-        return group
-
-    def _group_key(self, group: Hashable, now: float) -> Any:
-        try:
-            return self._policy.group_key(group, now)
-        except Exception as error:
-            raise self._error(f"group_key() raised {type(error).__name__}: {error}") from error
-
     def _announce(self, group: Hashable, now: float) -> None:
         self._ticket += 1
-        entry = (self._group_key(group, now), self._ticket, group)
+        entry = (self._guard.group_key(group, now), self._ticket, group)
         try:
             heapq.heappush(self._groups, entry)
         except Exception as error:
             self._groups = [other for other in self._groups if other[1] != self._ticket]
             heapq.heapify(self._groups)
-            raise self._error(f"group_key {entry[0]!r} cannot be compared: {error}") from error
+            raise self._guard.error(
+                f"group_key {entry[0]!r} cannot be compared: {error}"
+            ) from error
         self._tickets[group] = self._ticket
 
     def _retire(self, group: Hashable) -> None:
@@ -130,7 +104,7 @@ class WaitingQueue:
             if self._tickets.get(group) != ticket or self._skim(group) is None:
                 heapq.heappop(self._groups)
                 continue
-            current = self._group_key(group, now)
+            current = self._guard.group_key(group, now)
             # A group's key only grows while it waits, so one that is still the smallest after
             # its refresh is the smallest of all.
             if current == stored or refreshes_left <= 0:
@@ -143,7 +117,9 @@ class WaitingQueue:
         try:
             heapq.heapreplace(self._groups, entry)
         except Exception as error:
-            raise self._error(f"group_key {entry[0]!r} cannot be compared: {error}") from error
+            raise self._guard.error(
+                f"group_key {entry[0]!r} cannot be compared: {error}"
+            ) from error
 
     def _skim(self, group: Hashable) -> list[Entry] | None:
         """The group's heap with a live head, or None (and the group is gone)."""
@@ -167,6 +143,3 @@ class WaitingQueue:
         self._groups = [e for e in self._groups if self._tickets.get(e[2]) == e[1]]
         heapq.heapify(self._groups)
         self._num_dead = 0
-
-    def _error(self, text: str) -> PolicyError:
-        return PolicyError(f"scheduler {self._name}: {text}")

@@ -1,0 +1,127 @@
+"""The running set: who has a row, who decodes, who is in the middle of a prefill."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from nanofw.core.contracts.kv_allocator import KVAllocator
+from nanofw.core.limits import Limits
+from nanofw.core.plan import EMPTY_INT
+from nanofw.core.state import RequestState, Rows
+from nanofw.core.types import BoolArray, IntArray
+
+
+class RunningSet:
+    """Rows and their blocks, from admission until the last step with them was collected.
+
+    Attributes:
+        rows: the arrays over all rows.
+        admitted: int64[max_rows], number of the admission that filled each row.
+        prefilling: rows in the middle of their prefill, in order of admission.
+        decoding: int32[d], rows that decode, in order of admission; `ones` and `trues` are
+            the plan's arrays over them, `host_rows` those that wait for host masks.
+        changed: the arrays over decoding rows are not those of the plan before.
+        collected: number of the last step that was committed.
+    """
+
+    def __init__(self, limits: Limits, allocator: KVAllocator) -> None:
+        self._allocator = allocator
+        self.rows = Rows(limits.max_rows, limits.max_model_len + 1)
+        self.admitted = np.zeros(limits.max_rows, np.int64)
+        self.prefilling: list[int] = []
+        self.decoding: IntArray = EMPTY_INT
+        self.ones: IntArray = EMPTY_INT
+        self.trues: BoolArray = np.empty(0, np.bool_)
+        self.host_rows: IntArray = EMPTY_INT
+        self.changed = True
+        self.collected = -1
+        self.num_custom_stop = self.num_streams = self.num_host = 0
+        self._num_admitted = 0
+        self._removed: list[int] = []
+        self._leaving: list[int] = []  # rows of ended requests whose step is in flight
+
+    def __len__(self) -> int:
+        return int(np.count_nonzero(self.rows.alive))
+
+    @property
+    def num_leaving(self) -> int:
+        """Rows of ended requests that the step in flight still holds."""
+        return len(self._leaving)
+
+    def states(self) -> list[RequestState]:
+        """The running requests, by row."""
+        return [self.rows.state(row) for row in np.flatnonzero(self.rows.alive).tolist()]
+
+    def enter(self, state: RequestState, num_cached: int) -> int:
+        """Give a waiting request the next free row."""
+        row = self.rows.enter(state, num_cached)
+        self.admitted[row] = self._num_admitted
+        self._num_admitted += 1
+        self._count_flags(row, 1)
+        return row
+
+    def drop(self, state: RequestState) -> None:
+        """The request leaves its row, which is freed at once or when its step retires."""
+        row = state.row
+        self._count_flags(row, -1)
+        self.rows.leave(row)
+        if self.rows.prefilling[row]:
+            self.end_prefill(row)
+        self.changed = True
+        if self.rows.last_step[row] > self.collected:
+            self._leaving.append(row)
+        else:
+            self._free(row)
+
+    def begin_prefill(self, row: int) -> None:
+        """The row's prefill goes on in a later step."""
+        self.prefilling.append(row)
+        self.rows.prefilling[row] = True
+
+    def end_prefill(self, row: int) -> None:
+        """The row's last chunk was planned, or the row is gone."""
+        self.prefilling.remove(row)
+        self.rows.prefilling[row] = False
+
+    def refresh(self) -> None:
+        """Rebuild the arrays over decoding rows, if rows came, left or ran to their limit."""
+        if not self.changed:
+            return
+        rows = self.rows
+        # A row decodes when one token is left to compute and there is room for another.
+        mask = rows.alive & (rows.planned - rows.computed == 1) & (rows.planned < rows.limit)
+        found = np.flatnonzero(mask & ~rows.prefilling)
+        order = np.argsort(self.admitted[found], kind="stable")
+        self.decoding = found[order].astype(np.int32)
+        self.ones = np.ones(len(found), np.int32)
+        self.trues = np.ones(len(found), np.bool_)
+        self.host_rows = self.decoding[rows.host[self.decoding]] if self.num_host else EMPTY_INT
+
+    def take_removed(self) -> IntArray:
+        """int32[r], rows freed since the last plan."""
+        if not self._removed:
+            return EMPTY_INT
+        removed = np.array(self._removed, np.int32)
+        self._removed.clear()
+        return removed
+
+    def retire(self, step: int) -> None:
+        """A step was committed: rows of ended requests that it was the last to hold are free."""
+        if not self._leaving:
+            return
+        held = self.rows.last_step
+        done = [row for row in self._leaving if held[row] <= step]
+        self._leaving = [row for row in self._leaving if held[row] > step]
+        for row in done:
+            self._free(row)
+
+    def _free(self, row: int) -> None:
+        self._allocator.release(row)
+        self.rows.vacate(row)
+        self._removed.append(row)
+
+    def _count_flags(self, row: int, by: int) -> None:
+        rows = self.rows
+        self.num_custom_stop += by * int(rows.custom_stop[row])
+        self.num_streams += by * int(rows.stream[row])
+        self.num_host += by * int(rows.host[row])
