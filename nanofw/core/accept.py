@@ -81,6 +81,17 @@ def check_fields(request: Request) -> None:
     _check_integer("expected_output_tokens", expected, "at least 1, or null", low=1)
 
 
+def check_arguments(request: Request, processor_names: set[str]) -> None:
+    """Raise ValueError when arguments are meant for a processor that is not there."""
+    for name in request.arguments:
+        if name not in processor_names:
+            chosen = ", ".join(sorted(processor_names)) or "none"
+            raise ValueError(
+                f"no logits processor {name!r} is chosen (chosen: {chosen}); "
+                f"add it to logits_processors"
+            )
+
+
 def _check_integer(
     name: str, value: object, allowed: str, *, low: int | None = None, high: int | None = None
 ) -> None:

@@ -46,6 +46,10 @@ class Engine:
         spec: the model's description.
         scheduler, executor, clock: its parts.
         overlap: whether a step stays in flight.
+
+    Args:
+        processor_names: the chosen logits processors on the device, whose arguments requests
+            may carry; those on the host are known from `host_processors`.
     """
 
     def __init__(
@@ -58,6 +62,7 @@ class Engine:
         overlap: bool = False,
         seed: int = 0,
         host_processors: HostProcessors | None = None,
+        processor_names: tuple[str, ...] = (),
     ) -> None:
         if overlap and executor.capacity().max_in_flight < 2:
             raise ExecutorError(
@@ -70,6 +75,7 @@ class Engine:
         self.clock: Clock = clock or RealClock()
         self.overlap = overlap
         self._host = host_processors or HostProcessors({}, spec.vocab_size)
+        self._processor_names = {*processor_names, *self._host.names}
         self._seed = seed
         self._num_submitted = 0
         self._pending: deque[_Pending] = deque()
@@ -107,6 +113,7 @@ class Engine:
         tokens = accept.prompt_tokens(request.prompt_token_ids, self.spec.vocab_size)
         accept.check_sampling(request.sampling, self.spec.vocab_size)
         accept.check_fields(request)
+        accept.check_arguments(request, self._processor_names)
         limit = accept.token_limit(len(tokens), request.sampling, self.scheduler.limits)
         self.executor.check(request)
         seed = request.sampling.seed

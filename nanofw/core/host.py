@@ -24,6 +24,11 @@ class HostProcessors:
         self._constrained: dict[str, list[str]] = {}
         self._num_words = -(-vocab_size // 32)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """In YAML order."""
+        return tuple(self._processors)
+
     def __bool__(self) -> bool:
         return bool(self._processors)
 

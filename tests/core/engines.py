@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import replace
 from typing import Any
 
@@ -112,7 +113,7 @@ def make_request(
 ) -> Request:
     """A request; a prompt given as a number is that many tokens made from the id."""
     if isinstance(prompt, int):
-        generator = np.random.default_rng(abs(hash(request_id)) % 2**32)
+        generator = np.random.default_rng(zlib.crc32(request_id.encode()))
         prompt = generator.integers(0, EOS, prompt).tolist()
     names = SamplingParams.__dataclass_fields__
     sampling = SamplingParams(

@@ -1,0 +1,283 @@
+"""The engine through its public methods, over the simulated executor."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nanofw.core.host import HostProcessors
+from nanofw.core.state import derive_seed
+from nanofw.core.types import FinishReason, IntArray
+from nanofw.errors import ExecutorError, PolicyError, RequestError
+from tests.core.engines import EOS, VOCAB, Run, make_engine, make_request, run
+from tests.core.policies import SOUND, UrgentPreempts
+from tests.core.test_machine import check_idle
+
+BOTH = pytest.mark.parametrize("overlap", [False, True])
+
+
+def test_equal_prompts_without_a_seed_differ_and_repeat() -> None:
+    def samples(**options: Any) -> list[list[int]]:
+        engine = make_engine(**options)
+        ended = run(engine, *(make_request(f"r{i}", [1, 2, 3], 6) for i in range(64)))
+        return [ended.tokens()[f"r{i}"] for i in range(64)]
+
+    first = samples()
+    assert len({tuple(tokens) for tokens in first}) == 64
+    assert samples() == first
+    for policy in SOUND.values():
+        assert samples(policy=policy(), overlap=True, num_blocks=12) == first
+    assert samples(seed=1) != first
+
+
+def test_seeds_depend_on_engine_seed_and_index_alone() -> None:
+    seeds = {derive_seed(seed, index) for seed in range(20) for index in range(200)}
+    assert len(seeds) == 20 * 200
+    assert all(0 <= seed < 1 << 64 for seed in seeds)
+
+
+def test_overlap_keeps_a_step_in_flight_and_drops_the_surplus() -> None:
+    requests = [make_request(f"r{i}", 4 + i, 30, seed=i) for i in range(6)]
+    sim = {"eos_probability": 0.15}
+    plain = run(make_engine(sim=sim), *requests)
+    engine = make_engine(sim=sim, overlap=True)
+    for request in requests:
+        engine.add(request)
+    assert engine.step().report is None  # the first step is still in flight
+    overlapped = Run(engine).to_end()
+    assert overlapped.tokens() == plain.tokens()
+    counters = engine.scheduler.counters
+    assert counters.num_output_tokens == sum(len(t) for t in plain.tokens().values())
+    assert any(output.finish_reason is FinishReason.STOP for output in plain.outputs.values())
+    assert sum(r.num_decode_tokens for r in overlapped.reports) > sum(
+        r.num_decode_tokens for r in plain.reports
+    )
+
+
+def test_nothing_is_planned_past_max_tokens() -> None:
+    engine = make_engine(overlap=True)
+    ended = run(engine, make_request("a", 4, 5))
+    assert sum(report.num_decode_tokens for report in ended.reports) == 4
+    assert len(ended.reports) == 5
+
+
+def test_overlap_waits_for_the_step_in_flight_before_giving_up_a_row() -> None:
+    requests = [make_request(f"r{i}", 9, 16, seed=i) for i in range(4)]
+    plain = run(make_engine(num_blocks=12), *requests)
+    engine = make_engine(num_blocks=12, overlap=True)
+    overlapped = run(engine, *requests)
+    assert overlapped.tokens() == plain.tokens()
+    assert engine.scheduler.counters.num_waits > 0
+    assert any(report.waited for report in overlapped.reports)
+
+
+@BOTH
+def test_finish_cuts_the_output_and_counts_no_more(overlap: bool) -> None:
+    engine = make_engine(overlap=overlap)
+    engine.add(make_request("a", 4, 30, seed=1, stream=True))
+    ended = Run(engine)
+    while len(ended.deltas) < 7:
+        ended.step()
+    assert engine.finish("a", 5, FinishReason.STOP)
+    output = ended.to_end().outputs["a"]
+    expected = run(make_engine(), make_request("a", 4, 30, seed=1)).tokens()["a"][:5]
+    assert output.token_ids.tolist() == expected
+    assert output.finish_reason is FinishReason.STOP
+    assert engine.scheduler.counters.num_output_tokens == 5
+    assert not engine.finish("a", 1, FinishReason.STOP)
+    check_idle(engine)
+
+
+@BOTH
+def test_stop_token_ids_and_ignore_eos(overlap: bool) -> None:
+    sim = {"eos_probability": 0.3}
+    base = make_request("a", 4, 40, seed=5, ignore_eos=True)
+    tokens = run(make_engine(sim=sim), base).tokens()["a"]
+    assert len(tokens) == 40
+    first_eos = tokens.index(EOS)
+    ended = run(make_engine(sim=sim, overlap=overlap), make_request("a", 4, 40, seed=5))
+    assert ended.tokens()["a"] == tokens[: first_eos + 1]
+    stop = tokens[first_eos + 2]
+    request = make_request("a", 4, 40, seed=5, ignore_eos=True, stop_token_ids=(stop,))
+    output = run(make_engine(sim=sim, overlap=overlap), request).outputs["a"]
+    assert output.token_ids.tolist() == tokens[: tokens.index(stop) + 1]
+    assert output.finish_reason is FinishReason.STOP
+
+
+@BOTH
+def test_failed_rows_end_alone_and_share_nothing(overlap: bool) -> None:
+    sim = {"failure_probability": 0.05}
+    engine = make_engine(sim=sim, overlap=overlap, num_blocks=40)
+    ended = run(engine, *(make_request(f"r{i}", 9, 16, seed=i) for i in range(24)))
+    reasons = {output.finish_reason for output in ended.outputs.values()}
+    assert reasons == {FinishReason.ERROR, FinishReason.LENGTH}
+    failed = [o for o in ended.outputs.values() if o.finish_reason is FinishReason.ERROR]
+    assert all("not finite" in (output.error or "") for output in failed)
+    assert engine.scheduler.counters.num_failed_rows == len(failed)
+    plain = run(make_engine(), *(make_request(f"r{i}", 9, 16, seed=i) for i in range(24)))
+    for name, output in ended.outputs.items():
+        assert plain.tokens()[name][: len(output.token_ids)] == output.token_ids.tolist()
+    check_idle(engine)
+
+
+@BOTH
+def test_a_more_urgent_request_takes_the_place_of_a_running_one(overlap: bool) -> None:
+    engine = make_engine(UrgentPreempts(), num_blocks=8, max_num_seqs=1, overlap=overlap)
+    engine.add(make_request("slow", 8, 20, seed=1, priority=5))
+    ended = Run(engine)
+    for _ in range(6):
+        ended.step()
+    engine.add(make_request("urgent", 8, 3, seed=2, priority=0))
+    ended.to_end()
+    assert list(ended.outputs) == ["urgent", "slow"]
+    assert ended.outputs["slow"].num_preemptions == 1
+    alone = run(make_engine(), make_request("slow", 8, 20, seed=1)).tokens()["slow"]
+    assert ended.tokens()["slow"] == alone
+
+
+def test_times_come_from_one_clock_in_order() -> None:
+    engine = make_engine(max_num_seqs=2)
+    ended = run(engine, *(make_request(f"r{i}", 6, 5) for i in range(6)))
+    for output in ended.outputs.values():
+        assert output.scheduled is not None
+        assert output.first_token is not None
+        assert output.arrival <= output.scheduled < output.first_token < output.finished
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"temperature": -0.1}, "temperature"),
+        ({"temperature": float("nan")}, "temperature"),
+        ({"top_p": 0.0}, "top_p"),
+        ({"top_p": 1.5}, "top_p"),
+        ({"top_k": -2}, "top_k"),
+        ({"top_k": 2.5}, "top_k"),
+        ({"seed": -1}, "seed"),
+        ({"seed": 1 << 64}, "seed"),
+        ({"stop_token_ids": (VOCAB,)}, "stop_token_ids"),
+        ({"deadline": float("inf")}, "deadline"),
+        ({"priority": "high"}, "priority"),
+        ({"expected_output_tokens": 0}, "expected_output_tokens"),
+    ],
+)
+def test_values_outside_their_range_are_refused_alone(fields: dict[str, Any], problem: str) -> None:
+    engine = make_engine()
+    with pytest.raises(RequestError, match=f"{problem} is .*must be|{problem} is .*it must"):
+        engine.add(make_request("bad", 4, 3, **fields))
+    assert len(run(engine, make_request("good", 4, 3)).tokens()["good"]) == 3
+    assert engine.stats()["num_finished"]["refused"] == 1
+
+
+@pytest.mark.parametrize(
+    ("prompt", "problem"),
+    [
+        ([1, VOCAB], "outside the vocabulary"),
+        ([-1], "outside the vocabulary"),
+        ([1.5, 2.0], "flat sequence of integers"),
+        ([[1, 2], [3, 4]], "flat sequence of integers"),
+        ([True, False], "flat sequence of integers"),
+        (["a"], "flat sequence of integers"),
+    ],
+)
+def test_prompts_that_are_no_token_ids_are_refused(prompt: Any, problem: str) -> None:
+    with pytest.raises(RequestError, match=problem):
+        make_engine().add(make_request("a", prompt, 3))
+
+
+def test_a_failed_step_keeps_what_was_finished_and_ends_the_engine() -> None:
+    class BreaksLate(UrgentPreempts):
+        def on_progress(self, rows: IntArray, num_tokens: IntArray, num_decodes: int) -> None:
+            if len(rows) == 1:
+                raise OverflowError("boom")
+
+    engine = make_engine(BreaksLate())
+    engine.add(make_request("short", 4, 2))
+    engine.add(make_request("long", 4, 9))
+    steps = Run(engine)
+    with pytest.raises(PolicyError, match=r"BreaksLate: on_progress\(\) raised OverflowError"):
+        steps.to_end()
+    assert [*steps.outputs, *(output.id for output in engine.take_finished())] == ["short"]
+    with pytest.raises(ExecutorError, match="failed before"):
+        engine.step()
+
+
+class OnlyEven:
+    """Allows even tokens, then insists on what it was told; counts the tokens it saw."""
+
+    def __init__(self) -> None:
+        self.seen: dict[str, list[int]] = {}
+        self.ended: list[str] = []
+
+    def check(self, arguments: Any) -> None:
+        if arguments not in (None, "even", "break"):
+            raise ValueError("must be 'even' or 'break'")
+
+    def start(self, request_id: str, arguments: Any, prompt: IntArray) -> bool:
+        self.seen[request_id] = []
+        return arguments is not None
+
+    def advance(self, request_id: str, token_ids: IntArray) -> None:
+        self.seen[request_id] += token_ids.tolist()
+
+    def mask(self, request_id: str, bits: IntArray) -> None:
+        if len(self.seen[request_id]) == 3 and request_id == "broken":
+            raise RuntimeError("no way on")
+        bits &= np.int32(0x55555555)
+
+    def finish(self, request_id: str) -> None:
+        self.ended.append(request_id)
+
+
+@BOTH
+@pytest.mark.parametrize("num_blocks", [64, 10])
+def test_host_masks_come_late_and_never_see_a_surplus_token(overlap: bool, num_blocks: int) -> None:
+    processor = OnlyEven()
+    engine = make_engine(
+        overlap=overlap,
+        num_blocks=num_blocks,
+        host_processors=HostProcessors({"even": processor}, VOCAB),
+        sim={"eos_probability": 0.05},
+    )
+    requests = [
+        make_request(f"r{i}", 7, 14, seed=i, arguments={"even": "even"} if i % 2 else {})
+        for i in range(6)
+    ]
+    ended = run(engine, *requests)
+    for i in range(6):
+        tokens = ended.tokens()[f"r{i}"]
+        if i % 2:
+            assert all(token % 2 == 0 for token in tokens)
+            assert processor.seen[f"r{i}"] == tokens[: len(processor.seen[f"r{i}"])]
+            assert len(processor.seen[f"r{i}"]) in (len(tokens), len(tokens) - 1)
+        else:
+            assert any(token % 2 for token in tokens)
+    assert sorted(processor.ended) == ["r1", "r3", "r5"]
+    check_idle(engine)
+
+
+@BOTH
+def test_a_failing_host_processor_fails_its_request_alone(overlap: bool) -> None:
+    engine = make_engine(
+        overlap=overlap, host_processors=HostProcessors({"even": OnlyEven()}, VOCAB)
+    )
+    requests: Sequence[Any] = [
+        make_request("broken", 7, 14, arguments={"even": "even"}),
+        make_request("fine", 7, 14, arguments={"even": "even"}),
+    ]
+    ended = run(engine, *requests)
+    assert ended.outputs["broken"].finish_reason is FinishReason.ERROR
+    assert "logits processor even failed: RuntimeError: no way on" in (
+        ended.outputs["broken"].error or ""
+    )
+    assert len(ended.tokens()["fine"]) == 14
+    with pytest.raises(RequestError, match="logits processor even: must be 'even' or 'break'"):
+        engine.add(make_request("odd", 7, 14, arguments={"even": "odd"}))
+
+
+def test_arguments_for_a_processor_that_is_not_chosen_are_refused() -> None:
+    with pytest.raises(RequestError, match="no logits processor 'grammar' is chosen"):
+        make_engine().add(make_request("a", 4, 3, arguments={"grammar": "x"}))
