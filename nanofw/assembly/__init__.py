@@ -8,7 +8,7 @@ from __future__ import annotations
 from nanofw.assembly.build import DowngradeWarning, assemble, build
 from nanofw.assembly.explanation import Choice, Explanation, Feature
 from nanofw.assembly.model_source import locate, read_spec
-from nanofw.assembly.selection import Selection, registry_for, select
+from nanofw.assembly.selection import Selection, check, registry_for, select
 
 __all__ = [
     "Choice",
@@ -18,6 +18,7 @@ __all__ = [
     "Selection",
     "assemble",
     "build",
+    "check",
     "locate",
     "read_spec",
     "registry_for",

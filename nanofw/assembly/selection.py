@@ -20,8 +20,8 @@ from nanofw.core.model_spec import ModelSpec
 from nanofw.errors import CapabilityError, ConfigError, PluginError, PluginLoadError
 from nanofw.plugins import Component, Entry, PluginSettings, Registry, load_plugin
 from nanofw.plugins.checks import missing_requirements
-from nanofw.plugins.descriptor import load_target
-from nanofw.plugins.manager import build_registry, guarded
+from nanofw.plugins.manager import build_registry
+from nanofw.plugins.status import options_model
 
 AUTO = "auto"
 AUTO_ORDER: Mapping[str, tuple[str, ...]] = {
@@ -88,6 +88,14 @@ def select(loaded: LoadedConfig, registry: Registry | None = None) -> Selection:
     return _Selector(loaded, registry or registry_for(loaded)).run()
 
 
+def check(loaded: LoadedConfig, registry: Registry | None = None) -> list[str]:
+    """Find every named component and validate its options; reads no model, imports no target.
+
+    Returns `kind name (origin)` of each. Raises as `select` does.
+    """
+    return _Selector(loaded, registry or registry_for(loaded)).check()
+
+
 @dataclass(slots=True)
 class _Selector:
     """The work of `select`, one paragraph per method."""
@@ -146,6 +154,28 @@ class _Selector:
                 notes=self._notes(),
             ),
         )
+
+    def check(self) -> list[str]:
+        """The work of `check`."""
+        config = self.loaded.config
+        sections: list[tuple[KeyPath, str, ComponentSection | None]] = [
+            (("executor",), "executor", config.executor),
+            (("executor", "cost_model"), "cost_model", config.executor.cost_model),
+            (("scheduler",), "scheduler", config.scheduler),
+            (("kv_allocator",), "kv_allocator", config.kv_allocator),
+            (("attention_backend",), "attention_backend", config.attention_backend),
+            (("sampler",), "sampler", config.sampler),
+            (("input", "workload"), "workload", config.input.workload),
+        ]
+        for index, section in enumerate(config.logits_processors):
+            sections.append((("logits_processors", index), "logits_processor", section))
+        found: list[str] = []
+        for path, kind, section in sections:
+            if section is not None and section.name != AUTO:
+                component = self._candidates(path, section, kind)[0]
+                found.append(f"{kind} {component.name}{component.origin_text}")
+        self._raise_all([])
+        return found
 
     # -- the model and the device ---------------------------------------------------------
 
@@ -289,7 +319,7 @@ class _Selector:
             raise PluginLoadError(f"{plugin.kind} {plugin.name!r} of {entry.origin} {missing[0]}")
         if missing:
             return component
-        model = _options_model(component)
+        model = options_model(component.plugin, component.entry)
         try:
             options = self.loaded.options(path, _raw_options(section, model), model)
         except ConfigError as error:
@@ -420,14 +450,6 @@ def _raw_options(section: ComponentSection, model: type[BaseModel] | None) -> di
     fields = model.model_fields if model else {}
     core = section.model_dump(mode="json", include=set(type(section).model_fields) - {"name"})
     return {**{key: core[key] for key in core if key in fields}, **section.options}
-
-
-def _options_model(component: Component) -> type[BaseModel] | None:
-    options = component.plugin.options
-    if not isinstance(options, str):
-        return options
-    what = f"{component.kind} {component.name!r}{component.origin_text}"
-    return guarded(lambda: load_target(options), what, "import its options")
 
 
 def _feature(

@@ -29,9 +29,9 @@ KINDS = tuple(API_VERSIONS)
 
 
 class Options(BaseModel):
-    """Base of option models: frozen, and an unknown key is an error."""
+    """Base of option models: frozen; unknown keys are errors; docstrings describe fields."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,57 @@
+"""What commands share: a configuration and `key=value` pairs, tables."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nanofw.configs.load import LoadedConfig
+
+CONFIG_HELP = "a YAML file or a preset's name (default: the preset qwen3-demo), then key=value"
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Let a parser take `[CONFIG] [key=value ...]`. Parse with `parse_intermixed_args`."""
+    parser.add_argument("config", nargs="*", metavar="[CONFIG] [key=value ...]", help=CONFIG_HELP)
+
+
+def split_config(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The configuration's name, or None, and the `key=value` pairs."""
+    from nanofw.configs.layers import is_override
+    from nanofw.errors import ConfigError
+
+    names = [word for word in words if not is_override(word)]
+    if len(names) > 1:
+        raise ConfigError(
+            f"one configuration at most, not {' and '.join(names)}; put the others into its "
+            f"key base, or write key=value",
+            source="command line",
+        )
+    return (names[0] if names else None), [word for word in words if is_override(word)]
+
+
+def load(words: Sequence[str]) -> LoadedConfig:
+    """Load what `[CONFIG] [key=value ...]` says."""
+    from nanofw.configs.load import DEFAULT_PRESET, load_config
+
+    name, overrides = split_config(words)
+    return load_config(name or DEFAULT_PRESET, overrides)
+
+
+def console() -> Console:
+    """Standard output for tables: as wide as it needs to be when it is no terminal."""
+    from rich.console import Console
+
+    width = None if sys.stdout.isatty() else 200
+    return Console(width=width, highlight=False, markup=False, soft_wrap=False)
+
+
+def print_json(value: Any) -> None:
+    """Write plain values as JSON to standard output."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))

@@ -1,0 +1,60 @@
+"""`nanofw config show | validate | presets`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import Any
+
+from nanofw.cli.arguments import add_config, load, print_json
+
+
+def main(arguments: list[str]) -> int:
+    """Entry of the command."""
+    parser = argparse.ArgumentParser(prog="nanofw config", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    for name, text in (
+        ("show", "print the merged configuration"),
+        ("validate", "check every key, also the options of the chosen components"),
+        ("presets", "list the presets"),
+    ):
+        sub = commands.add_parser(name, help=text, description=text)
+        if name != "presets":
+            add_config(sub)
+        if name == "show":
+            sub.add_argument("--sources", action="store_true", help="say where each value is from")
+            sub.add_argument("--json", action="store_true", help="write JSON")
+        sub.set_defaults(parser=sub)
+    known, rest = parser.parse_known_args(arguments[:1])
+    options: Any = known.parser.parse_intermixed_args(arguments[1:] + rest)
+    return {"show": _show, "validate": _validate, "presets": _presets}[known.command](options)
+
+
+def _show(options: argparse.Namespace) -> int:
+    from nanofw.configs.show import as_lines, as_records, as_yaml
+
+    loaded = load(options.config)
+    if options.json:
+        print_json(as_records(loaded) if options.sources else loaded.values.data)
+    elif options.sources:
+        print("\n".join(as_lines(loaded)))
+    else:
+        print(as_yaml(loaded), end="")
+    return 0
+
+
+def _validate(options: argparse.Namespace) -> int:
+    from nanofw.assembly import check
+
+    loaded = load(options.config)
+    checked = check(loaded)
+    print(f"valid; {', '.join(checked)}")
+    return 0
+
+
+def _presets(options: argparse.Namespace) -> int:
+    from nanofw.configs.layers import PRESETS, presets
+
+    for name in presets():
+        first = (PRESETS / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
+        print(f"{name:<14} {first.removeprefix('#').strip()}")
+    return 0

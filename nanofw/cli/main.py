@@ -1,0 +1,124 @@
+"""The `nanofw` command: a table of commands, each imported only when it is called.
+
+This module imports the standard library alone, so that `--help` answers at once.
+
+Exit codes: 0 ok; 1 some requests failed or were refused; 2 usage or configuration; 3 a plugin,
+the model or the engine failed; 130 interrupted; 141 nobody reads the output any more.
+"""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Sequence
+from typing import Any, TextIO
+
+from nanofw import __version__
+from nanofw.errors import (
+    CapabilityError,
+    ConfigError,
+    DuplicatePlugin,
+    NanofwError,
+    RequestError,
+    UnknownPlugin,
+)
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "run": ("nanofw.cli.run", "run prompts through a model and write the results"),
+    "explain": ("nanofw.cli.explain", "say what a configuration chooses, and why"),
+    "config": ("nanofw.cli.config", "show a configuration with its sources, or validate it"),
+    "plugins": ("nanofw.cli.plugins", "list plugins, or show one"),
+}
+"""Command -> module with `main(arguments) -> exit code`, and its line in the help."""
+
+OK, SOME_FAILED, USAGE, FAILURE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
+
+_THEIRS = (ConfigError, CapabilityError, UnknownPlugin, DuplicatePlugin, RequestError)
+"""What the user puts right by changing the command or the configuration."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    debug = bool(os.environ.get("NANOFW_DEBUG"))
+    if words[:1] == ["--debug"]:
+        debug, words = True, words[1:]
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(usage())
+        return OK if words else USAGE
+    if words[0] in ("-V", "--version", "version"):
+        print(f"nanofw {__version__}")
+        return OK
+    if words[0] not in COMMANDS:
+        near = difflib.get_close_matches(words[0], COMMANDS, n=1)
+        hint = f"; did you mean {near[0]!r}" if near else ""
+        print(f"nanofw: no command {words[0]!r}{hint}; see nanofw --help", file=sys.stderr)
+        return USAGE
+    return _guarded(words[0], words[1:], debug)
+
+
+def usage() -> str:
+    """The text of `nanofw --help`."""
+    width = max(map(len, COMMANDS))
+    lines = [f"  {name:<{width}}  {text}" for name, (_, text) in COMMANDS.items()]
+    return "\n".join(
+        [
+            "usage: nanofw [--debug] COMMAND ...",
+            "",
+            "An LLM inference framework in which every decision is a plugin.",
+            "",
+            *lines,
+            "",
+            "nanofw COMMAND --help says more. --debug (or NANOFW_DEBUG=1) shows tracebacks.",
+            "Exit codes: 0 ok, 1 some requests failed, 2 usage or configuration, 3 a plugin, the",
+            "model or the engine failed, 130 interrupted.",
+        ]
+    )
+
+
+def _guarded(name: str, arguments: list[str], debug: bool) -> int:
+    """Call a command; whatever it raises becomes one message and an exit code."""
+    try:
+        with warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            command: Callable[[list[str]], int] = importlib.import_module(COMMANDS[name][0]).main
+            return command(arguments)
+    except KeyboardInterrupt:
+        print("nanofw: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print(f"nanofw: {_text(error, debug)}", file=sys.stderr)
+        return USAGE if isinstance(error, _THEIRS) else FAILURE
+
+
+def _text(error: Exception, debug: bool) -> str:
+    if isinstance(error, NanofwError):
+        return str(error)
+    hint = "" if debug else "\n  nanofw --debug ... shows the traceback"
+    return f"{type(error).__name__}: {error}{hint}"
+
+
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    where: Any = file or sys.stderr
+    origin = "" if category.__module__.startswith("nanofw") else f" ({filename}:{lineno})"
+    print(f"nanofw: warning: {message}{origin}", file=where)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""`nanofw plugins list | show`."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from nanofw.cli.arguments import add_config, console, load, print_json
+
+if TYPE_CHECKING:
+    from nanofw.plugins.status import Status
+
+FAILED = 3
+
+
+def main(arguments: list[str]) -> int:
+    """Entry of the command."""
+    parser = argparse.ArgumentParser(prog="nanofw plugins", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    text = "list every plugin that is installed, or named in plugins.load of a configuration"
+    listing = commands.add_parser("list", help="list plugins", description=text)
+    add_config(listing)
+    listing.add_argument("--json", action="store_true", help="write JSON")
+    listing.add_argument(
+        "--check", action="store_true", help="load every one; exit code 3 when one fails"
+    )
+    showing = commands.add_parser("show", help="show one plugin", description="show one plugin")
+    showing.add_argument("kind")
+    showing.add_argument("name")
+    showing.add_argument("--json", action="store_true", help="write JSON")
+    for sub, action in ((listing, _list), (showing, _show)):
+        sub.set_defaults(parser=sub, action=action)
+    known, _ = parser.parse_known_args(
+        [*arguments[:1], *(["", ""] if arguments[:1] == ["show"] else [])]
+    )
+    options: Any = known.parser.parse_intermixed_args(arguments[1:])
+    return known.action(options)
+
+
+def _list(options: argparse.Namespace) -> int:
+    from nanofw.plugins import build_registry
+    from nanofw.plugins.status import statuses
+
+    if options.config:
+        from nanofw.assembly import registry_for
+
+        registry = registry_for(load(options.config))
+    else:
+        registry = build_registry()
+    found = statuses(registry, check=options.check)
+    if options.json:
+        plain = {"plugins": [status.as_dict() for status in found], "notes": list(registry.notes)}
+        print_json(plain)
+    else:
+        _print(found, registry.notes)
+    failed = [status for status in found if status.state in ("failed", "missing requirement")]
+    return FAILED if options.check and failed else 0
+
+
+def _print(found: list[Status], notes: tuple[str, ...]) -> None:
+    from rich.table import Table
+
+    table = Table("kind", "name", "distribution", "version", "state", "")
+    for status in found:
+        entry = status.entry
+        version = entry.version[:19] if entry.path else entry.version
+        place = str(entry.path) if entry.path else entry.provider
+        text = (status.error or status.summary).partition("\n")[0]
+        table.add_row(entry.kind, entry.name, place, version, status.state, text)
+    out = console()
+    out.print(table)
+    for status in found:
+        if status.state == "failed":
+            out.print(f"\n{status.error}")
+    for note in notes:
+        out.print(f"note: {note}")
+
+
+def _show(options: argparse.Namespace) -> int:
+    from nanofw.plugins import build_registry
+    from nanofw.plugins.status import description
+
+    registry = build_registry()
+    plain = description(registry.find(options.kind, options.name))
+    if options.json:
+        print_json(plain)
+        return 0
+    for key, value in plain.items():
+        if key != "options":
+            print(f"{key:<14} {value}")
+    print("options" if plain["options"] else "options        none")
+    for option in plain["options"]:
+        print(f"  {option['key']}: {option['type']} = {option['default']}")
+        if option["text"]:
+            print(f"      {' '.join(option['text'].split())}")
+    return 0

@@ -1,0 +1,137 @@
+"""The state of every plugin, for people who look for the reason why one is not there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import BaseModel
+
+from nanofw.errors import PluginError
+from nanofw.plugins.checks import missing_requirements
+from nanofw.plugins.descriptor import KINDS, Plugin, load_target
+from nanofw.plugins.discovery import Entry
+from nanofw.plugins.manager import guarded, load_plugin
+from nanofw.plugins.registry import Registry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """One entry and what is known of it.
+
+    Attributes:
+        state: `available` (by its metadata), `ok` (loaded), `failed`, `missing requirement`,
+            `duplicate` (name it as `distribution:name`) or `left out`.
+        error: why it failed, with its own traceback; or what left it out.
+        summary: the manifest's line, when it was loaded.
+    """
+
+    entry: Entry
+    state: str
+    error: str = ""
+    summary: str = ""
+    api: str = ""
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        entry = self.entry
+        return {
+            "kind": entry.kind,
+            "name": entry.name,
+            "distribution": entry.provider,
+            "version": entry.version,
+            "module": entry.module,
+            "path": str(entry.path) if entry.path else None,
+            "state": self.state,
+            "error": self.error or None,
+            "summary": self.summary or None,
+            "api": self.api or None,
+        }
+
+
+def statuses(registry: Registry, *, check: bool = False) -> list[Status]:
+    """Every entry, by kind and name; `check` imports all manifests, each guarded on its own."""
+    found = [_status(registry, entry, check) for entry in registry.entries]
+    found += [
+        Status(entry=entry, state="left out", error=f"by {setting}")
+        for entry, setting in registry.left_out
+    ]
+    return sorted(
+        found,
+        key=lambda item: (KINDS.index(item.entry.kind), item.entry.name, item.entry.origin),
+    )
+
+
+def _status(registry: Registry, entry: Entry, check: bool) -> Status:
+    others = registry.providers(entry.kind, entry.name)
+    is_duplicate = len(others) > 1 and entry.id not in (registry.overrides or {})
+    state = "duplicate" if is_duplicate else "available"
+    if not check:
+        return Status(entry=entry, state=state)
+    try:
+        plugin = load_plugin(entry)
+        missing = missing_requirements(plugin)
+        if not missing:
+            options_model(plugin, entry)
+    except PluginError as error:
+        return Status(entry=entry, state="failed", error=str(error))
+    if missing:
+        state = "missing requirement"
+    elif not is_duplicate:
+        state = "ok"
+    return Status(
+        entry=entry, state=state, error="; ".join(missing), summary=plugin.summary, api=plugin.api
+    )
+
+
+def options_model(plugin: Plugin, entry: Entry | None = None) -> type[BaseModel] | None:
+    """The model that validates a plugin's options; imports it where the manifest names it."""
+    options = plugin.options
+    if not isinstance(options, str):
+        return options
+    origin = f" of {entry.origin}" if entry else ""
+    what = f"{plugin.kind} {plugin.name!r}{origin}"
+    return guarded(lambda: load_target(options), what, "import its options")
+
+
+def description(entry: Entry) -> dict[str, Any]:
+    """Everything that a manifest says, its options field by field: plain values."""
+    plugin = load_plugin(entry)
+    model = options_model(plugin, entry)
+    return {
+        "name": plugin.name,
+        "kind": plugin.kind,
+        "api": plugin.api,
+        "summary": plugin.summary,
+        "distribution": entry.provider,
+        "version": entry.version,
+        "manifest": entry.module,
+        "target": plugin.target,
+        "capabilities": dict(plugin.capabilities),
+        "missing": missing_requirements(plugin),
+        "options": _fields(model) if model else [],
+    }
+
+
+def _fields(model: type[BaseModel]) -> list[dict[str, Any]]:
+    schema = model.model_json_schema()
+    fields: list[dict[str, Any]] = []
+    for name, field in model.model_fields.items():
+        shape = schema["properties"].get(name, {})
+        fields.append(
+            {
+                "key": name,
+                "type": _type(shape),
+                "default": "required" if field.is_required() else field.get_default(),
+                "text": shape.get("description", ""),
+            }
+        )
+    return fields
+
+
+def _type(shape: dict[str, Any]) -> str:
+    if "anyOf" in shape:
+        return " | ".join(_type(item) for item in shape["anyOf"])
+    if "const" in shape or "enum" in shape:
+        return " | ".join(repr(value) for value in shape.get("enum", [shape.get("const")]))
+    return str(shape.get("type", "any"))
