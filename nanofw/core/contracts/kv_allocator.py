@@ -48,6 +48,14 @@ class AllocatorStats:
 
     free + cached + used == total, at any time: a block is either free, or cached (holds
     reusable content, owned by nobody), or used (in at least one table).
+
+    Attributes:
+        num_hits: blocks that `acquire` took from a match. An allocator cannot tell a first
+            admission from a return after a preemption: the hit rate that users read comes from
+            the scheduler (`num_cached_tokens`, `num_recovered_tokens`).
+        num_evictions: cached blocks whose content was given up because room was short.
+        num_duplicates: blocks committed though another block already held their content, by
+            rows that computed the same side by side.
     """
 
     num_blocks: int
@@ -69,15 +77,19 @@ class KVAllocator(Protocol):
         ...
 
     def match(self, token_ids: IntArray) -> Match:
-        """The longest cached prefix of int32[t] tokens. Changes nothing."""
+        """The longest cached prefix of int32[t] tokens. Changes nothing.
+
+        A request must compute at least one token: whoever needs that hands in all tokens but
+        the last, and the match is still one for `acquire` with all of them.
+        """
         ...
 
     def acquire(self, row: int, token_ids: IntArray, match: Match | None) -> IntArray | None:
         """Give an empty row blocks for all of its int32[t] tokens.
 
-        Takes the match (of these very tokens, with no change in between) and new blocks for
-        the rest: all or nothing. Returns the row's table int32[ceil(t / block_size)], or None
-        when there is no room, and then nothing has changed.
+        Takes the match (of these tokens or the first of them, with no change in between) and
+        new blocks for the rest: all or nothing. Returns the row's table
+        int32[ceil(t / block_size)], or None when there is no room, and then nothing has changed.
         """
         ...
 
@@ -93,7 +105,8 @@ class KVAllocator(Protocol):
         """The first `num_tokens[i]` tokens of each row are computed and may be shared.
 
         Called when the step that wrote them was collected without error. `tokens[row]` holds
-        the row's token ids (int32[max_num_seqs, t]); they are to be read, never kept.
+        the row's token ids (int32[max_num_seqs, t]); they are to be read, never kept. A row
+        is not named with fewer tokens than before, nor one whose step failed.
         """
         ...
 

@@ -1,0 +1,28 @@
+"""The built-in allocators."""
+
+from __future__ import annotations
+
+from nanofw.kv_allocators.options import PagedOptions, PagedPrefixOptions
+from nanofw.plugins import Plugin, hookimpl
+
+
+@hookimpl
+def kv_allocator() -> list[Plugin]:
+    return [
+        Plugin(
+            "paged",
+            "nanofw.kv_allocators.paged:PagedAllocator",
+            api="kv_allocator/1",
+            options=PagedOptions,
+            capabilities={"block_sizes": ("*",), "prefix_cache": False},
+            summary="blocks from one pool, nothing shared",
+        ),
+        Plugin(
+            "paged_prefix",
+            "nanofw.kv_allocators.paged_prefix:PagedPrefixAllocator",
+            api="kv_allocator/1",
+            options=PagedPrefixOptions,
+            capabilities={"block_sizes": ("*",), "prefix_cache": True},
+            summary="blocks from one pool, equal prefixes shared and kept",
+        ),
+    ]
