@@ -1,6 +1,6 @@
 """Microseconds per call of the built-in allocators at 256 decoding rows.
 
-    python benchmarks/allocators/bench.py [--rows 256] [--block-size 16]
+python benchmarks/allocators/bench.py [--rows 256] [--block-size 16]
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def measure(factory, num_rows: int, block_size: int, *, full_cache: bool, spread
     rows = np.arange(num_rows, dtype=np.int32)
     offsets = rows % block_size if spread else np.zeros(num_rows, np.int32)
     result: dict[str, float] = {}
-    for round_ in range(1 + full_cache):
+    for _ in range(1 + full_cache):
         tokens = generator.integers(0, 2**31, (num_rows, longest), dtype=np.int32)
         lengths = (PROMPT + offsets).astype(np.int32)
         start = time.perf_counter()

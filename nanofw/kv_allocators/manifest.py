@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from nanofw.kv_allocators.options import PagedOptions, PagedPrefixOptions
 from nanofw.plugins import Plugin, hookimpl
 
 
@@ -13,7 +12,6 @@ def kv_allocator() -> list[Plugin]:
             "paged",
             "nanofw.kv_allocators.paged:PagedAllocator",
             api="kv_allocator/1",
-            options=PagedOptions,
             capabilities={"block_sizes": ("*",), "prefix_cache": False},
             summary="blocks from one pool, nothing shared",
         ),
@@ -21,7 +19,6 @@ def kv_allocator() -> list[Plugin]:
             "paged_prefix",
             "nanofw.kv_allocators.paged_prefix:PagedPrefixAllocator",
             api="kv_allocator/1",
-            options=PagedPrefixOptions,
             capabilities={"block_sizes": ("*",), "prefix_cache": True},
             summary="blocks from one pool, equal prefixes shared and kept",
         ),

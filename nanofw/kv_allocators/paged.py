@@ -9,7 +9,6 @@ from nanofw.core.plan import EMPTY_INT
 from nanofw.core.types import IntArray
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.block_tables import BlockTables
-from nanofw.kv_allocators.options import PagedOptions
 
 NO_MATCH = Match(0, EMPTY_INT)
 
@@ -17,7 +16,7 @@ NO_MATCH = Match(0, EMPTY_INT)
 class PagedAllocator(BlockTables):
     """A free stack and the tables. Every block is free or in exactly one table."""
 
-    def __init__(self, options: PagedOptions | None, config: AllocatorConfig) -> None:
+    def __init__(self, options: None, config: AllocatorConfig) -> None:
         super().__init__(config)
 
     @property
@@ -56,9 +55,7 @@ class PagedAllocator(BlockTables):
     def stats(self) -> AllocatorStats:
         """Counts of blocks; nothing is cached, so no counter ever moves."""
         total, free = self._config.num_blocks, len(self._free)
-        return AllocatorStats(
-            num_blocks=total, num_free=free, num_cached=0, num_used=total - free
-        )
+        return AllocatorStats(num_blocks=total, num_free=free, num_cached=0, num_used=total - free)
 
     def check_integrity(self) -> None:
         """See the contract: every block is free, or in exactly one table."""

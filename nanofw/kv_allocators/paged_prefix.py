@@ -12,7 +12,6 @@ from nanofw.core.plan import EMPTY_INT
 from nanofw.core.types import IntArray
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.block_tables import BlockTables, flatten
-from nanofw.kv_allocators.options import PagedPrefixOptions
 from nanofw.kv_allocators.prefix_index import BlockHash, Prefix, PrefixIndex
 
 NEVER = np.iinfo(np.int32).max
@@ -34,7 +33,7 @@ class PagedPrefixAllocator(BlockTables):
 
     def __init__(
         self,
-        options: PagedPrefixOptions | None,
+        options: None,
         config: AllocatorConfig,
         hash_block: BlockHash = xxhash.xxh3_64_intdigest,
     ) -> None:
@@ -48,6 +47,11 @@ class PagedPrefixAllocator(BlockTables):
     def num_available(self) -> int:
         """Free and cached blocks."""
         return len(self._free) + len(self._lru)
+
+    @property
+    def num_known_prefixes(self) -> int:
+        """Entries of the hash map; never more than there are blocks."""
+        return len(self._index)
 
     def match(self, token_ids: IntArray) -> Match:
         """See the contract. One probe of the index per full block."""
@@ -160,14 +164,14 @@ class PagedPrefixAllocator(BlockTables):
         blocks = self._tables[rows, positions].tolist()
         columns = positions[:, None] * self._block_size + np.arange(self._block_size)
         chunks = self._index.chunks(tokens[rows[:, None], columns])
-        tips, add = self._tips, self._index.add
+        tips = self._tips
         for row, position, block, chunk in zip(
             rows.tolist(), positions.tolist(), blocks, chunks, strict=True
         ):
-            parent = tips[row]
+            parent: Prefix | None = tips[row]
             if position and parent is None:
                 continue  # it follows a block that could not be registered
-            tips[row] = prefix = add(block, parent, chunk)
+            tips[row] = prefix = self._index.add(block, parent, chunk)
             if prefix is None:
                 self._due[row] = NEVER
             elif prefix.block != block:

@@ -87,9 +87,7 @@ class AllocatorDriver:
             self.num_computed[row] = len(self.tokens[row])
         self._commit(sound)
 
-    def step(
-        self, rows: Sequence[int], num_new: Sequence[int], failed: Sequence[int] = ()
-    ) -> bool:
+    def step(self, rows: Sequence[int], num_new: Sequence[int], failed: Sequence[int] = ()) -> bool:
         """Extend the rows by new tokens, compute and commit; whether there was room."""
         lengths = [len(self.tokens[row]) + new for row, new in zip(rows, num_new, strict=True)]
         needed = sum(
@@ -97,9 +95,7 @@ class AllocatorDriver:
             for row, length in zip(rows, lengths, strict=True)
         )
         before = self._snapshot(self.tokens[rows[0]])
-        extension = self.allocator.extend(
-            np.array(rows, np.int32), np.array(lengths, np.int32)
-        )
+        extension = self.allocator.extend(np.array(rows, np.int32), np.array(lengths, np.int32))
         if extension is None:
             assert needed > before[0], f"{needed} of {before[0]} blocks were refused"
             assert self._snapshot(self.tokens[rows[0]]) == before, "a refused extend changed tables"

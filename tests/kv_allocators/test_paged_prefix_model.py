@@ -77,9 +77,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
     def grow(self, data: st.DataObject) -> None:
         rows = data.draw(st.permutations(sorted(self.rows)))
         rows = rows[: data.draw(st.integers(1, len(rows)))]
-        lengths = [
-            data.draw(st.integers(len(self.rows[row].tokens), LONGEST)) for row in rows
-        ]
+        lengths = [data.draw(st.integers(len(self.rows[row].tokens), LONGEST)) for row in rows]
         needed = [
             max(0, -(-length // self.size) - len(self.rows[row].table))
             for row, length in zip(rows, lengths, strict=True)
@@ -183,9 +181,7 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
     def prefixes(self, tokens: list[int]) -> list[tuple[int, ...]]:
         """Each full block's content: its tokens and all before them."""
-        return [
-            tuple(tokens[:end]) for end in range(self.size, len(tokens) + 1, self.size)
-        ]
+        return [tuple(tokens[:end]) for end in range(self.size, len(tokens) + 1, self.size)]
 
     def committed(self) -> set[tuple[int, ...]]:
         return {
