@@ -1,0 +1,52 @@
+# One list of commands; continuous integration calls the same.
+VENV ?= .venv
+PYTHON ?= python3
+WORKERS ?= 2
+BIN := $(VENV)/bin
+# A torch that is there already is kept. The upper bound keeps the CPU build where the index has one.
+TORCH := 'torch>=2.11,<2.14'
+UNMARKED := not slow and not gpu and not multigpu and not weights
+
+.PHONY: help demo run check format test slow gpu clean
+
+help:
+	@echo "make demo    create the environment and run the embedded model"
+	@echo "make test    create the environment if needed; checks and tests"
+	@echo "make check   format, lint, types, import rules"
+	@echo "make slow    the long tests: full products, soak runs"
+	@echo "make gpu     the tests that need an accelerator"
+
+$(VENV)/.base: pyproject.toml
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e .
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.base
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+demo: $(VENV)/.base
+	$(BIN)/nanofw run
+
+check: $(VENV)/.dev
+	$(BIN)/ruff check --quiet
+	$(BIN)/ruff format --check --quiet
+	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/lint-imports --no-logo
+
+format: $(VENV)/.dev
+	$(BIN)/ruff check --fix --quiet
+	$(BIN)/ruff format --quiet
+
+test: check
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m '$(UNMARKED)'
+
+slow: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'slow and not gpu and not multigpu and not weights'
+
+gpu: $(VENV)/.dev
+	$(BIN)/python -m pytest -q -m 'gpu or multigpu'
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
