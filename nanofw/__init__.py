@@ -2,4 +2,32 @@
 
 from __future__ import annotations
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from nanofw.core.engine import Engine
+    from nanofw.core.types import SamplingParams
+    from nanofw.llm.llm import LLM
+
 __version__ = "0.1.0"
+__all__ = ["LLM", "Engine", "SamplingParams", "__version__"]
+
+_LAZY = {
+    "LLM": "nanofw.llm.llm",
+    "SamplingParams": "nanofw.core.types",
+    "Engine": "nanofw.core.engine",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used: `import nanofw` alone imports nothing heavy."""
+    if name not in _LAZY:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_LAZY[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

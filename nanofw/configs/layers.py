@@ -129,7 +129,7 @@ def _override(argument: str) -> tuple[KeyPath, Any, str]:
             "belongs in a file; name the preset in place of one", key="base", source="command line"
         )
     text = match[2]
-    if text[:1] in _INDICATORS and text:
+    if text == "-" or (text and text[0] in _INDICATORS):
         return path, text, text
     try:
         return path, parse_value(text, COMMAND_LINE), text

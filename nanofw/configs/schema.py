@@ -18,6 +18,7 @@ from nanofw.core.types import SamplingParams
 Auto: TypeAlias = Literal["auto"]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 Switch: TypeAlias = bool | Auto
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 
 class Section(BaseModel):
@@ -126,10 +127,12 @@ class ExecutorSection(ComponentSection):
 class InputSection(Section):
     """Where requests come from: at most one of the three. A higher layer's choice wins."""
 
-    prompts: tuple[str, ...] | None = None
-    """The prompts themselves."""
+    prompts: tuple[str | Mapping[str, Any], ...] | None = None
+    """The prompts themselves: texts, or objects as the lines of a JSONL file."""
     file: Path | None = None
-    """JSONL or text, one request a line."""
+    """JSONL or text, one request a line; `-` is standard input."""
+    format: Literal["auto", "text", "jsonl"] = "auto"
+    """Of the file; auto: by its suffix, standard input by its first line."""
     workload: ComponentSection | None = None
     """Generated traffic."""
 
@@ -138,9 +141,22 @@ class OutputSection(Section):
     """What is written."""
 
     file: Path | None = None
-    """Results as JSONL, in input order; null: standard output."""
+    """Results as JSONL, in input order; `-`: on standard output; null: texts for reading."""
+    token_times: bool = False
+    """Note in each result when every token came."""
+    steps: Path | None = None
+    """A line of JSON for each step: tokens, rows, blocks, seconds, preemptions; null: none."""
     logprobs: Annotated[int, Field(ge=0)] | None = None
     """Log probabilities of this many alternatives per token; null: none."""
+
+
+class LoggingSection(Section):
+    """What is told on standard error."""
+
+    level: LogLevel = "warning"
+    """Of all modules of nanofw."""
+    modules: Mapping[str, LogLevel] = {}
+    """Module -> level, for one module or package: `nanofw.core.scheduler: debug`."""
 
 
 class PluginsSection(Section):
@@ -179,6 +195,7 @@ class Config(Section):
     """Defaults of requests."""
     input: InputSection = InputSection()
     output: OutputSection = OutputSection()
+    logging: LoggingSection = LoggingSection()
     plugins: PluginsSection = PluginsSection()
 
 

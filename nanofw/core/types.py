@@ -40,6 +40,10 @@ class SamplingParams:
             the submission index.
         stop_token_ids: further tokens that end the request; they are part of the output.
         ignore_eos: go on past the model's end tokens (`stop_token_ids` still end it).
+        stop: texts that end the request, one or several. Like the two below it is read by the
+            text side alone, which ends the request through `Engine.finish`.
+        include_stop_str_in_output: the text ends with the stop string instead of before it.
+        skip_special_tokens: leave special tokens out of the text.
     """
 
     temperature: float = 1.0
@@ -49,6 +53,9 @@ class SamplingParams:
     seed: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
+    stop: Sequence[str] | str = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

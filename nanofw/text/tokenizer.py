@@ -85,35 +85,21 @@ class FileTokenizer:
     Args:
         backend: the tokenizer; truncation and padding are switched off.
         config: the parsed `tokenizer_config.json`; may be empty.
+
+    Attributes:
+        special_tokens: text of the tokens that the configuration names: bos_token and so on.
+        vocab_size, bos_token_id, eos_token_ids: as in `Tokenizer`.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
         backend.no_truncation()
         backend.no_padding()
         self.backend, self.config = backend, config
-
-    @cached_property
-    def special_tokens(self) -> dict[str, str]:
-        """Text of the tokens that the configuration names: bos_token, eos_token and so on."""
-        named = {
-            key: token_text(value) for key, value in self.config.items() if key.endswith("_token")
-        }
-        return {key: text for key, text in named.items() if text is not None}
-
-    @cached_property
-    def vocab_size(self) -> int:
-        return self.backend.get_vocab_size(with_added_tokens=True)
-
-    @cached_property
-    def bos_token_id(self) -> int | None:
-        token = self.special_tokens.get("bos_token")
-        return None if token is None else self.backend.token_to_id(token)
-
-    @cached_property
-    def eos_token_ids(self) -> tuple[int, ...]:
-        token = self.special_tokens.get("eos_token")
-        token_id = None if token is None else self.backend.token_to_id(token)
-        return () if token_id is None else (token_id,)
+        self.special_tokens = _named_tokens(config)
+        self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
+        self.bos_token_id = self._token_id("bos_token")
+        eos_token_id = self._token_id("eos_token")
+        self.eos_token_ids = () if eos_token_id is None else (eos_token_id,)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of a text. `add_bos_token` of the configuration wins over `tokenizer.json`."""
@@ -134,6 +120,10 @@ class FileTokenizer:
         if self._decoder is not None and self._decoder["type"] == "ByteLevel":
             return ByteLevelStream(self._byte_tables[skip_special_tokens])
         return ChainStream(self._token_tables[skip_special_tokens], links)
+
+    def _token_id(self, name: str) -> int | None:
+        token = self.special_tokens.get(name)
+        return None if token is None else self.backend.token_to_id(token)
 
     def _settle_bos(self, text: str, token_ids: list[int]) -> list[int]:
         wanted, bos = self.config.get("add_bos_token"), self.bos_token_id
@@ -168,6 +158,11 @@ class FileTokenizer:
     def _byte_tables(self) -> tuple[ByteTable, ByteTable]:
         every, without_special = self._token_tables
         return ByteTable(every), ByteTable(without_special)
+
+
+def _named_tokens(config: dict[str, Any]) -> dict[str, str]:
+    named = {key: token_text(value) for key, value in config.items() if key.endswith("_token")}
+    return {key: text for key, text in named.items() if text is not None}
 
 
 def token_text(value: Any) -> str | None:

@@ -1,0 +1,86 @@
+"""Where `nanofw run` takes its prompts from: a list, a file, or standard input."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from nanofw.errors import ConfigError
+
+STDIN = "-"
+JSONL_SUFFIXES = (".jsonl", ".ndjson")
+FORMATS = ("auto", "text", "jsonl")
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One prompt as it was found.
+
+    Attributes:
+        value: what `parse_prompt` takes.
+        place: where it came from, for messages: `prompts.jsonl:3`.
+        error: why it cannot be read, or None.
+    """
+
+    value: Any
+    place: str
+    error: str | None = None
+
+
+def listed_entries(prompts: Sequence[Any]) -> Iterator[Entry]:
+    """The prompts of `input.prompts`."""
+    for index, prompt in enumerate(prompts):
+        yield Entry(prompt, f"input.prompts[{index}]")
+
+
+def file_entries(path: str | Path, layout: str = "auto") -> Iterator[Entry]:
+    """The prompts of a file, or of standard input when the path is `-`.
+
+    Args:
+        layout: `jsonl`: an object or a string a line; `text`: a prompt a line; `auto`: by the
+            suffix of the file, and on standard input by whether its first line is an object.
+            Blank lines are skipped.
+
+    Raises:
+        ConfigError: the file cannot be opened.
+    """
+    if str(path) == STDIN:
+        yield from _lines_entries(sys.stdin.buffer, "stdin", layout)
+        return
+    path = Path(path)
+    if layout == "auto":
+        layout = "jsonl" if path.suffix in JSONL_SUFFIXES else "text"
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise ConfigError(f"cannot read {path}: {error.strerror}", key="input.file") from error
+    with file:
+        yield from _lines_entries(file, path.name, layout)
+
+
+def _lines_entries(file: BinaryIO | Iterable[bytes], name: str, layout: str) -> Iterator[Entry]:
+    for number, line in enumerate(file, 1):
+        place = f"{name}:{number}"
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
+        except UnicodeDecodeError as error:
+            yield Entry(None, place, f"{place}: the line is not UTF-8: {error.reason}")
+            continue
+        if not text.strip():
+            continue
+        if layout == "auto":
+            layout = "jsonl" if text.lstrip().startswith("{") else "text"
+        yield _json_entry(text, place) if layout == "jsonl" else Entry(text, place)
+
+
+def _json_entry(text: str, place: str) -> Entry:
+    try:
+        return Entry(json.loads(text), place)
+    except ValueError as error:
+        return Entry(None, place, f"{place}: no JSON: {error}")
+    except RecursionError:
+        return Entry(None, place, f"{place}: JSON nested too deeply")

@@ -1,0 +1,194 @@
+"""Where `nanofw run` puts its results: a JSONL file, standard output, or the terminal.
+
+Results come in the order in which requests end and leave in the order of the input.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import IO, Protocol
+
+from nanofw.errors import ConfigError
+from nanofw.llm.results import RequestResult
+from nanofw.llm.session import TextDelta
+
+PENDING_SUFFIX = ".pending"
+
+
+class Output(Protocol):
+    """A place for results."""
+
+    def begin(self, ticket: int, prompt: str) -> None:
+        """A request that was read; `prompt` is its text for readers."""
+        ...
+
+    def show(self, delta: TextDelta) -> None:
+        """Text of an unfinished request."""
+        ...
+
+    def put(self, ticket: int, result: RequestResult) -> None:
+        """A finished request; `ticket` is its place in the input."""
+        ...
+
+    def close(self) -> None:
+        """Write what waited for an earlier request that never ended. Idempotent."""
+        ...
+
+
+class InputOrder:
+    """Hands results on in the order of their tickets as soon as that is possible.
+
+    Attributes:
+        current: the ticket whose turn it is.
+    """
+
+    def __init__(self, emit: Callable[[int, RequestResult], None]) -> None:
+        self._emit = emit
+        self._held: dict[int, RequestResult] = {}
+        self.current = 0
+
+    def put(self, ticket: int, result: RequestResult) -> bool:
+        """Take a result. Returns whether it has to wait for an earlier one."""
+        self._held[ticket] = result
+        while (ready := self._held.pop(self.current, None)) is not None:
+            self._emit(self.current, ready)
+            self.current += 1
+        return ticket >= self.current
+
+    def flush(self) -> None:
+        """Hand on all that waits, in order, and leave out what never came."""
+        for ticket in sorted(self._held):
+            self._emit(ticket, self._held[ticket])
+        self._held.clear()
+
+
+class JsonlFile:
+    """A result a line, flushed one by one.
+
+    A result that has to wait for an earlier one is kept in `FILE.pending` meanwhile, so that
+    nothing that was finished is lost, however the process ends. The file is removed when all
+    results are in place.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path, self._pending_path = path, path.with_name(path.name + PENDING_SUFFIX)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = path.open("w", encoding="utf-8")
+        except OSError as error:
+            raise ConfigError(
+                f"cannot write {path}: {error.strerror}", key="output.file"
+            ) from error
+        self._pending: IO[str] | None = None
+        self._order = InputOrder(partial(_write_line, self._file))
+
+    def begin(self, ticket: int, prompt: str) -> None:
+        """A file holds results only."""
+
+    def show(self, delta: TextDelta) -> None:
+        """A file holds whole results only."""
+
+    def put(self, ticket: int, result: RequestResult) -> None:
+        if self._order.put(ticket, result):
+            if self._pending is None:
+                self._pending = self._pending_path.open("w", encoding="utf-8")
+            _write_line(self._pending, ticket, result)
+
+    def close(self) -> None:
+        if self._file.closed:
+            return
+        self._order.flush()
+        self._file.close()
+        if self._pending is not None:
+            self._pending.close()
+            self._pending_path.unlink(missing_ok=True)
+
+
+class JsonlStream:
+    """A result a line on standard output."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._order = InputOrder(partial(_write_line, file))
+
+    def begin(self, ticket: int, prompt: str) -> None:
+        """Results only."""
+
+    def show(self, delta: TextDelta) -> None:
+        """Whole results only."""
+
+    def put(self, ticket: int, result: RequestResult) -> None:
+        self._order.put(ticket, result)
+
+    def close(self) -> None:
+        self._order.flush()
+
+
+class PlainText:
+    """Prompts and texts for reading, on standard output.
+
+    Args:
+        file: where to.
+        live: a terminal: show the text of the request whose turn it is while it comes.
+    """
+
+    def __init__(self, file: IO[str], *, live: bool) -> None:
+        self._file, self._live = file, live
+        self._bold, self._plain = ("\033[1m", "\033[0m") if live else ("", "")
+        self._order = InputOrder(self._end)
+        self._prompts: dict[int, str] = {}
+        self._texts: dict[int, str] = {}
+        self._num_written = 0
+        """Characters of the current request that are out."""
+        self._opened = False
+
+    def begin(self, ticket: int, prompt: str) -> None:
+        self._prompts[ticket] = prompt
+
+    def show(self, delta: TextDelta) -> None:
+        self._texts[delta.ticket] = self._texts.get(delta.ticket, "") + delta.text
+        self._show_current()
+
+    def put(self, ticket: int, result: RequestResult) -> None:
+        self._order.put(ticket, result)
+        self._show_current()
+
+    def close(self) -> None:
+        self._order.flush()
+        if self._opened:
+            self._file.write("\n")
+            self._opened = False
+
+    def _show_current(self) -> None:
+        text = self._texts.get(self._order.current)
+        if self._live and text is not None:
+            self._write(self._order.current, text)
+
+    def _write(self, ticket: int, text: str) -> None:
+        if not self._opened:
+            self._file.write(f"{self._bold}{self._prompts.get(ticket, '')}{self._plain}")
+            self._opened = True
+        self._file.write(text[self._num_written :])
+        self._num_written = len(text)
+        self._file.flush()
+
+    def _end(self, ticket: int, result: RequestResult) -> None:
+        completion = result.outputs[0]
+        self._write(ticket, completion.text or " ".join(map(str, completion.token_ids)))
+        note = f" [{completion.finish_reason}: {result.error}]" if result.error else ""
+        self._file.write(f"{note}\n\n")
+        self._file.flush()
+        self._opened, self._num_written = False, 0
+        self._texts.pop(ticket, None)
+        self._prompts.pop(ticket, None)
+
+
+def _write_line(file: IO[str], ticket: int, result: RequestResult) -> None:
+    record = {"index": ticket, **result.to_record()}
+    file.write(json.dumps(record, ensure_ascii=False) + "\n")
+    file.flush()

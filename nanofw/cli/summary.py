@@ -1,0 +1,124 @@
+"""What a run did, in numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nanofw.core.types import FinishReason, StepReport
+from nanofw.llm.results import RequestResult, Timings
+
+PERCENTILES = (50, 90, 99)
+LATENCIES = {"queue": "queue_s", "TTFT": "ttft_s", "TPOT": "tpot_s", "E2E": "e2e_s"}
+
+
+@dataclass(slots=True)
+class Summary:
+    """Collects results and steps of one run.
+
+    Attributes:
+        by_reason: number of requests by the reason for their end.
+        timings: of the requests that were served to their end.
+        max_used_blocks: most KV blocks owned by running requests after any step.
+    """
+
+    by_reason: dict[FinishReason, int] = field(
+        default_factory=lambda: dict.fromkeys(FinishReason, 0)
+    )
+    timings: list[Timings] = field(default_factory=list[Timings])
+    num_steps: int = 0
+    num_prefill_tokens: int = 0
+    num_output_tokens: int = 0
+    max_used_blocks: int = 0
+    start: float | None = None
+    end: float = 0.0
+
+    def add(self, result: RequestResult) -> None:
+        """Count a request that ended."""
+        completion = result.outputs[0]
+        self.by_reason[completion.finish_reason] += 1
+        self.num_output_tokens += len(completion.token_ids)
+        if result.ok and result.timings is not None:
+            self.timings.append(result.timings)
+
+    def add_step(self, report: StepReport) -> None:
+        """Count a step."""
+        self.num_steps += 1
+        self.num_prefill_tokens += report.num_prefill_tokens
+        self.max_used_blocks = max(self.max_used_blocks, report.num_used_blocks)
+        if self.start is None:
+            self.start = report.planned
+        self.end = report.committed
+
+    @property
+    def num_requests(self) -> int:
+        return sum(self.by_reason.values())
+
+    @property
+    def num_good(self) -> int:
+        """Requests that ended with `stop` or `length`."""
+        return self.by_reason[FinishReason.STOP] + self.by_reason[FinishReason.LENGTH]
+
+    @property
+    def seconds(self) -> float:
+        """From the first plan to the last commit, on the engine's clock."""
+        return 0.0 if self.start is None else self.end - self.start
+
+    def lines(self, stats: Mapping[str, Any], *, virtual: bool) -> list[str]:
+        """The summary for reading.
+
+        Args:
+            stats: `Engine.stats()`.
+            virtual: the seconds are those of a simulated run.
+        """
+        return [
+            self._requests_line(),
+            self._throughput_line(virtual),
+            *_latency_lines(self.timings),
+            self._kv_line(stats),
+        ]
+
+    def _requests_line(self) -> str:
+        parts = [f"{count} {reason}" for reason, count in self.by_reason.items() if count]
+        return f"requests    {self.num_requests}: {', '.join(parts) or 'none'}"
+
+    def _throughput_line(self, virtual: bool) -> str:
+        seconds = self.seconds
+        unit = "virtual s" if virtual else "s"
+        head = f"throughput  {self.num_steps} steps in {seconds:.2f} {unit}"
+        if not seconds:
+            return head
+        return (
+            f"{head}: {self.num_good / seconds:.2f} requests/s, "
+            f"prefill {self.num_prefill_tokens / seconds:,.0f} tokens/s, "
+            f"output {self.num_output_tokens / seconds:,.0f} tokens/s"
+        )
+
+    def _kv_line(self, stats: Mapping[str, Any]) -> str:
+        num_blocks = stats["blocks"]["num_blocks"]
+        used = self.max_used_blocks / num_blocks if num_blocks else 0.0
+        prompt, cached = stats["num_prompt_tokens"], stats["num_cached_tokens"]
+        hits = cached / prompt if prompt else 0.0
+        return (
+            f"KV          at most {self.max_used_blocks} of {num_blocks} blocks ({used:.0%}); "
+            f"prefix hits {cached} of {prompt} prompt tokens ({hits:.0%}); "
+            f"preemptions {stats['num_preemptions']}"
+        )
+
+
+def _latency_lines(timings: Sequence[Timings]) -> list[str]:
+    lines: list[str] = []
+    for title, name in LATENCIES.items():
+        values = [value for item in timings if (value := getattr(item, name)) is not None]
+        if values:
+            shares = np.percentile(values, PERCENTILES)
+            parts = [f"p{p} {_milliseconds(s)}" for p, s in zip(PERCENTILES, shares, strict=True)]
+            lines.append(f"{title:<12}{', '.join(parts)}")
+    return lines
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1e3:,.1f} ms"

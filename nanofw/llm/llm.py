@@ -1,0 +1,243 @@
+"""`LLM`: an engine and its text, in one object."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from nanofw.configs.load import LoadedConfig, load_config
+from nanofw.core.engine import Engine
+from nanofw.core.types import SamplingParams
+from nanofw.llm.keywords import nested_values
+from nanofw.llm.opening import open_session
+from nanofw.llm.progress import ProgressBar
+from nanofw.llm.prompts import PromptLike, parse_prompt
+from nanofw.llm.results import RequestResult
+from nanofw.llm.session import Finished, SessionStep, TextDelta
+
+Message = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """A piece of a streamed request.
+
+    Attributes:
+        text: new text; may be empty.
+        token_ids: the tokens that came with it.
+        result: the finished request, in the last event; None before.
+    """
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+    result: RequestResult | None = None
+
+
+class LLM:
+    """Runs a model on prompts.
+
+        with LLM("Qwen/Qwen3-0.6B", max_num_seqs=64) as llm:
+            for result in llm.generate(["Once upon a time"], SamplingParams(max_tokens=32)):
+                print(result.outputs[0].text)
+
+    For use from one thread; `AsyncLLM` serves many callers.
+
+    Args:
+        model: folder, hub id or `embedded:demo`; or a configuration that was loaded.
+        keywords: keys of the configuration's `engine` and `model` sections by their names
+            (`max_num_seqs`, `dtype`), other sections as mappings, components also by their
+            name (`scheduler="fcfs"`).
+
+    Attributes:
+        partial_results: what a call that failed or was interrupted had finished, in input
+            order; None for those that it had not.
+
+    Raises:
+        NanofwError: the configuration cannot be used, or the model cannot be loaded.
+    """
+
+    def __init__(self, model: str | Path | LoadedConfig | None = None, **keywords: Any) -> None:
+        self.loaded = _load(model, keywords)
+        self._session = open_session(self.loaded)
+        self._inbox: dict[int, deque[TextDelta | Finished]] = {}
+        self._closed = False
+        self.partial_results: list[RequestResult | None] = []
+
+    @classmethod
+    def from_config(cls, config: str | Path | None = None, *overrides: str) -> LLM:
+        """From a YAML file or a preset's name and `key=value` strings, as on the command line."""
+        return cls(load_config(config, overrides))
+
+    @property
+    def engine(self) -> Engine:
+        """The engine, for its counters; requests go through this object."""
+        return self._session.engine
+
+    @property
+    def sampling(self) -> SamplingParams:
+        """The sampling parameters of requests that bring none."""
+        return self.loaded.config.sampling
+
+    def generate(
+        self,
+        prompts: PromptLike | Sequence[PromptLike],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        progress: bool = False,
+    ) -> list[RequestResult]:
+        """Continue all prompts; results come in their order.
+
+        A prompt that cannot be served gives a result with `finish_reason` "refused" and an
+        `error`; the others are served.
+
+        Args:
+            prompts: one or many: a text, token ids, or an object as a line of a JSONL input.
+            sampling_params: one for all, one for each, or None: those of the configuration.
+            progress: show a progress bar on standard error.
+
+        Raises:
+            ValueError: another number of sampling parameters than of prompts.
+            NanofwError: the run cannot go on; `partial_results` has what was finished.
+        """
+        wanted = _as_list(prompts)
+        params = self._params(sampling_params, len(wanted))
+        tickets = [self._add(p, s) for p, s in zip(wanted, params, strict=True)]
+        return self._collect(tickets, progress)
+
+    def chat(
+        self,
+        messages: Sequence[Message] | Sequence[Sequence[Message]],
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+        chat_template: str | None = None,
+        progress: bool = False,
+        **arguments: Any,
+    ) -> list[RequestResult]:
+        """Continue one conversation or several, through the model's chat template.
+
+        Args:
+            messages: `[{"role": "user", "content": "Hello"}]`, or a list of such lists.
+            tools: JSON descriptions of functions, passed to the template as they are.
+            chat_template: which of the model's named templates.
+            arguments: `add_generation_prompt`, `continue_final_message`, and whatever the
+                template reads, `enable_thinking` say.
+        """
+        chats = messages if messages and not isinstance(messages[0], Mapping) else [messages]
+        common = _chat_keys(tools, chat_template, arguments)
+        return self.generate(
+            [{"messages": chat, **common} for chat in chats], sampling_params, progress=progress
+        )
+
+    def stream(
+        self, prompt: PromptLike, sampling_params: SamplingParams | None = None
+    ) -> Iterator[StreamEvent]:
+        """Continue one prompt, text as it comes; the last event holds the result.
+
+        Several streams may be open at once and share steps. Closing one aborts its request.
+        """
+        ticket = self._add(prompt, sampling_params or self.sampling, stream=True)
+        inbox = self._inbox[ticket] = deque[TextDelta | Finished]()
+        try:
+            while True:
+                while not inbox:
+                    self._step()
+                item = inbox.popleft()
+                if isinstance(item, Finished):
+                    yield StreamEvent("", (), item.result)
+                    return
+                yield StreamEvent(item.text, item.token_ids)
+        finally:
+            self._session.abort(ticket)
+            self._inbox.pop(ticket, None)
+
+    def close(self) -> None:
+        """Give back devices and processes. Idempotent."""
+        if not self._closed:
+            self._closed = True
+            self._session.engine.close()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # -- requests -------------------------------------------------------------------------
+
+    def _params(
+        self, given: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
+    ) -> list[SamplingParams]:
+        if given is None or isinstance(given, SamplingParams):
+            return [given or self.sampling] * num_prompts
+        if len(given) != num_prompts:
+            raise ValueError(f"{num_prompts} prompts, but {len(given)} sampling parameters")
+        return list(given)
+
+    def _add(self, prompt: Any, sampling: SamplingParams, *, stream: bool = False) -> int:
+        if self._closed:
+            raise ValueError("this LLM is closed")
+        try:
+            parsed = parse_prompt(prompt, sampling)
+        except ValueError as error:
+            return self._session.refuse(str(error))
+        return self._session.add(parsed, stream=stream)
+
+    def _collect(self, tickets: Sequence[int], progress: bool) -> list[RequestResult]:
+        results: dict[int, RequestResult | None] = dict.fromkeys(tickets)
+        num_missing = len(results)
+        try:
+            with ProgressBar(len(tickets), enabled=progress) as bar:
+                while num_missing:
+                    step = self._step()
+                    mine = [item for item in step.finished if item.ticket in results]
+                    results.update((item.ticket, item.result) for item in mine)
+                    num_missing -= len(mine)
+                    bar.update(len(mine), step.report)
+        except BaseException:
+            self.partial_results = list(results.values())
+            for ticket in tickets:
+                self._session.abort(ticket)
+            raise
+        return cast("list[RequestResult]", list(results.values()))
+
+    def _step(self) -> SessionStep:
+        """One step for everyone; what belongs to an open stream goes there."""
+        step = self._session.step()
+        for item in (*step.deltas, *step.finished):
+            if item.ticket in self._inbox:
+                self._inbox[item.ticket].append(item)
+        return step
+
+
+def _load(model: str | Path | LoadedConfig | None, keywords: Mapping[str, Any]) -> LoadedConfig:
+    if isinstance(model, LoadedConfig):
+        if keywords:
+            raise ValueError("a loaded configuration takes no keywords; use from_config")
+        return model
+    return load_config(values=nested_values(None if model is None else str(model), keywords))
+
+
+def _as_list(prompts: Any) -> list[Any]:
+    """One prompt or many, as a list; a flat list of integers is one prompt of token ids."""
+    if isinstance(prompts, (str, Mapping)):
+        return [prompts]
+    wanted = list(cast("Sequence[Any]", prompts))
+    ids = wanted and all(hasattr(item, "__index__") for item in wanted)
+    return [wanted] if ids else wanted
+
+
+def _chat_keys(
+    tools: Sequence[Mapping[str, Any]] | None,
+    chat_template: str | None,
+    arguments: Mapping[str, Any],
+) -> dict[str, Any]:
+    keys: dict[str, Any] = {"chat_template_kwargs": dict(arguments)}
+    if tools is not None:
+        keys["tools"] = tools
+    if chat_template is not None:
+        keys["chat_template"] = chat_template
+    return keys

@@ -1,0 +1,43 @@
+"""From a configuration to a session: the engine, and the text side of its model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nanofw.assembly import assemble
+from nanofw.configs.load import LoadedConfig
+from nanofw.core.clock import VirtualClock
+from nanofw.core.engine import Engine
+from nanofw.llm.session import Session
+from nanofw.text.byte_level import ByteTokenizer
+from nanofw.text.chat import ChatTemplate, load_chat_template
+from nanofw.text.tokenizer import Tokenizer, load_tokenizer
+
+
+def open_session(loaded: LoadedConfig, *, token_times: bool = False) -> Session:
+    """Make the engine and read the tokenizer of its model.
+
+    Raises:
+        NanofwError: the configuration cannot be used, or the model cannot be loaded.
+    """
+    engine = assemble(loaded)
+    try:
+        tokenizer, chat = text_side(engine)
+    except BaseException:
+        engine.close()
+        raise
+    return Session(engine, tokenizer, chat, token_times=token_times)
+
+
+def text_side(engine: Engine) -> tuple[Tokenizer | None, ChatTemplate]:
+    """Tokenizer and chat templates of the engine's model.
+
+    Without a `tokenizer.json` a simulated run takes bytes for tokens, and a real one is for
+    token ids only.
+    """
+    folder = Path(engine.spec.path)
+    chat = load_chat_template(folder)
+    if (folder / "tokenizer.json").is_file():
+        return load_tokenizer(folder), chat
+    simulated = isinstance(engine.clock, VirtualClock)
+    return ByteTokenizer(engine.spec.vocab_size) if simulated else None, chat

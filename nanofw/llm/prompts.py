@@ -1,0 +1,172 @@
+"""What a user may give as a prompt, and its one internal form."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from nanofw.core.types import SamplingParams
+
+PromptLike: TypeAlias = str | Sequence[int] | Mapping[str, Any]
+"""A text, token ids, or an object with one of `prompt`, `prompt_token_ids`, `messages` and
+settings of this request."""
+
+SAMPLING_NAMES = tuple(field.name for field in fields(SamplingParams))
+CONTENT_NAMES = ("prompt", "prompt_token_ids", "messages")
+CHAT_NAMES = (
+    "tools",
+    "chat_template",
+    "chat_template_kwargs",
+    "add_generation_prompt",
+    "continue_final_message",
+)
+REQUEST_NAMES = ("id", "client", "priority", "deadline", "expected_output_tokens", "arguments")
+RECORD_NAMES = (*CONTENT_NAMES, *CHAT_NAMES, *REQUEST_NAMES, "sampling", *SAMPLING_NAMES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prompt:
+    """One prompt with its settings. Exactly one of text, token_ids and messages is there.
+
+    Attributes:
+        chat: arguments of the chat template: tools, template and so on.
+        id: the user's name for the request; None: one is given.
+        deadline: seconds after its arrival by which it should be finished.
+        arguments: per-request arguments of logits processors, by their name.
+    """
+
+    text: str | None = None
+    token_ids: Sequence[int] | None = None
+    messages: Any = None
+    chat: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    sampling: SamplingParams
+    id: str | None = None
+    client: str = ""
+    priority: int = 0
+    deadline: float | None = None
+    expected_output_tokens: int | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+def parse_prompt(value: Any, sampling: SamplingParams) -> Prompt:
+    """A prompt as the user gave it.
+
+    Args:
+        sampling: how it is sampled where it does not say otherwise.
+
+    Raises:
+        ValueError: it is no prompt, or has a key that nobody reads.
+    """
+    if isinstance(value, str):
+        return Prompt(text=value, sampling=sampling)
+    if isinstance(value, Mapping):
+        return _from_record(cast("Mapping[str, Any]", value), sampling)
+    if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (bytes, bytearray)):
+        return Prompt(token_ids=_ids(cast("Sequence[int]", value)), sampling=sampling)
+    raise ValueError(
+        f"a prompt is a string, a list of token ids or an object, not {type(value).__name__}"
+    )
+
+
+def override_sampling(sampling: SamplingParams, values: Mapping[str, Any]) -> SamplingParams:
+    """Sampling parameters with some values replaced; ranges are checked at submission.
+
+    Raises:
+        ValueError: a name that is no sampling parameter.
+    """
+    for name in values:
+        if name not in SAMPLING_NAMES:
+            raise ValueError(f"unknown sampling parameter {name!r}{near(name, SAMPLING_NAMES)}")
+    return replace(sampling, **{name: _plain(name, value) for name, value in values.items()})
+
+
+def near(name: str, known: Iterable[str]) -> str:
+    """`; did you mean …?` with the nearest known name, or the list of them."""
+    names = list(known)
+    matches = difflib.get_close_matches(name, names, n=1)
+    return f"; did you mean {matches[0]!r}?" if matches else f"; known: {', '.join(sorted(names))}"
+
+
+def _from_record(record: Mapping[str, Any], sampling: SamplingParams) -> Prompt:
+    for name in record:
+        if name not in RECORD_NAMES:
+            raise ValueError(f"unknown key {name!r}{near(str(name), RECORD_NAMES)}")
+    given = [name for name in CONTENT_NAMES if record.get(name) is not None]
+    if len(given) != 1:
+        what = " and ".join(given) if given else "none"
+        raise ValueError(f"give exactly one of {', '.join(CONTENT_NAMES)}; there is {what}")
+    if given != ["messages"] and (extra := [name for name in CHAT_NAMES if name in record]):
+        raise ValueError(f"{extra[0]} goes with messages, not with {given[0]}")
+    token_ids = record.get("prompt_token_ids")
+    return Prompt(
+        text=_of_type(record, "prompt", str),
+        token_ids=None if token_ids is None else _ids(token_ids),
+        messages=record.get("messages"),
+        chat=_chat_arguments(record),
+        sampling=_record_sampling(record, sampling),
+        **_request_fields(record),
+    )
+
+
+def _ids(value: Any) -> Sequence[int]:
+    if isinstance(value, np.ndarray):
+        return cast("Sequence[int]", value)
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
+        raise ValueError(f"token ids must be a list of integers, not {type(value).__name__}")
+    token_ids = cast("Sequence[Any]", value)
+    for token_id in token_ids:
+        if isinstance(token_id, bool) or not isinstance(token_id, (int, np.integer)):
+            raise ValueError(f"token ids must be integers; {token_id!r} is none")
+    return token_ids
+
+
+def _record_sampling(record: Mapping[str, Any], sampling: SamplingParams) -> SamplingParams:
+    nested = _of_type(record, "sampling", Mapping) or {}
+    flat = {name: record[name] for name in SAMPLING_NAMES if name in record}
+    if both := [name for name in flat if name in nested]:
+        raise ValueError(f"{both[0]} is given twice, beside `sampling` and within it")
+    return override_sampling(sampling, {**nested, **flat})
+
+
+def _chat_arguments(record: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = dict(_of_type(record, "chat_template_kwargs", Mapping) or {})
+    for name in ("tools", "add_generation_prompt", "continue_final_message"):
+        if name in record:
+            arguments[name] = record[name]
+    if "chat_template" in record:
+        arguments["template"] = record["chat_template"]
+    return arguments
+
+
+def _request_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+    fields: dict[str, Any] = {}
+    for name in REQUEST_NAMES:
+        if record.get(name) is not None:
+            fields[name] = record[name]
+    if isinstance(fields.get("id"), int) and not isinstance(fields["id"], bool):
+        fields["id"] = str(fields["id"])
+    _of_type(fields, "id", str)
+    _of_type(fields, "client", str)
+    _of_type(fields, "arguments", Mapping)
+    _of_type(fields, "deadline", (int, float))
+    return fields
+
+
+def _of_type(record: Mapping[str, Any], name: str, kind: Any) -> Any:
+    value = record.get(name)
+    if value is not None and not isinstance(value, kind):
+        kinds = {str: "a string", Mapping: "an object"}
+        wanted = kinds.get(kind, "a number of seconds")
+        raise ValueError(f"{name} must be {wanted}, not {value!r}")
+    return value
+
+
+def _plain(name: str, value: Any) -> Any:
+    """Lists of JSON and YAML as the tuples that sampling parameters hold."""
+    if name == "stop" and isinstance(value, str):
+        return (value,)
+    return tuple(cast("list[Any]", value)) if isinstance(value, list) else value

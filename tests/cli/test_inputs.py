@@ -1,0 +1,59 @@
+"""Prompts from lists, files and standard input."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+
+from nanofw.cli.inputs import file_entries, listed_entries
+from nanofw.errors import ConfigError
+
+
+def write(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def test_prompts_of_the_configuration() -> None:
+    entries = list(listed_entries(["a", {"prompt": "b"}]))
+    assert [entry.value for entry in entries] == ["a", {"prompt": "b"}]
+    assert entries[1].place == "input.prompts[1]"
+
+
+def test_a_text_file_is_a_prompt_a_line(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.txt", b"\xef\xbb\xbfone\r\n\n  two \n{three\n")
+    entries = list(file_entries(path))
+    assert [entry.value for entry in entries] == ["one", "  two ", "{three"]
+    assert [entry.place for entry in entries] == ["p.txt:1", "p.txt:3", "p.txt:4"]
+
+
+def test_a_bad_line_of_jsonl_is_an_error_of_its_own(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.jsonl", b'{"prompt": "a"}\n{"prompt": \n\xff\xfe\n"b"\n\n[1, 2]\n')
+    entries = list(file_entries(path))
+    assert [entry.value for entry in entries] == [{"prompt": "a"}, None, None, "b", [1, 2]]
+    assert str(entries[1].error).startswith("p.jsonl:2: no JSON")
+    assert "p.jsonl:3: the line is not UTF-8" in str(entries[2].error)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [(b'{"prompt": "a"}\n"b"\n', [{"prompt": "a"}, "b"]), (b"a\n{b\n", ["a", "{b"])],
+)
+def test_standard_input_is_told_apart_by_its_first_line(
+    content: bytes, expected: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
+    assert [entry.value for entry in file_entries("-")] == expected
+
+
+def test_the_format_can_be_said(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.data", b'"a"\n')
+    assert next(file_entries(path, "jsonl")).value == "a"
+    assert next(file_entries(path, "text")).value == '"a"'
+
+
+def test_a_missing_file_names_its_key(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"input.file: cannot read .*none.txt: No such file"):
+        list(file_entries(tmp_path / "none.txt"))

@@ -1,0 +1,318 @@
+"""`nanofw run` as processes: inputs, results, exit codes, signals."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+COMMAND = "import sys; from nanofw.cli.main import main; sys.exit(main())"
+WITHOUT_TORCH = (
+    "import sys; sys.modules.update(dict.fromkeys(['torch', 'triton', 'transformers'])); "
+)
+TIMEOUT_S = 60
+
+
+def start(
+    folder: Path, *arguments: str, prefix: str = "", **options: Any
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", prefix + COMMAND, "run", *arguments],
+        cwd=folder,
+        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+    )
+
+
+def nanofw_run(
+    folder: Path, *arguments: str, stdin: bytes = b"", prefix: str = ""
+) -> tuple[int, str, str]:
+    process = start(folder, *arguments, prefix=prefix, stdin=subprocess.PIPE)
+    output, errors = process.communicate(stdin, timeout=TIMEOUT_S)
+    return process.returncode, output.decode(), errors.decode()
+
+
+def write_lines(path: Path, lines: Sequence[Any]) -> Path:
+    texts = [line if isinstance(line, str) else json.dumps(line) for line in lines]
+    path.write_text("\n".join(texts), encoding="utf-8")
+    return path
+
+
+def read_results(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_prompts_of_the_configuration_give_readable_text(tmp_path: Path) -> None:
+    code, output, errors = nanofw_run(tmp_path, "sim", "sampling.max_tokens=4")
+    assert code == 0
+    assert output.startswith("And it came to pass in those days, that")
+    assert "requests    4: 4 length" in errors
+    for word in ("throughput", "TTFT", "E2E", "prefix hits", "preemptions", "virtual s"):
+        assert word in errors
+
+
+def test_jsonl_in_jsonl_out_in_input_order(tmp_path: Path) -> None:
+    """Later requests end before earlier ones; every line of input has one of output."""
+    lines = [
+        {"prompt": f"number {index}", "id": f"n{index}", "max_tokens": 40 - index}
+        for index in range(20)
+    ]
+    write_lines(tmp_path / "prompts.jsonl", lines)
+    code, output, _ = nanofw_run(
+        tmp_path, "sim", "input.file=prompts.jsonl", "output.file=out/results.jsonl"
+    )
+    assert (code, output) == (0, "")
+    results = read_results(tmp_path / "out" / "results.jsonl")
+    assert [result["id"] for result in results] == [line["id"] for line in lines]
+    assert [result["num_output_tokens"] for result in results] == list(range(40, 20, -1))
+    for result in results:
+        assert len(result["token_ids"]) == result["num_output_tokens"]
+        assert 0 <= result["queue_s"] <= result["ttft_s"] <= result["e2e_s"]
+        assert result["text"]
+
+
+def test_a_bad_line_is_refused_alone_with_file_and_line(tmp_path: Path) -> None:
+    lines = [
+        {"prompt": "good"},
+        '{"prompt": ',
+        {"promt": "near"},
+        {"prompt": ""},
+        {"prompt_token_ids": [99999]},
+        {"prompt": "x", "temperature": -1},
+        {"prompt_token_ids": [1, 2, 3], "max_tokens": 2},
+    ]
+    write_lines(tmp_path / "p.jsonl", lines)
+    code, output, errors = nanofw_run(tmp_path, "sim", "input.file=p.jsonl", "output.file=-")
+    assert code == 1, errors
+    results = [json.loads(line) for line in output.splitlines()]
+    reasons = [result["finish_reason"] for result in results]
+    assert reasons == ["length", *["refused"] * 5, "length"]
+    for number, words in enumerate(
+        ["no JSON", "did you mean 'prompt'", "empty", "99999", "temperature is -1"], start=2
+    ):
+        assert f"p.jsonl:{number}: " in results[number - 1]["error"]
+        assert words in results[number - 1]["error"]
+        assert f"p.jsonl:{number}: " in errors
+
+
+def test_messages_client_priority_and_stop(tmp_path: Path) -> None:
+    template = "{% for m in messages %}{{ m.content }}{% endfor %}"
+    folder = tmp_path / "model"
+    folder.mkdir()
+    import nanofw
+
+    demo = Path(nanofw.__file__).parent / "models" / "embedded" / "demo"
+    for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
+        (folder / name).write_bytes((demo / name).read_bytes())
+    (folder / "chat_template.jinja").write_text(template, encoding="utf-8")
+    messages = [{"role": "user", "content": "And it came to pass"}]
+    lines = [
+        {"messages": messages, "client": "a", "priority": 3, "deadline": 5},
+        {"messages": [{"content": "no role"}]},
+        {"prompt": "And it came to pass", "stop": ["e"], "max_tokens": 500},
+    ]
+    write_lines(tmp_path / "p.jsonl", lines)
+    code, output, errors = nanofw_run(
+        tmp_path, "sim", "model.path=./model", "input.file=p.jsonl", "output.file=-"
+    )
+    first, second, third = (json.loads(line) for line in output.splitlines())
+    assert code == 1, errors
+    assert first["prompt"] == "And it came to pass"
+    assert "role" in second["error"]
+    assert (third["finish_reason"], third["stop_reason"]) == ("stop", "e")
+    assert "e" not in third["text"]
+
+
+def test_standard_input(tmp_path: Path) -> None:
+    code, output, _ = nanofw_run(
+        tmp_path, "sim", "input.file=-", "output.file=-", stdin=b"one\ntwo\n"
+    )
+    assert code == 0
+    assert [json.loads(line)["prompt"] for line in output.splitlines()] == ["one", "two"]
+
+
+def test_a_simulated_run_with_text_needs_no_torch(tmp_path: Path) -> None:
+    code, output, errors = nanofw_run(
+        tmp_path, "sim", "sampling.max_tokens=4", prefix=WITHOUT_TORCH
+    )
+    assert code == 0, errors
+    assert output
+
+
+def test_two_runs_are_equal(tmp_path: Path) -> None:
+    arguments = ("sim", "output.file=-", "sampling.max_tokens=8")
+    assert nanofw_run(tmp_path, *arguments)[1] == nanofw_run(tmp_path, *arguments)[1]
+
+
+def test_steps_and_token_times(tmp_path: Path) -> None:
+    code, output, _ = nanofw_run(
+        tmp_path,
+        "sim",
+        "output.file=-",
+        "output.steps=steps.jsonl",
+        "output.token_times=true",
+        "sampling.max_tokens=5",
+    )
+    assert code == 0
+    results = [json.loads(line) for line in output.splitlines()]
+    assert all(len(result["itl_s"]) == 4 for result in results)
+    steps = read_results(tmp_path / "steps.jsonl")
+    assert [step["step"] for step in steps] == list(range(len(steps)))
+    assert sum(step["num_decode_tokens"] for step in steps) == 4 * 4
+    assert sum(step["num_prefill_tokens"] for step in steps) == sum(
+        result["num_prompt_tokens"] for result in results
+    )
+    assert all(step["planned"] <= step["committed"] for step in steps)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing.yaml"], "no such file"),
+        (["sim", "engine.max_num_seq=3"], "did you mean 'max_num_seqs'"),
+        (["sim", "input.file=none.jsonl"], "cannot read"),
+        (["sim", "input.prompts=[]"], "no prompts"),
+        (["sim", "scheduler.name=fcsf"], "fcfs"),
+        (["sim", "more"], "one configuration at a time"),
+    ],
+)
+def test_a_configuration_that_cannot_be_used_is_exit_code_2(
+    tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    code, output, errors = nanofw_run(tmp_path, *arguments)
+    assert (code, output) == (2, "")
+    assert words in errors
+    assert "Traceback" not in errors
+
+
+FAILING_POLICY = '''
+"""A policy that breaks down in the middle of a run."""
+from nanofw.plugins import Plugin, Policy, hookimpl
+
+
+class Fragile(Policy):
+    finished = 0
+
+    def key(self, request, now):
+        return request.arrival
+
+    def on_finish(self, request, reason, now):
+        self.finished += 1
+
+    def on_progress(self, *arrays):
+        if self.finished >= 3:
+            raise RuntimeError("the policy fell asleep")
+
+
+@hookimpl
+def scheduler():
+    return Plugin("fragile", ":Fragile", api="scheduler/1")
+'''
+
+
+def test_a_failing_engine_is_exit_code_3_and_keeps_what_was_finished(tmp_path: Path) -> None:
+    (tmp_path / "fragile.py").write_text(FAILING_POLICY, encoding="utf-8")
+    lines = [{"prompt": "x", "max_tokens": 5 + 30 * (index % 2)} for index in range(8)]
+    write_lines(tmp_path / "p.jsonl", lines)
+    code, _, errors = nanofw_run(
+        tmp_path,
+        "sim",
+        "plugins.load=[./fragile.py]",
+        "scheduler.name=fragile",
+        "input.file=p.jsonl",
+        "output.file=results.jsonl",
+    )
+    assert code == 3, errors
+    assert "the policy fell asleep" in errors
+    results = read_results(tmp_path / "results.jsonl")
+    assert [result["index"] for result in results] == list(range(8))
+    assert [result["finish_reason"] for result in results] == ["length", "error"] * 4
+    assert all("the policy fell asleep" in result["error"] for result in results[1::2])
+
+
+@pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_keeps_what_is_finished(
+    tmp_path: Path, number: signal.Signals, expected: int
+) -> None:
+    """The first request never ends in time, those behind it do: nothing of them is lost."""
+    lines = [{"prompt": "endless", "max_tokens": 1900}]
+    lines += [{"prompt": "short", "max_tokens": 20} for _ in range(50)]
+    lines += [{"prompt": "endless", "max_tokens": 1900} for _ in range(1000)]
+    write_lines(tmp_path / "p.jsonl", lines)
+    process = start(tmp_path, "sim", "input.file=p.jsonl", "output.file=results.jsonl")
+    pending = tmp_path / "results.jsonl.pending"
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (pending.exists() and len(pending.read_text("utf-8").splitlines()) > 30):
+        assert process.poll() is None, process.communicate()[1].decode()
+        assert time.monotonic() < deadline, "nothing was finished in time"
+        time.sleep(0.01)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == expected
+    assert b"interrupted: " in errors
+    assert b"Traceback" not in errors
+    results = read_results(tmp_path / "results.jsonl")
+    assert [result["index"] for result in results] == sorted({r["index"] for r in results})
+    assert len(results) > 30
+    assert all(result["finish_reason"] == "length" for result in results)
+    assert not pending.exists()
+
+
+def test_what_waited_for_its_turn_survives_a_kill(tmp_path: Path) -> None:
+    lines = [{"prompt": "endless", "max_tokens": 1900}]
+    lines += [{"prompt": "short", "max_tokens": 20} for _ in range(10)]
+    lines += [{"prompt": "endless", "max_tokens": 1900} for _ in range(1000)]
+    write_lines(tmp_path / "p.jsonl", lines)
+    process = start(tmp_path, "sim", "input.file=p.jsonl", "output.file=results.jsonl")
+    pending = tmp_path / "results.jsonl.pending"
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (pending.exists() and len(pending.read_text("utf-8").splitlines()) >= 10):
+        assert time.monotonic() < deadline, "nothing was finished in time"
+        time.sleep(0.01)
+    process.kill()
+    process.communicate(timeout=TIMEOUT_S)
+    assert {result["index"] for result in read_results(pending)[:10]} == set(range(1, 11))
+
+
+def test_on_a_terminal_text_comes_live_and_the_bar_stays_away(tmp_path: Path) -> None:
+    code, shown = on_terminal(tmp_path, "stdout", "sim", "sampling.max_tokens=6")
+    assert code == 0
+    assert "\033[1mIn the beginning\033[0m" in shown
+    assert "tok/s" not in shown
+
+
+def test_the_progress_bar_is_for_a_terminal_on_standard_error(tmp_path: Path) -> None:
+    code, shown = on_terminal(tmp_path, "stderr", "sim", "output.file=results.jsonl")
+    assert code == 0
+    assert "prefill" in shown
+    assert "decode" in shown
+    assert "4/4" in shown
+    _, _, errors = nanofw_run(tmp_path, "sim", "output.file=results.jsonl")
+    assert "tok/s" not in errors
+
+
+def on_terminal(folder: Path, stream: str, *arguments: str) -> tuple[int, str]:
+    """Exit code and what a terminal in place of one stream shows."""
+    ours, theirs = pty.openpty()
+    process = start(folder, *arguments, **{stream: theirs})
+    os.close(theirs)
+    parts: list[bytes] = []
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:  # the other end was closed
+            break
+        if not part:
+            break
+        parts.append(part)
+    os.close(ours)
+    process.communicate(timeout=TIMEOUT_S)
+    return process.returncode, b"".join(parts).decode()
