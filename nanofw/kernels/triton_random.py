@@ -1,4 +1,4 @@
-"""The random numbers of `random.py`, for kernels."""
+"""The random numbers of `random.py`, for kernels: the same 32 bits for the same place."""
 
 from __future__ import annotations
 
@@ -7,35 +7,37 @@ import triton.language as tl
 
 
 @triton.jit
-def mix64(value):
-    """Scramble uint64, one to one."""
-    value = (value ^ (value >> 30)) * tl.full((), 0xBF58476D1CE4E5B9, tl.uint64)
-    value = (value ^ (value >> 27)) * tl.full((), 0x94D049BB133111EB, tl.uint64)
-    return value ^ (value >> 31)
+def _finalise(x):
+    x = (x ^ (x >> 16)) * tl.full((), 0x21F0AAAD, tl.uint32)
+    x = (x ^ (x >> 15)) * tl.full((), 0xD35A2D97, tl.uint32)
+    return x ^ (x >> 15)
 
 
 @triton.jit
-def mix32(value):
-    """Scramble uint32, one to one."""
-    value = (value ^ (value >> 16)) * tl.full((), 0x7FEB352D, tl.uint32)
-    value = (value ^ (value >> 15)) * tl.full((), 0x846CA68B, tl.uint32)
-    return value ^ (value >> 16)
+def position_key(base_key_ptr, position):
+    """Two uint32 words: the key of the row whose base key int32[2] is there, at a position."""
+    first = tl.load(base_key_ptr).to(tl.uint32, bitcast=True)
+    second = tl.load(base_key_ptr + 1).to(tl.uint32, bitcast=True)
+    golden = tl.full((), 0x9E3779B1, tl.uint32)
+    first = _finalise(first + position.to(tl.uint32) * golden)
+    return first, _finalise(first ^ second)
 
 
 @triton.jit
-def draw_key(row_key, position, stream):
-    """uint64 key of a row's draw at a position (int64, any integer, constexpr)."""
-    counter = position.to(tl.uint64) * tl.full((), 0x9E3779B97F4A7C15, tl.uint64) + stream
-    return mix64(row_key.to(tl.uint64, bitcast=True) + mix64(counter))
+def random_bits(first, second, token_ids):
+    """uint32 random bits of int32 token ids under one key."""
+    bits = (token_ids.to(tl.uint32) * tl.full((), 0x9E3779B1, tl.uint32)) ^ first
+    bits = (bits ^ (bits >> 16)) * tl.full((), 0x21F0AAAD, tl.uint32) + second
+    bits = (bits ^ (bits >> 15)) * tl.full((), 0xD35A2D97, tl.uint32)
+    return bits ^ (bits >> 15)
 
 
 @triton.jit
-def gumbel(key, token_ids):
-    """float32 Gumbel noise of int32 token ids under one uint64 key."""
-    low = (key & 0xFFFFFFFF).to(tl.uint32)
-    high = (key >> 32).to(tl.uint32)
-    bits = mix32(mix32(token_ids.to(tl.uint32, bitcast=True) ^ low) ^ high)
-    w = ((bits >> 1).to(tl.int32).to(tl.float32) + 0.5) * 4.656612873077393e-10
-    series = w * (1.0 + w * (0.5 + w * 0.3333333333333333))
-    tail = -tl.log(tl.maximum(1.0 - w, 2.9802322387695312e-08))
-    return -tl.log(tl.where(w < 0.00390625, series, tail))
+def log_exponential(bits):
+    """Logarithm of the exponentially distributed number that `random.exponential` makes of it.
+
+    Its `-log1p(-u)`: a series where u is small, else the logarithm of what is left of 1.
+    """
+    u = tl.minimum((bits.to(tl.float32) + 0.5) * 2.3283064365386963e-10, 0.999999940395355)
+    series = u * (1.0 + u * (0.5 + u * 0.3333333333333333))
+    return tl.log(tl.where(u < 0.00390625, series, -tl.log(1.0 - u)))

@@ -5,26 +5,29 @@ import triton
 import triton.language as tl
 
 from nanofw.kernels import random
-from nanofw.kernels.triton_random import draw_key, gumbel
+from nanofw.kernels.triton_random import log_exponential, position_key, random_bits
 from tests.kernels.paged import device
 
 
 @triton.jit
-def _noise_kernel(keys_ptr, positions_ptr, out_ptr, drawn_ptr, STREAM: tl.constexpr):
+def _numbers_kernel(base_keys_ptr, positions_ptr, bits_ptr, out_ptr):
     row = tl.program_id(0)
-    key = draw_key(tl.load(keys_ptr + row), tl.load(positions_ptr + row), STREAM)
-    tl.store(drawn_ptr + row, key.to(tl.int64, bitcast=True))
+    first, second = position_key(base_keys_ptr + row * 2, tl.load(positions_ptr + row))
     tokens = tl.arange(0, 2048)
-    tl.store(out_ptr + row * 2048 + tokens, gumbel(key, tokens))
+    bits = random_bits(first, second, tokens + 150000)
+    tl.store(bits_ptr + row * 2048 + tokens, bits.to(tl.int32, bitcast=True))
+    tl.store(out_ptr + row * 2048 + tokens, log_exponential(bits))
 
 
-def test_kernels_draw_the_same_noise() -> None:
-    keys = torch.tensor([random.row_key(s, s % 2) for s in (0, 2**63 - 1, -9)], device=device())
+def test_kernels_draw_the_same_numbers() -> None:
+    seeds = [(0, 0), (2**63 - 1, 1), (-9, 2)]
+    base = torch.tensor([random.base_key(*s) for s in seeds], dtype=torch.int32, device=device())
     positions = torch.tensor([0, 17, 40959], dtype=torch.int32, device=device())
+    bits = torch.empty(3, 2048, dtype=torch.int32, device=device())
     out = torch.empty(3, 2048, device=device())
-    drawn = torch.empty_like(keys)
-    _noise_kernel[(3,)](keys, positions, out, drawn, STREAM=2)
-    expected = random.draw_keys(keys, positions, 2)
-    assert torch.equal(drawn, expected)
-    noise = random.gumbel(expected[:, None], torch.arange(2048, device=device())[None])
-    torch.testing.assert_close(out, noise, rtol=1e-5, atol=1e-5)
+    _numbers_kernel[(3,)](base, positions, bits, out)
+    tokens = torch.arange(150000, 152048, dtype=torch.int32, device=device())
+    expected = random.random_bits(random.position_keys(base, positions), tokens)
+    assert torch.equal(bits, expected)
+    logs = random.exponential(expected).log()
+    torch.testing.assert_close(out, logs, rtol=2e-5, atol=2e-5)
