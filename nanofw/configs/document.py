@@ -36,6 +36,12 @@ class _Loader(yaml.SafeLoader):
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
+class _Dumper(yaml.SafeDumper):
+    """PyYAML's emitter, which quotes what the scalar rules above would read as something else."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
+
+
 for _tag, _pattern, _first in [
     ("null", _NULL, ["~", "n", "N", ""]),
     ("bool", _BOOL, list("tTfF")),
@@ -43,7 +49,8 @@ for _tag, _pattern, _first in [
     ("float", _FLOAT, list("-+.0123456789")),
     ("merge", re.compile("^<<$"), ["<"]),
 ]:
-    _Loader.add_implicit_resolver(_TAG + _tag, _pattern, _first)  # pyright: ignore[reportUnknownMemberType]
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(_TAG + _tag, _pattern, _first)  # pyright: ignore[reportUnknownMemberType]
 
 
 def read_file(path: Path, name: str | None = None) -> Layer:
@@ -68,6 +75,19 @@ def parse(text: str, source: Source) -> Layer:
     if not isinstance(data, dict):
         raise ConfigError("must be a mapping of sections", source=source.name, line=1)
     return Layer(source.name, cast("dict[str, Any]", data), reader.sources)
+
+
+def dump(value: Any) -> str:
+    """Plain values as YAML that `parse` reads back."""
+    text: str = yaml.dump(  # pyright: ignore[reportUnknownMemberType]
+        value,
+        Dumper=_Dumper,
+        sort_keys=False,
+        allow_unicode=True,
+        default_flow_style=None,
+        width=100,
+    )
+    return text
 
 
 def parse_value(text: str, source: Source) -> Any:
@@ -97,7 +117,8 @@ class _Reader:
         except yaml.MarkedYAMLError as error:
             mark = error.problem_mark or error.context_mark
             line = mark.line + 1 if mark else None
-            raise self._error(error.problem or str(error), (), line) from None
+            parts = [part for part in (error.context, error.problem) if part]
+            raise self._error(", ".join(parts) or str(error), (), line) from None
         except yaml.YAMLError as error:
             raise self._error(str(error), (), None) from None
 
@@ -133,8 +154,8 @@ class _Reader:
                 _TAG + "str",
                 _TAG + "merge",
             ):
-                what = key.value if isinstance(key, yaml.ScalarNode) else "a collection"
-                raise self._error(f"the key {what!r} is not a string; quote it", path, key)
+                what = repr(key.value) if isinstance(key, yaml.ScalarNode) else "a collection"
+                raise self._error(f"the key {what} is not a string; quote it", path, key)
             line = key.start_mark.line + 1
             if key.value in seen:
                 message = f"occurs twice; first in line {seen[key.value]}"
@@ -153,7 +174,9 @@ class _Reader:
         tag = node.tag.removeprefix(_TAG)
         try:
             return _convert(tag, node.value)
-        except (ValueError, KeyError):
+        except KeyError:
+            raise self._error(f"the tag {node.tag} is not supported", path, node) from None
+        except ValueError:
             raise self._error(f"{node.value!r} is not a {tag}", path, node) from None
 
     def _check_tag(self, node: yaml.Node, tag: str, path: KeyPath) -> None:
@@ -176,7 +199,9 @@ def _convert(tag: str, text: str) -> Any:
     if tag == "null":
         return None
     if tag == "bool":
-        return {"true": True, "false": False}[text.lower()]
+        if text.lower() not in ("true", "false"):
+            raise ValueError(text)
+        return text.lower() == "true"
     if tag == "int":
         prefixed = text.lstrip("-+")[:2].lower() in ("0x", "0o", "0b")
         return int(text, 0 if prefixed else 10)

@@ -91,9 +91,18 @@ def _bases(layer: Layer) -> list[tuple[str, Source]]:
 
 
 def python_layer(values: Mapping[str, Any]) -> Layer:
-    """Values given by a caller, nested as in YAML."""
-    data = json.loads(json.dumps(values, default=_plain))
+    """Values given by a caller, nested as in YAML. They mean what they say: no interpolation."""
+    data = escaped(json.loads(json.dumps(values, default=_plain)))
     return Layer("python", data, {path: PYTHON for path, _ in walk(data)})
+
+
+def escaped(value: Any) -> Any:
+    """Plain values in which a literal `${` does not start an interpolation."""
+    if isinstance(value, dict):
+        return {key: escaped(item) for key, item in cast("dict[str, Any]", value).items()}
+    if isinstance(value, list):
+        return [escaped(item) for item in cast("list[Any]", value)]
+    return value.replace("${", "\\${") if isinstance(value, str) else value
 
 
 def _plain(value: Any) -> Any:

@@ -3,32 +3,17 @@
 from __future__ import annotations
 
 import json
-from typing import Any, cast
+from typing import Any
 
-import yaml
-
+from nanofw.configs.document import dump
+from nanofw.configs.layers import escaped
 from nanofw.configs.load import LoadedConfig
 from nanofw.configs.source import KeyPath, dotted, walk
 
 
 def as_yaml(loaded: LoadedConfig) -> str:
     """The merged configuration, interpolations resolved, as a file that says the same."""
-    return yaml.safe_dump(
-        _escaped(loaded.values.data),
-        sort_keys=False,
-        allow_unicode=True,
-        default_flow_style=None,
-        width=100,
-    )
-
-
-def _escaped(value: Any) -> Any:
-    """Plain values in which a literal `${` does not start an interpolation."""
-    if isinstance(value, dict):
-        return {key: _escaped(item) for key, item in cast("dict[str, Any]", value).items()}
-    if isinstance(value, list):
-        return [_escaped(item) for item in cast("list[Any]", value)]
-    return value.replace("${", "\\${") if isinstance(value, str) else value
+    return dump(escaped(loaded.values.data))
 
 
 def as_records(loaded: LoadedConfig) -> dict[str, Any]:

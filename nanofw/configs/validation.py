@@ -56,7 +56,7 @@ def validate(model: type[M], data: Any, values: Values, at: KeyPath = ()) -> M:
         ConfigError: with key, file and line of everything that is wrong.
     """
     data = copy.deepcopy(data)
-    tried: set[KeyPath] = set()
+    tried: dict[KeyPath, list[Any]] = {}
     while True:
         try:
             made = model.model_validate_json(json.dumps(data), strict=True)
@@ -68,10 +68,12 @@ def validate(model: type[M], data: Any, values: Values, at: KeyPath = ()) -> M:
                 if (*at, *place) in values.alternatives and place not in tried
             ]
             if not retry:
+                # Of a value that neither reading helped, report the one that was written.
+                problems |= {place: tried[place] for place in problems if place in tried}
                 raise _config_error(model, problems, data, values, at) from None
             for place in retry:
                 _put(data, place, values.alternatives[(*at, *place)])
-                tried.add(place)
+                tried[place] = problems[place]
         else:
             return cast("M", _absolute(made, values, at))
 
