@@ -5,8 +5,14 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+from nanofw.kernels.dispatch import uses_triton
+
 
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up of [..., 2d], gate first; gives [..., d]."""
+    if uses_triton(x):
+        from nanofw.kernels.triton_activation import silu_and_mul_triton
+
+        return silu_and_mul_triton(x)
     gate, up = x.chunk(2, dim=-1)
     return functional.silu(gate).mul_(up)

@@ -5,12 +5,18 @@ from __future__ import annotations
 import torch
 from torch.nn import functional
 
+from nanofw.kernels.dispatch import uses_triton
+
 
 def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.Tensor:
     """Divide each [..., d] vector by its root mean square and scale it by `weight` [d].
 
     The mean is taken in float32. Zhang and Sennrich, "Root Mean Square Layer Normalization".
     """
+    if weight is not None and uses_triton(x):
+        from nanofw.kernels.triton_norm import rms_norm_triton
+
+        return rms_norm_triton(x, weight, eps)
     return functional.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
@@ -22,5 +28,9 @@ def add_rms_norm(
     Returns:
         The normalised sum, and the sum itself.
     """
+    if uses_triton(x):
+        from nanofw.kernels.triton_norm import add_rms_norm_triton
+
+        return add_rms_norm_triton(x, residual, weight, eps)
     residual += x
     return rms_norm(residual, weight, eps), residual

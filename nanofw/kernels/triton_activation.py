@@ -22,10 +22,10 @@ def _silu_mul_kernel(x_ptr, out_ptr, stride_x, stride_out, SIZE: tl.constexpr, B
     tl.store(out_ptr + row * stride_out + offs, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def silu_mul_triton(x: torch.Tensor) -> torch.Tensor:
+def silu_and_mul_triton(x: torch.Tensor) -> torch.Tensor:
     """[..., 2 * size] of gate and up to [..., size]: silu(gate) * up."""
     size = x.shape[-1] // 2
-    lines = x.view(-1, 2 * size)
+    lines = x.reshape(-1, 2 * size)
     out = torch.empty(lines.shape[0], size, dtype=x.dtype, device=x.device)
     if lines.shape[0]:
         block = min(BLOCK, next_power_of_2(size))

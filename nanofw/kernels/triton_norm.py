@@ -43,7 +43,7 @@ def _launch(
     x: torch.Tensor, residual: torch.Tensor | None, weight: torch.Tensor, eps: float
 ) -> torch.Tensor:
     size = x.shape[-1]
-    lines = x.view(-1, size)
+    lines = x.reshape(-1, size)
     kept = None if residual is None else residual.view(-1, size)
     out = torch.empty(lines.shape, dtype=x.dtype, device=x.device)
     if lines.shape[0]:

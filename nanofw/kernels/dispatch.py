@@ -1,0 +1,33 @@
+"""Which implementation of a kernel runs: Triton's on NVIDIA GPUs, torch's everywhere else.
+
+Where a GPU has no Triton the torch functions run, and a warning says so once. A Triton kernel
+that fails raises: nothing falls back behind the user's back.
+"""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+
+import torch
+
+
+def uses_triton(tensor: torch.Tensor) -> bool:
+    """Whether kernels on this tensor are Triton's."""
+    return tensor.is_cuda and _has_triton()
+
+
+@cache
+def _has_triton() -> bool:
+    if torch.version.hip is not None:
+        return False
+    try:
+        import triton  # noqa: F401
+    except ImportError as error:
+        warnings.warn(
+            f"Triton cannot be imported ({error}): slower torch kernels run on the GPU; "
+            "pip install 'nanofw[triton]'",
+            stacklevel=3,
+        )
+        return False
+    return True
