@@ -1,0 +1,1 @@
+"""Samplers: how a token is drawn from logits."""

@@ -1,0 +1,1 @@
+"""Logits processors: changes of the logits before a token is drawn."""

@@ -1,0 +1,16 @@
+"""Built-in samplers."""
+
+from __future__ import annotations
+
+from nanofw.plugins import Plugin, hookimpl
+
+
+@hookimpl
+def sampler() -> Plugin:
+    return Plugin(
+        "standard",
+        "nanofw.samplers.standard:StandardSampler",
+        api="sampler/1",
+        capabilities={"devices": ("*",), "tensor_parallel": True, "overlap": True},
+        summary="greedy, temperature, top-k, top-p; counter-based random numbers",
+    )

@@ -1,0 +1,121 @@
+"""Sampling parameters by row, and the groups of rows that a step draws in one way each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from nanofw.core.plan import NewRow
+from nanofw.core.types import BoolArray, IntArray, LongArray, SamplingParams
+from nanofw.kernels.random import base_key
+from nanofw.kernels.transfer import to_device
+
+LOWEST_TEMPERATURE = 1e-5
+"""Below it a row is greedy: the quotient would leave float32."""
+
+
+def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
+    """Raise ValueError, naming the allowed range, when a parameter makes no sense."""
+    if not (0 <= sampling.temperature < float("inf")):
+        raise ValueError(f"temperature must be finite and at least 0, not {sampling.temperature}")
+    if sampling.top_k < -1:
+        raise ValueError(f"top_k must be at least 1, or 0 or -1 for no limit, not {sampling.top_k}")
+    if not (0 < sampling.top_p <= 1):
+        raise ValueError(f"top_p must be above 0 and at most 1, not {sampling.top_p}")
+    if sampling.seed is not None and not (-(1 << 63) <= sampling.seed < 1 << 64):
+        raise ValueError(f"seed must fit in 64 bits, which {sampling.seed} does not")
+
+
+@dataclass(slots=True)
+class Group:
+    """Rows of one step that are drawn in the same way, on the device.
+
+    Attributes:
+        lines: int64[g], their lines in the logits; None: all lines, in order.
+        host_lines: the same on the host.
+        inverse_temperatures: float32[g].
+        base_keys: int32[g, 2].
+        top_k: int32[g], the vocabulary's size where nothing is cut.
+        top_p: float64[g].
+        host_top_k: `top_k` on the host.
+    """
+
+    lines: torch.Tensor | None
+    host_lines: LongArray
+    inverse_temperatures: torch.Tensor
+    base_keys: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    host_top_k: IntArray
+
+
+@dataclass(slots=True)
+class Groups:
+    """How the lines of a step are drawn. Greedy lines are in no group.
+
+    Attributes:
+        whole: lines that draw from the whole vocabulary.
+        cut: lines with top-k or top-p.
+    """
+
+    whole: Group | None
+    cut: Group | None
+
+
+class RowParameters:
+    """What `SamplingParams` say, as arrays over rows.
+
+    A step over the same rows as the step before takes the groups made then: nothing is looked
+    at or sent again.
+    """
+
+    def __init__(self, num_rows: int, vocab_size: int, device: torch.device) -> None:
+        self._vocab_size, self._device = vocab_size, device
+        self._inverse_temperatures = np.zeros(num_rows, np.float32)
+        self._base_keys: IntArray = np.zeros((num_rows, 2), np.int32)
+        self._top_k: IntArray = np.zeros(num_rows, np.int32)
+        self._top_p = np.ones(num_rows, np.float64)
+        self._is_greedy: BoolArray = np.ones(num_rows, np.bool_)
+        self._last_rows: IntArray | None = None
+        self._last_groups = Groups(None, None)
+
+    def add(self, new: NewRow) -> None:
+        """A request entered a row."""
+        row, sampling = new.row, new.sampling
+        self._is_greedy[row] = sampling.temperature < LOWEST_TEMPERATURE
+        if not self._is_greedy[row]:
+            self._inverse_temperatures[row] = 1 / sampling.temperature
+        limit = sampling.top_k if sampling.top_k > 0 else self._vocab_size
+        self._top_k[row] = min(limit, self._vocab_size)
+        self._top_p[row] = sampling.top_p
+        self._base_keys[row] = base_key(new.seed, new.sample_index)
+        self._last_rows = None
+
+    def groups(self, rows: IntArray) -> Groups:
+        """The groups of int32[s] rows."""
+        if self._last_rows is None or not np.array_equal(rows, self._last_rows):
+            self._last_groups = self._make(rows)
+            self._last_rows = rows.copy()
+        return self._last_groups
+
+    def _make(self, rows: IntArray) -> Groups:
+        is_drawn = ~self._is_greedy[rows]
+        is_cut = is_drawn & ((self._top_k[rows] < self._vocab_size) | (self._top_p[rows] < 1))
+        return Groups(self._group(rows, is_drawn & ~is_cut), self._group(rows, is_cut))
+
+    def _group(self, rows: IntArray, chosen: BoolArray) -> Group | None:
+        lines = np.flatnonzero(chosen)
+        if not len(lines):
+            return None
+        rows, device = rows[lines], self._device
+        return Group(
+            lines=None if len(lines) == len(chosen) else to_device(lines, device),
+            host_lines=lines,
+            inverse_temperatures=to_device(self._inverse_temperatures[rows], device),
+            base_keys=to_device(self._base_keys[rows], device),
+            top_k=to_device(self._top_k[rows], device),
+            top_p=to_device(self._top_p[rows], device),
+            host_top_k=self._top_k[rows],
+        )

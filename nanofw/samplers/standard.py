@@ -1,0 +1,173 @@
+"""Sampler `standard`: greedy, temperature, top-k, top-p, from counter-based random numbers.
+
+A step looks for the highest logit of every row, which is all that greedy rows need. Rows that
+draw from the whole vocabulary run a race over it, a few rows at a time so that they stay in the
+cache. Rows with top-k or top-p take a short list of candidates first, and a longer one only if
+the short list cannot tell what is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from nanofw.core.contracts.sampler import SampledTokens, SamplerConfig
+from nanofw.core.plan import NewRow
+from nanofw.core.types import IntArray, SamplingParams
+from nanofw.kernels.random import position_keys
+from nanofw.kernels.sampling import (
+    greedy,
+    num_kept,
+    ordered_candidates,
+    race,
+    race_among,
+    total_weights,
+)
+from nanofw.kernels.transfer import to_device
+from nanofw.samplers.parameters import Group, RowParameters, check_sampling
+
+_LINES_AT_ONCE = 8  # on a CPU
+_CANDIDATES = (64, 1024)  # lengths of the lists that are tried before the whole vocabulary
+
+
+@dataclass(slots=True)
+class _Cut:
+    """Lines with top-k or top-p. Shapes as in `Group`; logits float32[g, vocab]."""
+
+    logits: torch.Tensor
+    highest: torch.Tensor
+    inverse_temperatures: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    keys: torch.Tensor
+    totals: torch.Tensor | None = None
+
+    def at(self, members: torch.Tensor) -> _Cut:
+        """Only the given int64[m] lines."""
+        return _Cut(
+            self.logits[members], self.highest[members], self.inverse_temperatures[members],
+            self.top_k[members], self.top_p[members], self.keys[members],
+            None if self.totals is None else self.totals[members],
+        )  # fmt: skip
+
+    def draw(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Draw from the `count` best tokens; int64[g] tokens, bool[g] whether that was enough.
+
+        It was when the kept set ends above the last candidate: then no token outside the list
+        belongs to it.
+        """
+        if self.totals is None:
+            self.totals = total_weights(self.logits, self.highest, self.inverse_temperatures)
+        values, ids = ordered_candidates(self.logits, count)
+        scale = self.inverse_temperatures.unsqueeze(1)
+        weights = (values - self.highest.unsqueeze(1)).mul_(scale).exp_()
+        kept = num_kept(weights, self.totals, self.top_k, self.top_p)
+        last_kept = values.gather(1, kept.unsqueeze(1) - 1).squeeze(1)
+        is_enough = (self.top_k < count) | (self.top_k == self.logits.shape[1])
+        # A row that is not finite has failed, whatever is drawn.
+        is_known = is_enough & (last_kept > values[:, -1]) | ~torch.isfinite(self.highest)
+        return race_among(weights, kept, self.keys, ids), is_known
+
+
+class StandardSampler:
+    """Constructed as `StandardSampler(options, config)`."""
+
+    def __init__(self, options: Any, config: SamplerConfig) -> None:
+        self._vocab_size, self._device = config.vocab_size, config.device
+        self._parameters = RowParameters(config.max_num_seqs, config.vocab_size, config.device)
+        self._token_ids = torch.arange(config.vocab_size, dtype=torch.int32, device=config.device)
+
+    def check(self, sampling: SamplingParams, vocab_size: int) -> None:
+        """Raise ValueError, naming the allowed range, when a parameter is not supported."""
+        check_sampling(sampling, vocab_size)
+
+    def add(self, new: NewRow) -> None:
+        """A request entered a row."""
+        self._parameters.add(new)
+
+    def remove(self, row: int) -> None:
+        """The row is empty. Its parameters are overwritten by the next `add`."""
+
+    def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
+        """Draw one token for each of s rows. See the contract."""
+        highest, token_ids = greedy(logits)
+        failed = ~torch.isfinite(highest)
+        groups = self._parameters.groups(rows)
+        if groups.whole is not None:
+            self._draw_whole(logits, highest, groups.whole, positions, token_ids)
+        if groups.cut is not None:
+            self._draw_cut(logits, highest, groups.cut, positions, token_ids)
+        return SampledTokens(
+            token_ids=token_ids.masked_fill_(failed, 0).to(torch.int32), failed=failed
+        )
+
+    def _draw_whole(
+        self,
+        logits: torch.Tensor,
+        highest: torch.Tensor,
+        group: Group,
+        positions: IntArray,
+        token_ids: torch.Tensor,
+    ) -> None:
+        keys = self._keys(group, positions)
+        for part, lines in self._parts(group):
+            token_ids[lines] = race(
+                logits[lines], highest[lines], group.inverse_temperatures[part], keys[part],
+                self._token_ids,
+            )  # fmt: skip
+
+    def _draw_cut(
+        self,
+        logits: torch.Tensor,
+        highest: torch.Tensor,
+        group: Group,
+        positions: IntArray,
+        token_ids: torch.Tensor,
+    ) -> None:
+        keys = self._keys(group, positions)
+        lengths = self._list_lengths(group)
+        for part, lines in self._parts(group):
+            cut = _Cut(
+                logits[lines], highest[lines], group.inverse_temperatures[part],
+                group.top_k[part], group.top_p[part], keys[part],
+            )  # fmt: skip
+            token_ids[lines] = self._draw_among(cut, lengths)
+
+    def _draw_among(self, cut: _Cut, lengths: list[int]) -> torch.Tensor:
+        """int64[g] tokens, from candidate lists of growing length."""
+        token_ids, is_known = cut.draw(lengths[0])
+        for length in lengths[1:]:
+            left = (~is_known).nonzero().squeeze(1)
+            if not len(left):
+                break
+            token_ids[left], is_known[left] = cut.at(left).draw(length)
+        return token_ids
+
+    def _parts(self, group: Group) -> Iterator[tuple[slice, slice | torch.Tensor]]:
+        """Members of a group that are drawn together, and their lines."""
+        count = len(group.host_lines)
+        step = _LINES_AT_ONCE if self._device.type == "cpu" else count
+        for start in range(0, count, step):
+            part = slice(start, start + step)
+            yield part, part if group.lines is None else group.lines[part]
+
+    def _list_lengths(self, group: Group) -> list[int]:
+        """Lengths to try, in order; the last one is the vocabulary's size.
+
+        On an accelerator only that one: to ask whether a list was enough would wait for it.
+        """
+        if self._device.type != "cpu":
+            return [self._vocab_size]
+        shortest, longest = int(group.host_top_k.min()), int(group.host_top_k.max())
+        fitting = [n for n in _CANDIDATES if n < self._vocab_size]
+        useful = [n for n in fitting if n > shortest or longest == self._vocab_size]
+        return [*useful, self._vocab_size]
+
+    def _keys(self, group: Group, positions: IntArray) -> torch.Tensor:
+        return position_keys(
+            group.base_keys, to_device(positions[group.host_lines].astype(np.int32), self._device)
+        )
