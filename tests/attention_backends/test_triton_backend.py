@@ -8,49 +8,8 @@ import torch
 from nanofw.attention_backends.triton import TritonAttention, probe
 from nanofw.core.contracts.attention_backend import FusedAttentionBackend, FusedInputs
 from tests.attention_backends.batches import make_config, make_rows
+from tests.attention_backends.passes import plain, run_passes
 from tests.kernels.paged import attention, device, relative_error, tolerance
-
-# Passes of (tokens, rows): prompts, a chunk beside them, decodes beside the last chunk, decodes.
-PASSES = [
-    ([30, 5], [0, 1]),
-    ([1, 1, 20], [0, 1, 2]),
-    ([1, 1, 13], [0, 1, 2]),
-    ([1, 1, 1], [0, 1, 2]),
-]
-    ([30, 5], [0, 1]),
-    ([1, 1, 20], [0, 1, 2]),
-    ([1, 1, 13], [0, 1, 2]),
-    ([1, 1, 1], [0, 1, 2]),
-]
-
-
-def run_passes(config, store, padded=0):
-    """Yield each pass's output and what plain attention over all tokens so far gives."""
-    backend = TritonAttention(None, config)
-    rows, num_blocks = make_rows([40, 10, 40], config.block_size)
-    kv = backend.allocate(num_blocks)[0]
-    kv.fill_(torch.nan)
-    generator = torch.Generator().manual_seed(3)
-    heads = config.num_heads + 2 * config.num_kv_heads
-    history = [torch.empty(0, heads, config.head_dim, device=device()) for _ in range(3)]
-    for num_tokens, members in PASSES:
-        batch = rows.batch(num_tokens, members, padded if max(num_tokens) == 1 else 0)
-        batch.attention = backend.prepare(batch)
-        lines = len(batch.positions)
-        qkv = torch.randn(lines, heads, config.head_dim, generator=generator)
-        qkv = qkv.to(device(), config.dtype)
-        out = store(backend, qkv, batch, kv)
-        at = 0
-        for row, n in zip(members, num_tokens, strict=True):
-            history[row] = torch.cat([history[row], qkv[at : at + n].float()])
-            yield out[at : at + n], history[row], n, row
-            at += n
-
-
-def plain(backend, qkv, batch, kv):
-    c = backend.config
-    q, k, v = qkv.split([c.num_heads, c.num_kv_heads, c.num_kv_heads], dim=1)
-    return backend.forward(q, k, v, 0, kv, batch, c.head_dim**-0.5)
 
 
 @pytest.mark.parametrize("block_size", [1, 4, 16, 64])
@@ -58,7 +17,7 @@ def plain(backend, qkv, batch, kv):
 def test_passes_equal_attention_over_the_whole_row(block_size, window) -> None:
     config = make_config(block_size=block_size, sliding_windows=(window,))
     scale = config.head_dim**-0.5
-    for out, whole, n, _ in run_passes(config, plain, padded=2):
+    for out, whole, n, _ in run_passes(TritonAttention(None, config), plain, padded=2):
         q, k, v = whole.split([4, 2, 2], dim=1)
         expected = attention(q[-n:], k, v, scale, window)
         assert relative_error(out, expected) < tolerance(torch.float32)
@@ -91,7 +50,7 @@ def test_fused_entry_equals_norm_rotation_and_attention(norm, head_dim) -> None:
         a, b = x.chunk(2, dim=-1)
         return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
 
-    for out, whole, n, _ in run_passes(config, fused):
+    for out, whole, n, _ in run_passes(TritonAttention(None, config), fused):
         # B083: position == number of tokens before it, in every pass.
         q, k, v = whole.split([4, 2, 2], dim=1)
         expected = attention(turned(q, weights[0])[-n:], turned(k, weights[1]), v, scale)
