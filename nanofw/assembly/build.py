@@ -90,6 +90,7 @@ def _engine(selection: Selection, executor: Executor, clock: Clock) -> Engine:
         overlap=overlap,
         seed=config.engine.seed,
         host_processors=_host_processors(selection),
+        processor_names=tuple(item.name for item in components["logits_processor"]),
     )
 
 
