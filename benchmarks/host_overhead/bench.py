@@ -111,7 +111,7 @@ def add_requests(scheduler: Scheduler, count: int, first: int = 0) -> None:
         state = RequestState(
             request, tokens, index=index, arrival=float(index), limit=length + OUTPUT, seed=index
         )
-        scheduler.add(state, float(index))
+        scheduler.add([state], float(index))
 
 
 def one_step(scheduler: Scheduler, tokens: np.ndarray, now: float) -> tuple[float, float, StepPlan]:

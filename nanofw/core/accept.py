@@ -11,6 +11,8 @@ from nanofw.core.scheduler import Limits
 from nanofw.core.types import IntArray, Request, SamplingParams
 
 MAX_SEED = 1 << 64
+MAX_SAMPLES = 1024
+MAX_LOGPROBS = 64
 
 
 def check_id(request_id: object) -> None:
@@ -58,13 +60,56 @@ def token_limit(num_prompt: int, sampling: SamplingParams, limits: Limits) -> in
 
 def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     """Raise ValueError, naming the allowed range, for the first value outside it."""
-    _check_integer("max_tokens", sampling.max_tokens, "at least 1, or null for no limit", low=1)
+    _check_integer(
+        "max_tokens", sampling.max_tokens, "at least 1, or null for no limit", low=1, optional=True
+    )
     _check_number("temperature", sampling.temperature, "a finite number, 0 or greater", low=0.0)
     _check_number("top_p", sampling.top_p, "greater than 0 and at most 1", low=0.0, high=1.0)
     if sampling.top_p == 0:
         raise ValueError("top_p is 0; it must be greater than 0 and at most 1")
+    _check_number("min_p", sampling.min_p, "from 0 to 1", low=0.0, high=1.0)
     _check_integer("top_k", sampling.top_k, "at least 1, or 0 or -1 for no limit", low=-1)
-    _check_integer("seed", sampling.seed, f"from 0 to {MAX_SEED - 1}", low=0, high=MAX_SEED - 1)
+    _check_integer(
+        "seed", sampling.seed, f"from 0 to {MAX_SEED - 1}", low=0, high=MAX_SEED - 1, optional=True
+    )
+    _check_penalties(sampling)
+    _check_counts(sampling)
+    _check_tokens(sampling, vocab_size)
+
+
+def _check_penalties(sampling: SamplingParams) -> None:
+    repetition = sampling.repetition_penalty
+    _check_number("repetition_penalty", repetition, "a finite number greater than 0", low=0.0)
+    if repetition == 0:
+        raise ValueError("repetition_penalty is 0; it must be a finite number greater than 0")
+    for name in ("presence_penalty", "frequency_penalty"):
+        _check_number(name, getattr(sampling, name), "from -2 to 2", low=-2.0, high=2.0)
+
+
+def _check_counts(sampling: SamplingParams) -> None:
+    _check_integer("n", sampling.n, f"from 1 to {MAX_SAMPLES}", low=1, high=MAX_SAMPLES)
+    high = sampling.max_tokens
+    allowed = "at least 0" if high is None else f"from 0 to max_tokens ({high})"
+    _check_integer("min_tokens", sampling.min_tokens, allowed, low=0, high=high)
+    for name in ("logprobs", "prompt_logprobs"):
+        allowed = f"from 0 to {MAX_LOGPROBS}, or null for none"
+        _check_integer(
+            name, getattr(sampling, name), allowed, low=0, high=MAX_LOGPROBS, optional=True
+        )
+
+
+def _check_tokens(sampling: SamplingParams, vocab_size: int) -> None:
+    """Token ids that the parameters name."""
+    for token, bias in (sampling.logit_bias or {}).items():
+        allowed = f"named by a token id from 0 to {vocab_size - 1} (the vocabulary's size less one)"
+        _check_integer("logit_bias key", token, allowed, low=0, high=vocab_size - 1)
+        _check_number(f"logit_bias of {token}", bias, "from -100 to 100", low=-100.0, high=100.0)
+    for word in sampling.bad_words:
+        if len(word) == 0:
+            raise ValueError("bad_words has an empty sequence; each must have at least one token")
+        for token in word:
+            allowed = f"made of token ids from 0 to {vocab_size - 1}"
+            _check_integer("bad_words", token, allowed, low=0, high=vocab_size - 1)
     for token in sampling.stop_token_ids:
         allowed = f"a token id from 0 to {vocab_size - 1}"
         _check_integer("stop_token_ids", token, allowed, low=0, high=vocab_size - 1)
@@ -78,7 +123,7 @@ def check_fields(request: Request) -> None:
             raise ValueError(f"{name} is {value!r}; it must be a finite number of seconds")
     _check_integer("priority", request.priority, "an integer, smaller is more urgent")
     expected = request.expected_output_tokens
-    _check_integer("expected_output_tokens", expected, "at least 1, or null", low=1)
+    _check_integer("expected_output_tokens", expected, "at least 1, or null", low=1, optional=True)
 
 
 def check_arguments(request: Request, processor_names: set[str]) -> None:
@@ -93,9 +138,15 @@ def check_arguments(request: Request, processor_names: set[str]) -> None:
 
 
 def _check_integer(
-    name: str, value: object, allowed: str, *, low: int | None = None, high: int | None = None
+    name: str,
+    value: object,
+    allowed: str,
+    *,
+    low: int | None = None,
+    high: int | None = None,
+    optional: bool = False,
 ) -> None:
-    if value is None:
+    if value is None and optional:
         return
     good = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if good:

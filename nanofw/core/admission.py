@@ -6,16 +6,17 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nanofw.core.contracts.kv_allocator import KVAllocator
+from nanofw.core.contracts.kv_allocator import KVAllocator, Match
 from nanofw.core.guard import PolicyGuard
 from nanofw.core.limits import Counters, Limits
-from nanofw.core.plan import NewRow
+from nanofw.core.plan import EMPTY_INT, NewRow
 from nanofw.core.running import RunningSet
 from nanofw.core.state import RequestState
 from nanofw.core.types import IntArray
 from nanofw.core.views import EngineView
 from nanofw.core.waiting import Entry, WaitingQueue
 
+NO_MATCH = Match(0, EMPTY_INT)
 RETRY_STEPS = 8
 """A head that did not fit is tried again when blocks were freed, and anyway after so many plans:
 blocks that became shareable can make room without being freed."""
@@ -161,7 +162,8 @@ class Admission:
             return 0
         tokens = state.tokens
         # The last token is always computed: its logits are what the request waits for.
-        match = self._allocator.match(tokens[:-1])
+        wants_all = state.request.sampling.prompt_logprobs is not None
+        match = NO_MATCH if wants_all else self._allocator.match(tokens[:-1])
         left = len(tokens) - match.num_tokens
         count = min(left, self._chunk_limit(state, budget))
         partial = count < left

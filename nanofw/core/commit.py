@@ -34,11 +34,12 @@ class Committer:
 
     def commit(
         self, plan: StepPlan, result: StepResult, now: float, deltas: list[TokenDelta], end: End
-    ) -> None:
+    ) -> list[str]:
         """Append tokens, share blocks, end what is at its end, free what the step held.
 
         Tokens of requests that ended while the step was in flight are surplus: they reach
-        nothing. A row whose logits were not finite ends, and shares nothing.
+        nothing. A row whose logits were not finite ends, and shares nothing. Returns the ids
+        of requests that have their first token.
         """
         rows = self._running.rows
         self._running.collected = plan.step
@@ -48,14 +49,16 @@ class Committer:
         known = known + 1
         rows.known[sampled] = known
         self._share(plan, failed)
-        if rows.no_token_yet[sampled].any():
-            self._first_tokens(sampled, now)
+        started = self._first_tokens(sampled, now) if rows.no_token_yet[sampled].any() else []
+        if self._running.num_logprobs:
+            self._log(plan, result)
         if self._running.num_streams:
             self._stream(sampled, token_ids, deltas)
         self._stop(sampled, token_ids, known, end)
         if failed is not None:
             self._fail(plan.sampled_rows[failed], end)
         self._running.retire(plan.step)
+        return started
 
     def _sampled(
         self, plan: StepPlan, result: StepResult
@@ -84,17 +87,42 @@ class Committer:
             rows, computed = rows[good], computed[good]
         self._allocator.commit(rows, computed, self._running.rows.tokens)
 
-    def _first_tokens(self, sampled: IntArray, now: float) -> None:
+    def _first_tokens(self, sampled: IntArray, now: float) -> list[str]:
         rows = self._running.rows
-        for row in sampled[rows.no_token_yet[sampled]].tolist():
-            rows.no_token_yet[row] = False
-            rows.state(row).first_token = now
+        first = sampled[rows.no_token_yet[sampled]]
+        rows.no_token_yet[first] = False
+        started: list[str] = []
+        for row in first.tolist():
+            state = rows.state(row)
+            state.first_token = now
+            started.append(state.request.id)
+        return started
+
+    def _log(self, plan: StepPlan, result: StepResult) -> None:
+        """Keep log probabilities; those of a prompt that is computed again are there already."""
+        rows = self._running.rows
+        for row, logprobs in result.logprobs.items():
+            if rows.alive[row] and self._good(row, plan, result):
+                rows.state(row).logprobs.append(logprobs)
+        starts = dict(zip(plan.rows.tolist(), plan.starts.tolist(), strict=True))
+        for row, logprobs in result.prompt_logprobs.items():
+            if not rows.alive[row]:
+                continue
+            kept = rows.state(row).prompt_logprobs
+            if sum(len(part) for part in kept) == starts[row]:
+                kept.append(logprobs)
+
+    def _good(self, row: int, plan: StepPlan, result: StepResult) -> bool:
+        failed = result.failed
+        return failed is None or not bool(failed[plan.sampled_rows == row].any())
 
     def _stream(self, sampled: IntArray, token_ids: IntArray, deltas: list[TokenDelta]) -> None:
         rows = self._running.rows
         for i in np.flatnonzero(rows.stream[sampled]).tolist():
             state = rows.state(int(sampled[i]))
-            deltas.append(TokenDelta(state.request.id, token_ids[i : i + 1]))
+            last = state.logprobs[-1] if state.logprobs else None
+            tokens = token_ids[i : i + 1]
+            deltas.append(TokenDelta(state.request.id, tokens, state.sample_index, last))
 
     def _stop(self, sampled: IntArray, token_ids: IntArray, known: IntArray, end: End) -> None:
         """End rows that drew an end token or have all the tokens that they may have."""

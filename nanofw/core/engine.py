@@ -15,7 +15,7 @@ from nanofw.core.host import HostProcessors
 from nanofw.core.model_spec import ModelSpec
 from nanofw.core.plan import HostMasks, StepPlan
 from nanofw.core.scheduler import Scheduler, Wait
-from nanofw.core.state import RequestState, derive_seed
+from nanofw.core.state import RequestState, derive_seed, sample_key
 from nanofw.core.types import (
     FinishReason,
     Request,
@@ -94,19 +94,20 @@ class Engine:
         index = self._num_submitted
         self._num_submitted += 1
         try:
-            self._queue(request, self._accept(request, index))
+            self._queue(self._accept(request, index))
         except (ValueError, PolicyError) as error:
             self._by_reason[FinishReason.REFUSED] += 1
             raise RequestError(str(request.id), str(error)) from error
 
-    def _queue(self, request: Request, state: RequestState) -> None:
+    def _queue(self, samples: list[RequestState]) -> None:
         try:
-            self.scheduler.add(state, self.clock.now())
+            self.scheduler.add(samples, self.clock.now())
         except PolicyError:
-            self._host.finish(request.id)
+            for state in samples:
+                self._host.finish(state.key)
             raise
 
-    def _accept(self, request: Request, index: int) -> RequestState:
+    def _accept(self, request: Request, index: int) -> list[RequestState]:
         accept.check_id(request.id)
         if self.scheduler.has(request.id):
             raise ValueError("a request of this id is waiting or running; ids must be unique")
@@ -117,15 +118,23 @@ class Engine:
         limit = accept.token_limit(len(tokens), request.sampling, self.scheduler.limits)
         self.executor.check(request)
         seed = request.sampling.seed
-        return RequestState(
-            request,
-            tokens,
-            index=index,
-            arrival=self.clock.now() if request.arrival is None else request.arrival,
-            limit=limit,
-            seed=derive_seed(self._seed, index) if seed is None else int(seed),
-            host=self._host.start(request, tokens),
-        )
+        seed = derive_seed(self._seed, index) if seed is None else int(seed)
+        arrival = self.clock.now() if request.arrival is None else request.arrival
+        keys = [sample_key(request.id, i) for i in range(request.sampling.n)]
+        host = self._host.start(request, keys, tokens)
+        return [
+            RequestState(
+                request,
+                tokens,
+                index=index,
+                arrival=arrival,
+                limit=limit,
+                seed=seed,
+                sample_index=sample_index,
+                host=host,
+            )
+            for sample_index in range(request.sampling.n)
+        ]
 
     def abort(self, request_id: str) -> bool:
         """End a request in whatever state it is; its output comes with the next step.
@@ -134,13 +143,15 @@ class Engine:
         """
         return self._end(request_id, FinishReason.ABORT)
 
-    def finish(self, request_id: str, num_tokens: int, reason: FinishReason) -> bool:
-        """End a request at `num_tokens` generated tokens, for a stop string found outside.
+    def finish(
+        self, request_id: str, num_tokens: int, reason: FinishReason, sample_index: int = 0
+    ) -> bool:
+        """End a sample at `num_tokens` generated tokens, for a stop string found outside.
 
         Tokens past them reach neither output nor counters. Its output comes with the next
-        step. Returns whether the request was still live.
+        step. Returns whether it was still live.
         """
-        return self._end(request_id, reason, num_tokens=num_tokens)
+        return self._end(request_id, reason, num_tokens=num_tokens, sample_index=sample_index)
 
     def _end(self, request_id: str, reason: FinishReason, **kwargs: Any) -> bool:
         return self.scheduler.end(request_id, reason, self.clock.now(), **kwargs)
@@ -149,7 +160,7 @@ class Engine:
         """Outputs that no step handed out: after a failed step, what had finished before it."""
         finished = self.scheduler.take_finished()
         for output in finished:
-            self._host.finish(output.id)
+            self._host.finish(sample_key(output.id, output.sample_index))
             self._by_reason[output.finish_reason] += 1
         return finished
 
@@ -254,28 +265,28 @@ class Engine:
 
     def _provide(self, plan: StepPlan) -> None:
         """Masks of the rows that wait for them; the step before has been committed."""
-        scheduler = self.scheduler
+        rows = self.scheduler.rows
         bits = self._host.blank(len(plan.host_rows))
         for i, row in enumerate(plan.host_rows.tolist()):
-            if not scheduler.rows.alive[row]:
-                continue  # it ended meanwhile: what it draws is surplus
-            request_id = scheduler.rows.state(row).request.id
-            problem = self._host.mask(request_id, bits[i])
-            if problem is not None:
-                self._end(request_id, FinishReason.ERROR, error=problem)
+            if rows.alive[row]:  # else it ended meanwhile, and what it draws is surplus
+                self._fail_on(self._host.mask(rows.state(row).key, bits[i]), row)
         self.executor.provide(HostMasks(step=plan.step, bits=bits))
 
     def _advance(self, plan: StepPlan) -> None:
         """Tell the processors what was committed of the requests that go on."""
         rows = self.scheduler.rows
         for row in plan.host_rows.tolist():
-            if not rows.alive[row]:
-                continue
-            request_id = rows.state(row).request.id
-            last = int(rows.known[row]) - 1
-            problem = self._host.advance(request_id, rows.tokens[row, last : last + 1].copy())
-            if problem is not None:
-                self._end(request_id, FinishReason.ERROR, error=problem)
+            if rows.alive[row]:
+                last = int(rows.known[row]) - 1
+                tokens = rows.tokens[row, last : last + 1].copy()
+                self._fail_on(self._host.advance(rows.state(row).key, tokens), row)
+
+    def _fail_on(self, problem: str | None, row: int) -> None:
+        """End the sample in a row for which a processor failed."""
+        if problem is not None:
+            state = self.scheduler.rows.state(row)
+            index = state.sample_index
+            self._end(state.request.id, FinishReason.ERROR, error=problem, sample_index=index)
 
     # -- facts ----------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ A processor that fails on a request fails that request, never the run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -32,50 +32,55 @@ class HostProcessors:
     def __bool__(self) -> bool:
         return bool(self._processors)
 
-    def start(self, request: Request, prompt: IntArray) -> bool:
-        """Whether any processor constrains the request. Raises ValueError to refuse it."""
+    def start(self, request: Request, keys: Sequence[str], prompt: IntArray) -> bool:
+        """Whether any processor constrains the request, whose samples are named by `keys`.
+
+        Raises ValueError to refuse it.
+        """
+        try:
+            for key in keys:
+                self._start(request, key, prompt)
+        except ValueError:
+            for key in keys:
+                self.finish(key)
+            raise
+        return keys[0] in self._constrained
+
+    def _start(self, request: Request, key: str, prompt: IntArray) -> None:
         names: list[str] = []
         for name, processor in self._processors.items():
             arguments = request.arguments.get(name)
             try:
                 processor.check(arguments)
-                if processor.start(request.id, arguments, prompt):
+                if processor.start(key, arguments, prompt):
                     names.append(name)
+                    self._constrained[key] = names
             except Exception as error:
-                self._release(request.id, names)
                 raise ValueError(f"logits processor {name}: {error}") from error
-        if names:
-            self._constrained[request.id] = names
-        return bool(names)
 
     def blank(self, num_rows: int) -> IntArray:
         """Masks int32[num_rows, words] that allow everything."""
         return np.full((num_rows, self._num_words), ALL_ALLOWED, np.int32)
 
-    def mask(self, request_id: str, bits: IntArray) -> str | None:
+    def mask(self, key: str, bits: IntArray) -> str | None:
         """Clear what may not come next; the sentence of the processor that failed, or None."""
-        for name in self._constrained.get(request_id, ()):
+        for name in self._constrained.get(key, ()):
             try:
-                self._processors[name].mask(request_id, bits)
+                self._processors[name].mask(key, bits)
             except Exception as error:
                 return f"logits processor {name} failed: {type(error).__name__}: {error}"
         return None
 
-    def advance(self, request_id: str, token_ids: IntArray) -> str | None:
+    def advance(self, key: str, token_ids: IntArray) -> str | None:
         """Committed tokens; the sentence of the processor that failed, or None."""
-        for name in self._constrained.get(request_id, ()):
+        for name in self._constrained.get(key, ()):
             try:
-                self._processors[name].advance(request_id, token_ids)
+                self._processors[name].advance(key, token_ids)
             except Exception as error:
                 return f"logits processor {name} failed: {type(error).__name__}: {error}"
         return None
 
-    def finish(self, request_id: str) -> None:
+    def finish(self, key: str) -> None:
         """The request ended, in whatever way."""
-        names = self._constrained.pop(request_id, None)
-        if names:
-            self._release(request_id, names)
-
-    def _release(self, request_id: str, names: list[str]) -> None:
-        for name in names:
-            self._processors[name].finish(request_id)
+        for name in self._constrained.pop(key, ()):
+            self._processors[name].finish(key)

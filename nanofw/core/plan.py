@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from nanofw.core.types import BoolArray, FloatArray, IntArray, SamplingParams
+from nanofw.core.types import BoolArray, IntArray, SamplingParams, TokenLogprobs
 
 EMPTY_INT: IntArray = np.empty(0, np.int32)
 EMPTY_COPIES: IntArray = np.empty((0, 2), np.int32)
@@ -103,14 +103,18 @@ class StepResult:
         step: the plan's number.
         token_ids: int32[s].
         failed: bool[s], rows whose logits were not finite; None: none failed.
-        logprobs: float64[s], log probability of the drawn token; None where nobody asked.
+        logprobs: by row, the log probabilities of its drawn token (one position), for rows
+            whose requests ask for them.
+        prompt_logprobs: by row, those of the prompt tokens that follow each of the chunk's
+            positions, for rows whose requests ask for them.
         seconds: time that the device spent on the step, where it is known.
     """
 
     step: int
     token_ids: IntArray
     failed: BoolArray | None = None
-    logprobs: FloatArray | None = None
+    logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict[int, TokenLogprobs])
+    prompt_logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict[int, TokenLogprobs])
     seconds: float | None = None
 
 

@@ -35,7 +35,7 @@ class RunningSet:
         self.host_rows: IntArray = EMPTY_INT
         self.changed = True
         self.collected = -1
-        self.num_custom_stop = self.num_streams = self.num_host = 0
+        self.num_custom_stop = self.num_streams = self.num_host = self.num_logprobs = 0
         self._num_admitted = 0
         self._removed: list[int] = []
         self._leaving: list[int] = []  # rows of ended requests whose step is in flight
@@ -125,3 +125,4 @@ class RunningSet:
         self.num_custom_stop += by * int(rows.custom_stop[row])
         self.num_streams += by * int(rows.stream[row])
         self.num_host += by * int(rows.host[row])
+        self.num_logprobs += by * int(rows.logprobs[row])

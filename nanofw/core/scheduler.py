@@ -51,7 +51,8 @@ class Scheduler:
         self.limits, self.policy, self.allocator = limits, policy, allocator
         self.counters = counters = Counters()
         self.running = running = RunningSet(limits, allocator)
-        self._states: dict[str, RequestState] = {}
+        self._states: dict[str, list[RequestState]] = {}  # live samples by request id
+        self._held: dict[str, list[RequestState]] = {}  # samples that wait for the first one
         self._finished: list[RequestOutput] = []
         self._step = 0
         self._guard = guard = PolicyGuard(policy, self._describe)
@@ -74,12 +75,13 @@ class Scheduler:
 
     @property
     def num_waiting(self) -> int:
-        return len(self._queue)
+        """Waiting requests, each sample counted."""
+        return len(self._queue) + sum(len(held) for held in self._held.values())
 
     @property
     def num_requests(self) -> int:
-        """Accepted and not finished."""
-        return len(self._states)
+        """Accepted and not finished, each sample counted."""
+        return sum(len(states) for states in self._states.values())
 
     @property
     def num_leaving(self) -> int:
@@ -92,17 +94,39 @@ class Scheduler:
 
     # -- requests -------------------------------------------------------------------------
 
-    def add(self, state: RequestState, now: float) -> None:
-        """Queue a validated request. Raises `PolicyError` when the policy fails on it."""
+    def add(self, samples: list[RequestState], now: float) -> None:
+        """Queue a validated request. Raises `PolicyError` when the policy fails on it.
+
+        Of several samples the first is queued; the others follow when its prompt has been
+        computed, so that they find the prompt's full blocks in the prefix cache.
+        """
+        first, request_id = samples[0], samples[0].request.id
+        self._states[request_id] = list(samples)
+        try:
+            self._enqueue(first, now)
+        except PolicyError:
+            del self._states[request_id]
+            raise
+        if len(samples) > 1:
+            self._held[request_id] = samples[1:]
+
+    def _enqueue(self, state: RequestState, now: float) -> None:
         self._guard.on_arrival(state, now)
-        self._states[state.request.id] = state
         try:
             self._queue.push(state, now)
         except PolicyError:
-            del self._states[state.request.id]
             state.status = Status.FINISHED
             self._guard.on_finish(state, FinishReason.REFUSED, now)
             raise
+
+    def _release_held(self, request_id: str, now: float) -> None:
+        """The first sample has its first token, or is gone."""
+        for state in self._held.pop(request_id, ()):
+            try:
+                self._enqueue(state, now)
+            except PolicyError as error:
+                self._forget(state)
+                self._conclude(state, FinishReason.ERROR, now, str(error))
 
     def end(
         self,
@@ -112,19 +136,22 @@ class Scheduler:
         *,
         error: str | None = None,
         num_tokens: int | None = None,
+        sample_index: int | None = None,
     ) -> bool:
         """End a request in whatever state it is; False when there is none of that id.
 
         Args:
             num_tokens: generated tokens to keep; None: all that were committed.
+            sample_index: the one sample to end; None: all of them.
         """
-        state = self._states.get(request_id)
-        if state is None:
-            return False
-        if num_tokens is not None:
-            self._truncate(state, state.num_prompt + num_tokens)
-        self._end(state, reason, now, error)
-        return True
+        ended = False
+        for state in list(self._states.get(request_id, ())):
+            if sample_index is None or state.sample_index == sample_index:
+                if num_tokens is not None:
+                    self._truncate(state, state.num_prompt + num_tokens)
+                self._end(state, reason, now, error)
+                ended = True
+        return ended
 
     @property
     def has_finished(self) -> bool:
@@ -146,17 +173,45 @@ class Scheduler:
     def _end(
         self, state: RequestState, reason: FinishReason, now: float, error: str | None
     ) -> None:
+        held = self._held.get(state.request.id, [])
+        if state in held:
+            held.remove(state)
+            state.status = Status.FINISHED
+            self._forget(state)
+            self._conclude(state, reason, now, error, heard=False)
+            return
         was_running = state.status is Status.RUNNING
         if was_running:
             self.running.drop(state)
         state.status = Status.FINISHED
         if not was_running:
             self._queue.forget()
-        del self._states[state.request.id]
+        self._forget(state)
+        self._conclude(state, reason, now, error)
+        if state.sample_index == 0:
+            self._release_held(state.request.id, now)
+
+    def _forget(self, state: RequestState) -> None:
+        samples = self._states[state.request.id]
+        samples.remove(state)
+        if not samples:
+            del self._states[state.request.id]
+
+    def _conclude(
+        self,
+        state: RequestState,
+        reason: FinishReason,
+        now: float,
+        error: str | None,
+        *,
+        heard: bool = True,
+    ) -> None:
+        """Make the output; `heard`: the policy knows the request."""
         state.finish_reason, state.error, state.finished = reason, error, now
         self.counters.num_output_tokens += state.num_output
         self._finished.append(state.output())  # before the policy hears of it: it may raise
-        self._guard.on_finish(state, reason, now)
+        if heard:
+            self._guard.on_finish(state, reason, now)
 
     # -- plan -----------------------------------------------------------------------------
 
@@ -261,7 +316,8 @@ class Scheduler:
         def end(state: RequestState, reason: FinishReason, error: str | None) -> None:
             self._end(state, reason, now, error)
 
-        self._committer.commit(plan, result, now, deltas, end)
+        for started in self._committer.commit(plan, result, now, deltas, end):
+            self._release_held(started, now)
         return deltas
 
     def _describe(self) -> str:

@@ -7,9 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from nanofw.core.types import FinishReason, IntArray, Request, RequestOutput
+from nanofw.core.types import FinishReason, IntArray, Request, RequestOutput, TokenLogprobs
 
 _MASK = (1 << 64) - 1
+MAX_ORDER = 1 << 20
+"""More samples than a request may ask for."""
+
+
+def sample_key(request_id: str, sample_index: int) -> str:
+    """Names one sample of a request among all live ones: the first has the request's id."""
+    return f"{request_id}\x1f{sample_index}" if sample_index else request_id
 
 
 def derive_seed(engine_seed: int, index: int) -> int:
@@ -32,9 +39,10 @@ class RequestState:
     """One accepted request. Written by the scheduler alone.
 
     Attributes:
+        key: names it among all live ones: the request's id, then the sample's number.
         tokens: int32[t], all known tokens, while it does not run (a row's are in `Rows`).
         limit: most tokens that it may have in all, prompt included.
-        rank: `(key, 0 if preempted else 1, arrival, index)`, smaller is served first.
+        rank: `(key, 0 if preempted else 1, arrival, order)`, smaller is served first.
         row: its row while it runs, else -1.
         host: host processors constrain it.
     """
@@ -48,7 +56,9 @@ class RequestState:
         "group",
         "host",
         "index",
+        "key",
         "limit",
+        "logprobs",
         "num_cached",
         "num_computed_before",
         "num_output",
@@ -56,6 +66,8 @@ class RequestState:
         "num_prompt",
         "num_recomputed",
         "num_recovered",
+        "order",
+        "prompt_logprobs",
         "rank",
         "request",
         "row",
@@ -80,6 +92,7 @@ class RequestState:
         host: bool = False,
     ) -> None:
         self.request = request
+        self.key = sample_key(request.id, sample_index)
         self.tokens = tokens
         self.index = index
         self.arrival = arrival
@@ -91,7 +104,10 @@ class RequestState:
         self.num_output = 0
         self.status = Status.WAITING
         self.row = -1
-        self.rank: tuple[Any, int, float, int] = (0, 1, arrival, index)
+        self.order = index * MAX_ORDER + sample_index  # unique, where ranks tie
+        self.rank: tuple[Any, int, float, int] = (0, 1, arrival, self.order)
+        self.logprobs: list[TokenLogprobs] = []
+        self.prompt_logprobs: list[TokenLogprobs] = []
         self.group: Any = None
         self.num_preemptions = 0
         self.num_cached = 0
@@ -109,9 +125,15 @@ class RequestState:
         """The finished request as its user sees it."""
         assert self.finish_reason is not None
         assert self.finished is not None
+        token_ids = self.tokens[self.num_prompt :]
+        logprobs = TokenLogprobs.joined(self.logprobs) if self.logprobs else None
+        prompt = TokenLogprobs.joined(self.prompt_logprobs) if self.prompt_logprobs else None
         return RequestOutput(
             id=self.request.id,
-            token_ids=self.tokens[self.num_prompt :],
+            sample_index=self.sample_index,
+            token_ids=token_ids,
+            logprobs=logprobs.cut(len(token_ids)) if logprobs is not None else None,
+            prompt_logprobs=prompt,
             finish_reason=self.finish_reason,
             num_prompt_tokens=self.num_prompt,
             error=self.error,
@@ -221,6 +243,7 @@ class Rows:
         self.stream = np.zeros(max_num_seqs, np.bool_)
         self.host = np.zeros(max_num_seqs, np.bool_)
         self.no_token_yet = np.zeros(max_num_seqs, np.bool_)
+        self.logprobs = np.zeros(max_num_seqs, np.bool_)
         self.prefilling = np.zeros(max_num_seqs, np.bool_)
         self.last_step = np.full(max_num_seqs, -1, np.int64)
         self.states: list[RequestState | None] = [None] * max_num_seqs
@@ -239,6 +262,7 @@ class Rows:
         self.ignore_eos[row] = sampling.ignore_eos
         self.custom_stop[row] = bool(sampling.stop_token_ids)
         self.stream[row] = state.request.stream
+        self.logprobs[row] = sampling.logprobs is not None or sampling.prompt_logprobs is not None
         self.host[row] = state.host
         self.no_token_yet[row] = state.first_token is None
         self.alive[row] = True

@@ -35,9 +35,21 @@ class SamplingParams:
         temperature: 0 takes the most likely token; otherwise logits are divided by it.
         top_k: keep the k most likely tokens; 0 or -1 keeps all.
         top_p: keep the smallest set of most likely tokens with at least this probability.
+        min_p: keep tokens of at least this share of the most likely token's probability.
+        repetition_penalty: divide positive logits, multiply negative ones, of tokens that the
+            prompt or the output has; 1 changes nothing.
+        presence_penalty: subtract from logits of tokens that the output has.
+        frequency_penalty: subtract for each time that the output has the token.
+        logit_bias: add to the logits of these tokens.
+        bad_words: sequences of token ids that the output must not contain.
         max_tokens: most tokens to generate; None: up to the model's length.
+        min_tokens: draw no end or stop token before so many tokens.
+        n: samples of the same prompt; each has random numbers of its own.
         seed: start of the request's random numbers; None: derived from `engine.seed` and
             the submission index.
+        logprobs: report the log probability of each drawn token and of so many most likely
+            ones; None: none. Of the model's own distribution, before anything above.
+        prompt_logprobs: the same for the prompt's tokens; such a request takes no cache hits.
         stop_token_ids: further tokens that end the request; they are part of the output.
         ignore_eos: go on past the model's end tokens (`stop_token_ids` still end it).
         stop: texts that end the request, one or several. Like the two below it is read by the
@@ -49,8 +61,18 @@ class SamplingParams:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
     max_tokens: int | None = 16
+    min_tokens: int = 0
+    n: int = 1
     seed: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
     stop_token_ids: tuple[int, ...] = ()
     ignore_eos: bool = False
     stop: Sequence[str] | str = ()
@@ -86,13 +108,55 @@ class Request:
     arguments: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RequestOutput:
-    """A finished request.
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log probabilities at t positions, of the model's own distribution.
 
     Attributes:
+        token_logprobs: float32[t], of the token that stands there.
+        ranks: int32[t], how many tokens are more likely than it, plus one.
+        top_ids: int32[t, k], the most likely tokens, best first.
+        top_logprobs: float32[t, k], theirs.
+    """
+
+    token_logprobs: NDArray[np.float32]
+    ranks: IntArray
+    top_ids: IntArray
+    top_logprobs: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.token_logprobs)
+
+    def cut(self, length: int) -> TokenLogprobs:
+        """The first `length` positions."""
+        return TokenLogprobs(
+            self.token_logprobs[:length],
+            self.ranks[:length],
+            self.top_ids[:length],
+            self.top_logprobs[:length],
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[TokenLogprobs]) -> TokenLogprobs:
+        """Positions one after the other; at least one part."""
+        return TokenLogprobs(
+            np.concatenate([part.token_logprobs for part in parts]),
+            np.concatenate([part.ranks for part in parts]),
+            np.concatenate([part.top_ids for part in parts]),
+            np.concatenate([part.top_logprobs for part in parts]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """A finished request, or one of its `n` samples.
+
+    Attributes:
+        sample_index: which of the `n` samples it is.
         token_ids: the generated tokens, an end or stop token included.
         error: a sentence for the user when the reason is `error` or `refused`.
+        logprobs: of the generated tokens, when asked for.
+        prompt_logprobs: of the prompt's tokens from the second on, when asked for.
         num_cached_tokens: prompt tokens taken from the prefix cache at first admission.
         num_recomputed_tokens: tokens computed again after preemptions.
         num_recovered_tokens: tokens of a preempted request found in the cache on its return.
@@ -104,7 +168,10 @@ class RequestOutput:
     token_ids: IntArray
     finish_reason: FinishReason
     num_prompt_tokens: int
+    sample_index: int = 0
     error: str | None = None
+    logprobs: TokenLogprobs | None = None
+    prompt_logprobs: TokenLogprobs | None = None
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     num_recomputed_tokens: int = 0
@@ -117,10 +184,12 @@ class RequestOutput:
 
 @dataclass(frozen=True, slots=True)
 class TokenDelta:
-    """New tokens of a streaming request."""
+    """New tokens of a streaming request, and their log probabilities when asked for."""
 
     id: str
     token_ids: IntArray
+    sample_index: int = 0
+    logprobs: TokenLogprobs | None = None
 
 
 @dataclass(slots=True, kw_only=True)

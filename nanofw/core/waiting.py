@@ -10,7 +10,7 @@ from nanofw.core.guard import PolicyGuard
 from nanofw.core.state import RequestState, Status
 
 Entry: TypeAlias = tuple[Any, int, float, int, RequestState]
-"""(key, 0 if preempted else 1, arrival, index, state). Indices are unique, so that states are
+"""(key, 0 if preempted else 1, arrival, order, state). Orders are unique, so that states are
 never compared."""
 
 
@@ -38,7 +38,7 @@ class WaitingQueue:
         if not state.num_preemptions:
             state.group = self._guard.group(state)
         key = self._guard.key(state, now)
-        state.rank = (key, 0 if state.num_preemptions else 1, state.arrival, state.index)
+        state.rank = (key, 0 if state.num_preemptions else 1, state.arrival, state.order)
         self.push_back((*state.rank, state), now)
 
     def push_back(self, entry: Entry, now: float) -> None:

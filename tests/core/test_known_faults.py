@@ -214,7 +214,7 @@ def test_B043_abort_in_every_state(moment: str, allocator: str, overlap: bool) -
 
 def _request_in(engine, moment: str) -> str | None:  # type: ignore[no-untyped-def]
     scheduler = engine.scheduler
-    for state in list(scheduler._states.values()):
+    for (state,) in list(scheduler._states.values()):
         running = state.row >= 0
         prefilling = running and bool(scheduler.rows.prefilling[state.row])
         now = {
