@@ -147,6 +147,15 @@ class Run:
             self.step()
         raise AssertionError(f"not finished after {max_steps} steps")
 
+    def collect(self, max_steps: int = 1000) -> list[RequestOutput]:
+        """Step to the end; all outputs, several samples of one request too."""
+        outputs: list[RequestOutput] = []
+        for _ in range(max_steps):
+            if not self.engine.has_unfinished:
+                return outputs
+            outputs += self.engine.step().finished
+        raise AssertionError(f"not finished after {max_steps} steps")
+
     def tokens(self) -> dict[str, list[int]]:
         return {key: output.token_ids.tolist() for key, output in self.outputs.items()}
 

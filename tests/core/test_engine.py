@@ -159,6 +159,20 @@ def test_times_come_from_one_clock_in_order() -> None:
         ({"seed": -1}, "seed"),
         ({"seed": 1 << 64}, "seed"),
         ({"stop_token_ids": (VOCAB,)}, "stop_token_ids"),
+        ({"min_p": 1.01}, "min_p"),
+        ({"repetition_penalty": 0.0}, "repetition_penalty"),
+        ({"presence_penalty": 2.5}, "presence_penalty"),
+        ({"frequency_penalty": "high"}, "frequency_penalty"),
+        ({"logit_bias": {999_999: 5}}, "logit_bias key"),
+        ({"logit_bias": {-1: 5}}, "logit_bias key"),
+        ({"logit_bias": {"x": 5}}, "logit_bias key"),
+        ({"logit_bias": {1: 101.0}}, "logit_bias of 1"),
+        ({"bad_words": ((1, VOCAB),)}, "bad_words"),
+        ({"min_tokens": 4}, "min_tokens"),
+        ({"n": 0}, "n"),
+        ({"n": None}, "n"),
+        ({"logprobs": -1}, "logprobs"),
+        ({"prompt_logprobs": 65}, "prompt_logprobs"),
         ({"deadline": float("inf")}, "deadline"),
         ({"priority": "high"}, "priority"),
         ({"expected_output_tokens": 0}, "expected_output_tokens"),
@@ -281,3 +295,55 @@ def test_a_failing_host_processor_fails_its_request_alone(overlap: bool) -> None
 def test_arguments_for_a_processor_that_is_not_chosen_are_refused() -> None:
     with pytest.raises(RequestError, match="no logits processor 'grammar' is chosen"):
         make_engine().add(make_request("a", 4, 3, arguments={"grammar": "x"}))
+
+
+@BOTH
+@pytest.mark.parametrize("num_blocks", [64, 12])
+def test_samples_share_the_prompts_blocks_and_differ(overlap: bool, num_blocks: int) -> None:
+    engine = make_engine(overlap=overlap, num_blocks=num_blocks)
+    ended = Run(engine)
+    engine.add(make_request("a", 10, 6, seed=7, n=4))
+    assert engine.scheduler.num_requests == engine.scheduler.num_waiting == 4
+    outputs = ended.collect()
+    assert [output.sample_index for output in sorted(outputs, key=lambda o: o.sample_index)] == [
+        0, 1, 2, 3,
+    ]  # fmt: skip
+    assert len({tuple(output.token_ids.tolist()) for output in outputs}) == 4
+    cached = {output.sample_index: output.num_cached_tokens for output in outputs}
+    assert cached == {0: 0, 1: 8, 2: 8, 3: 8}
+    single = run(make_engine(), make_request("a", 10, 6, seed=7)).tokens()["a"]
+    assert outputs[0].token_ids.tolist() == single
+    check_idle(engine)
+
+
+@BOTH
+@pytest.mark.parametrize("steps", [0, 1, 2, 4])
+def test_abort_ends_every_sample(overlap: bool, steps: int) -> None:
+    engine = make_engine(overlap=overlap, max_num_seqs=2)
+    engine.add(make_request("a", 10, 20, n=4))
+    ended = Run(engine)
+    for _ in range(steps):
+        engine.step()
+    assert engine.abort("a")
+    assert {output.finish_reason for output in ended.collect()} == {FinishReason.ABORT}
+    assert not engine.scheduler.has("a")
+    check_idle(engine)
+
+
+def test_finishing_one_sample_leaves_the_others() -> None:
+    engine = make_engine()
+    engine.add(make_request("a", 10, 8, n=3, stream=True))
+    ended = Run(engine)
+    for _ in range(5):
+        engine.step()
+    assert engine.finish("a", 2, FinishReason.STOP, sample_index=1)
+    lengths = {output.sample_index: len(output.token_ids) for output in ended.collect()}
+    assert lengths == {0: 8, 1: 2, 2: 8}
+
+
+def test_prompt_logprobs_take_no_cache_hits() -> None:
+    engine = make_engine()
+    prompt = list(range(1, 10))
+    for name in ("a", "b"):
+        output = run(engine, make_request(name, prompt, 1, prompt_logprobs=0)).outputs[name]
+        assert output.num_cached_tokens == 0
