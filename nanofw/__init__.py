@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from nanofw.core.engine import Engine
     from nanofw.core.types import SamplingParams
+    from nanofw.llm.async_llm import AsyncLLM
     from nanofw.llm.llm import LLM
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "Engine", "SamplingParams", "__version__"]
+__all__ = ["LLM", "AsyncLLM", "Engine", "SamplingParams", "__version__"]
 
 _LAZY = {
     "LLM": "nanofw.llm.llm",
+    "AsyncLLM": "nanofw.llm.async_llm",
     "SamplingParams": "nanofw.core.types",
     "Engine": "nanofw.core.engine",
 }

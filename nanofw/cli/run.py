@@ -17,6 +17,7 @@ from nanofw.configs.schema import InputSection, OutputSection
 from nanofw.core.clock import VirtualClock
 from nanofw.core.types import FinishReason, SamplingParams
 from nanofw.errors import ConfigError, NanofwError
+from nanofw.llm.logs import log_to_stderr
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import ProgressBar
 from nanofw.llm.prompts import Prompt, parse_prompt
@@ -80,6 +81,7 @@ def run(loaded: LoadedConfig) -> int:
     entries = list(read_entries(config.input))
     if not entries:
         raise ConfigError("there are no prompts: set input.prompts or input.file", key="input")
+    log_to_stderr()
     output = open_output(config.output)
     try:
         session = open_session(loaded, token_times=config.output.token_times)

@@ -60,7 +60,7 @@ class LLM:
     """
 
     def __init__(self, model: str | Path | LoadedConfig | None = None, **keywords: Any) -> None:
-        self.loaded = _load(model, keywords)
+        self.loaded = load(model, keywords)
         self._session = open_session(self.loaded)
         self._inbox: dict[int, deque[TextDelta | Finished]] = {}
         self._closed = False
@@ -154,6 +154,10 @@ class LLM:
             self._session.abort(ticket)
             self._inbox.pop(ticket, None)
 
+    def metrics(self) -> str:
+        """Counters and latencies in the Prometheus text format."""
+        return self._session.metrics()
+
     def close(self) -> None:
         """Give back devices and processes. Idempotent."""
         if not self._closed:
@@ -213,7 +217,8 @@ class LLM:
         return step
 
 
-def _load(model: str | Path | LoadedConfig | None, keywords: Mapping[str, Any]) -> LoadedConfig:
+def load(model: str | Path | LoadedConfig | None, keywords: Mapping[str, Any]) -> LoadedConfig:
+    """The configuration that the arguments of `LLM` stand for."""
     if isinstance(model, LoadedConfig):
         if keywords:
             raise ValueError("a loaded configuration takes no keywords; use from_config")

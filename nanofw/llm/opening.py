@@ -6,8 +6,10 @@ from pathlib import Path
 
 from nanofw.assembly import assemble
 from nanofw.configs.load import LoadedConfig
+from nanofw.configs.schema import LoggingSection
 from nanofw.core.clock import VirtualClock
 from nanofw.core.engine import Engine
+from nanofw.llm.logs import set_levels
 from nanofw.llm.session import Session
 from nanofw.text.byte_level import ByteTokenizer
 from nanofw.text.chat import ChatTemplate, load_chat_template
@@ -20,6 +22,8 @@ def open_session(loaded: LoadedConfig, *, token_times: bool = False) -> Session:
     Raises:
         NanofwError: the configuration cannot be used, or the model cannot be loaded.
     """
+    if loaded.config.logging != LoggingSection():
+        set_levels(loaded.config.logging)
     engine = assemble(loaded)
     try:
         tokenizer, chat = text_side(engine)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from nanofw.core.engine import Engine
+from nanofw.core.metrics import exposition
 from nanofw.core.types import (
     FinishReason,
     Request,
@@ -16,12 +19,21 @@ from nanofw.core.types import (
     TokenDelta,
 )
 from nanofw.errors import RequestError
+from nanofw.llm.metrics import RequestMetrics
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import Completion, RequestResult, make_timings, refused
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.stop import StopStrings
 from nanofw.text.stream import TextStream
 from nanofw.text.tokenizer import Tokenizer
+
+logger = logging.getLogger(__name__)
+
+Encoded: TypeAlias = tuple[str | None, Sequence[int]]
+"""The text of a prompt, None when it came as ids, and its token ids."""
+
+MAX_STOP_SETS = 1024
+"""Automata of stop strings that are kept for the next request that has the same ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +110,7 @@ class Session:
         self._refused: list[Finished] = []
         self._num_tickets = 0
         self._failed = False
+        self._metrics = RequestMetrics()
         self._stops: dict[tuple[str, ...], StopStrings] = {}
 
     @property
@@ -106,15 +119,16 @@ class Session:
         waits = bool(self._live or self._refused)
         return waits or (self.engine.has_unfinished and not self._failed)
 
-    def add(self, prompt: Prompt, *, stream: bool = False) -> int:
+    def add(self, prompt: Prompt, *, stream: bool = False, encoded: Encoded | None = None) -> int:
         """Queue a prompt; returns the ticket under which its result will come.
 
         Args:
             stream: report its text as it comes.
+            encoded: what `encode` made of it, when that was done before.
         """
         ticket, request_id = self._new_ticket(prompt.id)
         try:
-            text, token_ids = self._encode(prompt)
+            text, token_ids = encoded or self.encode(prompt)
             stops = self._stop_strings(prompt.sampling)
             self._add(ticket, request_id, prompt, text, token_ids, stops, stream)
         except RequestError as error:
@@ -122,6 +136,22 @@ class Session:
         except (ValueError, TypeError) as error:
             self._refuse(ticket, request_id, str(error), prompt.text)
         return ticket
+
+    def encode(self, prompt: Prompt) -> Encoded:
+        """Text and token ids of a prompt; the only method that any thread may call.
+
+        Raises:
+            ValueError: it has no tokens that could be made here.
+        """
+        if prompt.token_ids is not None:
+            return None, prompt.token_ids
+        if self.tokenizer is None:
+            raise ValueError("this model has no tokenizer: give prompt_token_ids")
+        if prompt.messages is not None:
+            text = self.chat.render(prompt.messages, **prompt.chat)
+            return text, self.tokenizer.encode(text, add_special_tokens=False)
+        text = prompt.text or ""
+        return text, self.tokenizer.encode(text)
 
     def refuse(self, reason: str, request_id: str | None = None) -> int:
         """Count a request that could not even be read; returns its ticket."""
@@ -153,6 +183,10 @@ class Session:
             self._take_delta(delta, ends.get(delta.id), step)
         for finished in output.finished:
             self._take_end(finished, step)
+        for item in step.finished:
+            self._metrics.observe(item.result)
+        if logger.isEnabledFor(logging.DEBUG):
+            _log(step)
         return step
 
     def fail(self, reason: str) -> list[Finished]:
@@ -169,7 +203,13 @@ class Session:
             )
             failed.append(Finished(live.ticket, result))
         self._live, self._ids, self._refused = {}, {}, []
+        for item in failed:
+            self._metrics.observe(item.result)
         return failed
+
+    def metrics(self) -> str:
+        """Counters of engine and requests in the Prometheus text format."""
+        return exposition(self.engine.stats()) + self._metrics.exposition()
 
     # -- the way in -----------------------------------------------------------------------
 
@@ -185,17 +225,6 @@ class Session:
     def _refuse(self, ticket: int, request_id: str, reason: str, prompt: str | None) -> None:
         self._refused.append(Finished(ticket, refused(request_id, reason, prompt)))
 
-    def _encode(self, prompt: Prompt) -> tuple[str | None, Sequence[int]]:
-        if prompt.token_ids is not None:
-            return None, prompt.token_ids
-        if self.tokenizer is None:
-            raise ValueError("this model has no tokenizer: give prompt_token_ids")
-        if prompt.messages is not None:
-            text = self.chat.render(prompt.messages, **prompt.chat)
-            return text, self.tokenizer.encode(text, add_special_tokens=False)
-        text = prompt.text or ""
-        return text, self.tokenizer.encode(text)
-
     def _stop_strings(self, sampling: SamplingParams) -> StopStrings | None:
         strings = (sampling.stop,) if isinstance(sampling.stop, str) else tuple(sampling.stop)
         if not strings:
@@ -203,6 +232,8 @@ class Session:
         if self.tokenizer is None:
             raise ValueError("this model has no tokenizer: use stop_token_ids instead of stop")
         if strings not in self._stops:
+            if len(self._stops) >= MAX_STOP_SETS:
+                self._stops.clear()
             self._stops[strings] = StopStrings(strings)
         return self._stops[strings]
 
@@ -326,3 +357,29 @@ class Session:
             return ""
         skip = live.sampling.skip_special_tokens
         return self.tokenizer.decode(token_ids, skip_special_tokens=skip)
+
+
+def _log(step: SessionStep) -> None:
+    if (report := step.report) is not None:
+        logger.debug(
+            "step %d: %d prefill and %d decode tokens of %d requests, %d running, %d waiting, "
+            "%d blocks used, %d preemptions, %.3f ms",
+            report.step,
+            report.num_prefill_tokens,
+            report.num_decode_tokens,
+            report.num_rows,
+            report.num_running,
+            report.num_waiting,
+            report.num_used_blocks,
+            report.preemptions,
+            (report.committed - report.planned) * 1e3,
+        )
+    for item in step.finished:
+        completion = item.result.outputs[0]
+        logger.debug(
+            "request %s: %s after %d tokens%s",
+            item.result.request_id,
+            completion.finish_reason,
+            len(completion.token_ids),
+            f": {item.result.error}" if item.result.error else "",
+        )

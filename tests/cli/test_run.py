@@ -173,6 +173,20 @@ def test_steps_and_token_times(tmp_path: Path) -> None:
     assert all(step["planned"] <= step["committed"] for step in steps)
 
 
+def test_logging_is_turned_up_for_one_module(tmp_path: Path) -> None:
+    quiet = nanofw_run(tmp_path, "sim", "sampling.max_tokens=3")[2]
+    assert "step 1" not in quiet
+    loud = nanofw_run(
+        tmp_path,
+        "sim",
+        "sampling.max_tokens=3",
+        "logging.modules={nanofw.llm.session: debug}",
+    )[2]
+    assert "DEBUG nanofw.llm.session: step 1: 0 prefill and 4 decode tokens" in loud
+    assert "length after 3 tokens" in loud
+    assert all("nanofw.llm.session" in line for line in loud.splitlines() if "DEBUG" in line)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -1,0 +1,166 @@
+"""`AsyncLLM`: many callers of one engine, in asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from nanofw.configs.load import LoadedConfig, load_config
+from nanofw.core.types import SamplingParams
+from nanofw.errors import RequestError
+from nanofw.llm.engine_thread import EngineThread, Item
+from nanofw.llm.llm import StreamEvent, load
+from nanofw.llm.opening import open_session
+from nanofw.llm.prompts import Prompt, PromptLike, parse_prompt
+from nanofw.llm.results import refused
+from nanofw.llm.session import Encoded, Finished, TextDelta
+
+INLINE_CHARACTERS = 2_000
+"""Texts up to this length are encoded at once; longer ones in a thread, to keep the loop free."""
+
+
+class AsyncLLM:
+    """Serves prompts of many callers from one engine, which runs in a thread of its own.
+
+        async with AsyncLLM("Qwen/Qwen3-0.6B") as llm:
+            async for event in llm.generate("Once upon a time"):
+                print(event.text, end="")
+
+    For one event loop. Leaving an iterator, or cancelling its task, aborts the request.
+
+    Args:
+        model, keywords: as for `LLM`.
+        max_requests: requests that may be in the engine, waiting ones included. Further
+            callers wait for a place.
+        admission_timeout_s: how long they do so before they are refused; None: for ever.
+    """
+
+    def __init__(
+        self,
+        model: str | Path | LoadedConfig | None = None,
+        *,
+        max_requests: int = 4096,
+        admission_timeout_s: float | None = None,
+        **keywords: Any,
+    ) -> None:
+        if max_requests < 1:
+            raise ValueError(f"max_requests is {max_requests}; it must be at least 1")
+        self.loaded = load(model, keywords)
+        self._session = open_session(self.loaded)
+        self._timeout_s, self._max_requests = admission_timeout_s, max_requests
+        self._places = asyncio.Semaphore(max_requests)
+        self._thread = EngineThread(self._session)
+
+    @classmethod
+    def from_config(
+        cls, config: str | Path | None = None, *overrides: str, **options: Any
+    ) -> AsyncLLM:
+        """From a YAML file or preset and `key=value` strings; `options` as for the class."""
+        return cls(load_config(config, overrides), **options)
+
+    @property
+    def failure(self) -> Exception | None:
+        """What ended the engine; None while it can serve."""
+        return self._thread.failure
+
+    async def generate(
+        self, prompt: PromptLike, sampling_params: SamplingParams | None = None
+    ) -> AsyncIterator[StreamEvent]:
+        """Continue a prompt, text as it comes; the last event holds the result.
+
+        A prompt that cannot be served gives a single event whose result is refused.
+
+        Raises:
+            RequestError: no place came free in time.
+            ExecutorError: the engine failed before, or was closed.
+        """
+        try:
+            parsed = parse_prompt(prompt, sampling_params or self.loaded.config.sampling)
+            encoded = await self._encode(parsed)
+        except ValueError as error:
+            yield StreamEvent("", (), refused(_id_of(prompt), str(error)))
+            return
+        await self._take_place(parsed)
+        stream = _Stream(asyncio.get_running_loop(), self._places)
+        try:
+            self._thread.add(stream, parsed, encoded)
+        except BaseException:
+            self._places.release()
+            raise
+        try:
+            async for event in stream:
+                yield event
+        finally:
+            if not stream.ended:
+                self._thread.abort(stream)
+
+    async def metrics(self) -> str:
+        """Counters and latencies in the Prometheus text format."""
+        return await asyncio.wrap_future(self._thread.call(lambda session: session.metrics()))
+
+    async def stats(self) -> Mapping[str, Any]:
+        """`Engine.stats()`, read between two steps."""
+        return await asyncio.wrap_future(self._thread.call(lambda s: s.engine.stats()))
+
+    async def close(self) -> None:
+        """End the engine; open requests end with an error. Idempotent."""
+        await asyncio.to_thread(self._thread.stop)
+
+    async def __aenter__(self) -> AsyncLLM:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def _encode(self, prompt: Prompt) -> Encoded:
+        if prompt.messages is None and len(prompt.text or "") <= INLINE_CHARACTERS:
+            return self._session.encode(prompt)
+        return await asyncio.to_thread(self._session.encode, prompt)
+
+    async def _take_place(self, prompt: Prompt) -> None:
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._places.acquire()
+        except TimeoutError:
+            raise RequestError(
+                prompt.id or "",
+                f"{self._max_requests} requests are being served and none of them ended within "
+                f"{self._timeout_s} s; try again later",
+            ) from None
+
+
+class _Stream:
+    """One request's way from the engine's thread to its caller's loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, places: asyncio.Semaphore) -> None:
+        self._loop, self._places = loop, places
+        self._items: asyncio.Queue[Item] = asyncio.Queue()
+        self.ended = False
+
+    def receive(self, items: list[Item]) -> None:
+        """Called in the engine's thread."""
+        with contextlib.suppress(RuntimeError):  # a closed loop: nobody waits any more
+            self._loop.call_soon_threadsafe(self._accept, items)
+
+    def _accept(self, items: list[Item]) -> None:
+        for item in items:
+            self._items.put_nowait(item)
+            if isinstance(item, Finished):
+                self.ended = True
+                self._places.release()
+
+    async def __aiter__(self) -> AsyncIterator[StreamEvent]:
+        while True:
+            match await self._items.get():
+                case TextDelta(text=text, token_ids=token_ids):
+                    yield StreamEvent(text, token_ids)
+                case Finished(result=result):
+                    yield StreamEvent("", (), result)
+                    return
+
+
+def _id_of(prompt: Any) -> str:
+    return str(prompt.get("id", "")) if isinstance(prompt, Mapping) else ""

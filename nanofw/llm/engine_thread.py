@@ -1,0 +1,172 @@
+"""An engine in a thread of its own: requests go in by a queue, pieces of text come out."""
+
+from __future__ import annotations
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+from nanofw.errors import ExecutorError
+from nanofw.llm.prompts import Prompt
+from nanofw.llm.session import Encoded, Finished, Session, TextDelta
+
+logger = logging.getLogger(__name__)
+
+Item: TypeAlias = TextDelta | Finished
+
+
+class Receiver(Protocol):
+    """Whoever waits for a request; called in the engine's thread."""
+
+    def receive(self, items: list[Item]) -> None:
+        """What one step brought for it."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Add:
+    receiver: Receiver
+    prompt: Prompt
+    encoded: Encoded
+
+
+@dataclass(frozen=True, slots=True)
+class _Abort:
+    receiver: Receiver
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    function: Callable[[Session], Any]
+    future: Future[Any]
+
+
+_Command: TypeAlias = _Add | _Abort | _Call | None
+
+
+class EngineThread:
+    """Steps a session for as long as it has something to do, and sleeps otherwise.
+
+    Only this thread touches the session; its methods may be called from any other.
+
+    Attributes:
+        failure: what ended the engine, or None.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self._session = session
+        self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._receivers: dict[int, Receiver] = {}
+        self._tickets: dict[Receiver, int] = {}
+        self._lock = threading.Lock()
+        self._stopping = False
+        self.failure: Exception | None = None
+        self._thread = threading.Thread(target=self._run, name="nanofw-engine", daemon=True)
+        self._thread.start()
+
+    def add(self, receiver: Receiver, prompt: Prompt, encoded: Encoded) -> None:
+        """Queue a request. Raises `ExecutorError` when the engine is gone."""
+        self._put(_Add(receiver, prompt, encoded))
+
+    def abort(self, receiver: Receiver) -> None:
+        """End a request; its result comes as always. Does nothing when it has ended."""
+        if self.failure is None and not self._stopping:
+            self._commands.put(_Abort(receiver))
+
+    def call(self, function: Callable[[Session], Any]) -> Future[Any]:
+        """Run a function between two steps. Raises `ExecutorError` when the engine is gone."""
+        future: Future[Any] = Future()
+        self._put(_Call(function, future))
+        return future
+
+    def stop(self) -> None:
+        """Abort what runs, end the thread and close the engine. Idempotent."""
+        with self._lock:
+            self._stopping = True
+            self._commands.put(None)
+        self._thread.join()
+
+    def _put(self, command: _Command) -> None:
+        with self._lock:
+            if self.failure is not None:
+                raise ExecutorError(f"the engine failed: {self.failure}") from self.failure
+            if self._stopping:
+                raise ExecutorError("the engine was closed")
+            self._commands.put(command)
+
+    # -- in the thread --------------------------------------------------------------------
+
+    def _run(self) -> None:
+        session = self._session
+        try:
+            while not self._stopping:
+                self._take_commands(wait=not session.has_unfinished)
+                if session.has_unfinished:
+                    self._step()
+        except Exception as error:
+            logger.exception("the engine failed")
+            self._end(f"the engine failed: {error}", error)
+        else:
+            self._end("the engine was closed", None)
+        finally:
+            session.engine.close()
+
+    def _take_commands(self, *, wait: bool) -> None:
+        while True:
+            try:
+                command = self._commands.get(block=wait)
+            except queue.Empty:
+                return
+            wait = False
+            match command:
+                case _Add(receiver, prompt, encoded):
+                    ticket = self._session.add(prompt, stream=True, encoded=encoded)
+                    self._receivers[ticket], self._tickets[receiver] = receiver, ticket
+                case _Abort(receiver):
+                    if (ticket := self._tickets.get(receiver)) is not None:
+                        self._session.abort(ticket)
+                case _Call(function, future):
+                    _answer(future, function, self._session)
+                case None:
+                    return
+
+    def _step(self) -> None:
+        step = self._session.step()
+        self._deliver([*step.deltas, *step.finished])
+
+    def _deliver(self, items: list[Item]) -> None:
+        by_receiver: dict[Receiver, list[Item]] = {}
+        for item in items:
+            by_receiver.setdefault(self._receivers[item.ticket], []).append(item)
+            if isinstance(item, Finished):
+                self._tickets.pop(self._receivers.pop(item.ticket))
+        for receiver, theirs in by_receiver.items():
+            receiver.receive(theirs)
+
+    def _end(self, reason: str, failure: Exception | None) -> None:
+        """Refuse new requests, then tell everyone who waits."""
+        with self._lock:
+            self.failure, self._stopping = failure, True
+        while not self._commands.empty():
+            match self._commands.get():
+                case _Add(receiver, prompt, _):
+                    ticket = self._session.refuse(reason, prompt.id)
+                    self._receivers[ticket], self._tickets[receiver] = receiver, ticket
+                case _Call(_, future) if future.set_running_or_notify_cancel():
+                    future.set_exception(ExecutorError(reason))
+                case _:
+                    pass
+        self._deliver(list(self._session.fail(reason)))
+
+
+def _answer(future: Future[Any], function: Callable[[Session], Any], session: Session) -> None:
+    if not future.set_running_or_notify_cancel():
+        return
+    try:
+        future.set_result(function(session))
+    except Exception as error:
+        future.set_exception(error)

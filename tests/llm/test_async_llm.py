@@ -1,0 +1,189 @@
+"""`AsyncLLM`: one engine in a thread, many callers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from nanofw import LLM, SamplingParams
+from nanofw.errors import ExecutorError, RequestError
+from nanofw.llm.async_llm import AsyncLLM
+from nanofw.llm.results import RequestResult
+from tests.llm.test_llm import FAILING
+
+T = TypeVar("T")
+LONG = SamplingParams(max_tokens=1900, seed=3)
+PROMPTS = [f"prompt number {index}" for index in range(20)]
+
+
+def params(index: int) -> SamplingParams:
+    return SamplingParams(max_tokens=3 + index % 7, seed=index)
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    async def bounded() -> T:
+        async with asyncio.timeout(60):
+            return await main
+
+    return asyncio.run(bounded())
+
+
+async def collect(llm: AsyncLLM, prompt: Any, sampling: SamplingParams) -> RequestResult:
+    text, result = "", None
+    async for event in llm.generate(prompt, sampling):
+        assert result is None, "an event after the last"
+        text, result = text + event.text, event.result
+    assert result is not None
+    assert text == result.outputs[0].text
+    return result
+
+
+def test_many_callers_get_what_one_would() -> None:
+    async def main() -> list[RequestResult]:
+        async with AsyncLLM.from_config("sim") as llm:
+            tasks = [collect(llm, prompt, params(i)) for i, prompt in enumerate(PROMPTS)]
+            return await asyncio.gather(*tasks)
+
+    results = run(main())
+    with LLM.from_config("sim") as llm:
+        expected = llm.generate(PROMPTS, [params(i) for i in range(len(PROMPTS))])
+    assert [r.outputs[0].text for r in results] == [r.outputs[0].text for r in expected]
+    assert [r.prompt for r in results] == PROMPTS
+
+
+@pytest.mark.parametrize("how", ["cancel", "leave"])
+def test_who_leaves_aborts_the_request(how: str) -> None:
+    async def main() -> None:
+        async with AsyncLLM.from_config("sim", max_requests=1) as llm:
+            if how == "leave":
+                stream = llm.generate("a", LONG)
+                await anext(stream)
+                await stream.aclose()
+            else:
+                task = asyncio.create_task(collect(llm, "a", LONG))
+                while not (await llm.stats())["num_running"]:
+                    await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            while not (await llm.stats())["num_finished"]["abort"]:
+                await asyncio.sleep(0.001)
+            assert (await llm.stats())["blocks"]["num_used"] == 0
+            assert (await collect(llm, "b", params(1))).ok
+
+    run(main())
+
+
+def test_callers_beyond_the_limit_wait_for_a_place() -> None:
+    async def main() -> None:
+        async with AsyncLLM.from_config("sim", max_requests=2) as llm:
+            most = 0
+
+            async def watch() -> None:
+                nonlocal most
+                while True:
+                    stats = await llm.stats()
+                    most = max(most, stats["num_running"] + stats["num_waiting"])
+
+            watcher = asyncio.create_task(watch())
+            results = await asyncio.gather(*(collect(llm, p, params(1)) for p in PROMPTS))
+            watcher.cancel()
+            assert all(result.ok for result in results)
+            assert most <= 2
+
+    run(main())
+
+
+def test_who_waits_too_long_for_a_place_is_refused() -> None:
+    async def main() -> None:
+        options = {"max_requests": 1, "admission_timeout_s": 0.0}
+        async with AsyncLLM.from_config("sim", **options) as llm:
+            first = llm.generate("a", LONG)
+            await anext(first)
+            with pytest.raises(RequestError, match="1 requests are being served"):
+                await anext(llm.generate("b", LONG))
+            await first.aclose()
+
+    run(main())
+
+
+def test_what_cannot_be_served_is_refused_alone() -> None:
+    async def main() -> None:
+        async with AsyncLLM.from_config("sim", max_requests=1) as llm:
+            for wrong, words in [("", "empty"), ({"promt": "a"}, "did you mean")]:
+                result = await collect(llm, wrong, params(1))
+                assert words in str(result.error)
+            assert (await collect(llm, "good", params(1))).ok
+
+    run(main())
+
+
+def test_a_failing_engine_tells_everyone(tmp_path: Path) -> None:
+    path = tmp_path / "fragile.py"
+    path.write_text(FAILING, encoding="utf-8")
+
+    async def collect_error(llm: AsyncLLM) -> RequestResult:
+        async for event in llm.generate("b", LONG):
+            if event.result is not None:
+                return event.result
+        raise AssertionError("no result")
+
+    async def main() -> None:
+        overrides = (f"plugins.load=[{path}]", "scheduler.name=fragile")
+        async with AsyncLLM.from_config("sim", *overrides) as llm:
+            short, long = await asyncio.gather(
+                collect(llm, "a", SamplingParams(max_tokens=3)), collect_error(llm)
+            )
+            assert short.ok or "asleep" in str(short.error)
+            assert "asleep" in str(long.error)
+            assert "asleep" in str(llm.failure)
+            with pytest.raises(ExecutorError, match="asleep"):
+                await anext(llm.generate("b"))
+            with pytest.raises(ExecutorError, match="asleep"):
+                await llm.stats()
+
+    run(main())
+
+
+def test_closing_ends_open_requests() -> None:
+    async def main() -> None:
+        llm = AsyncLLM.from_config("sim")
+        stream = llm.generate("a", LONG)
+        await anext(stream)
+        await llm.close()
+        await llm.close()
+        last = [event async for event in stream][-1].result
+        assert last is not None
+        assert last.error == "the engine was closed"
+        with pytest.raises(ExecutorError, match="closed"):
+            await anext(llm.generate("b"))
+
+    run(main())
+
+
+def test_metrics_are_prometheus_text() -> None:
+    async def main() -> str:
+        async with AsyncLLM.from_config("sim") as llm:
+            await asyncio.gather(*(collect(llm, p, params(1)) for p in PROMPTS))
+            await collect(llm, "", params(1))
+            return await llm.metrics()
+
+    samples: dict[str, float] = {}
+    for line in run(main()).splitlines():
+        if line.startswith("#"):
+            assert line.split()[1] in ("HELP", "TYPE")
+        else:
+            name, value = line.rsplit(" ", 1)
+            assert name not in samples
+            samples[name] = float(value)
+    assert samples['nanofw_finished_requests_total{reason="length"}'] == 20
+    assert samples['nanofw_results_total{reason="refused"}'] == 1
+    assert samples["nanofw_output_tokens_total"] == 20 * params(1).max_tokens
+    assert samples["nanofw_ttft_seconds_count"] == 20
+    assert samples['nanofw_ttft_seconds_bucket{le="+Inf"}'] == 20
+    assert samples['nanofw_kv_blocks{state="used"}'] == 0
+    assert samples["nanofw_running_requests"] == 0
