@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nanofw.attention_backends.paged import PagedPool
 from nanofw.core.contracts.attention_backend import AttentionConfig, ForwardBatch, FusedInputs
+
+if TYPE_CHECKING:
+    from nanofw.kernels.triton_tuning import PrefillConfig
 
 
 @dataclass(slots=True)
@@ -44,7 +47,6 @@ class TritonAttention(PagedPool):
         group = config.num_heads // config.num_kv_heads
         size = config.dtype.itemsize
         self.decode_config = triton_tuning.decode_config(config.head_dim, size, group)
-        self.prefill_config = triton_tuning.prefill_config(config.head_dim, size, group)
         self.workspace = decode.decode_workspace(
             config.num_heads,
             config.num_kv_heads,
@@ -53,7 +55,13 @@ class TritonAttention(PagedPool):
             self.decode_config,
             config.device,
         )
-        self._tokens_per_tile = prefill.query_tokens_per_tile(self.prefill_config, group)
+        self.set_prefill_config(triton_tuning.prefill_config(config.head_dim, size, group))
+
+    def set_prefill_config(self, config: PrefillConfig) -> None:
+        """Take another block shape for the batches prepared from now on."""
+        group = self.config.num_heads // self.config.num_kv_heads
+        self.prefill_config = config
+        self._tokens_per_tile = self._prefill.query_tokens_per_tile(config, group)
 
     def prepare(self, batch: ForwardBatch) -> TritonMetadata:
         """Where the tiles of each row begin."""
