@@ -164,14 +164,14 @@ class PagedPrefixAllocator(BlockTables):
         blocks = self._tables[rows, positions].tolist()
         columns = positions[:, None] * self._block_size + np.arange(self._block_size)
         chunks = self._index.chunks(tokens[rows[:, None], columns])
-        tips = self._tips
+        owners: list[int] = rows.tolist()
         for row, position, block, chunk in zip(
-            rows.tolist(), positions.tolist(), blocks, chunks, strict=True
+            owners, positions.tolist(), blocks, chunks, strict=True
         ):
-            parent: Prefix | None = tips[row]
+            parent = self._tips[row]
             if position and parent is None:
                 continue  # it follows a block that could not be registered
-            tips[row] = prefix = self._index.add(block, parent, chunk)
+            self._tips[row] = prefix = self._index.add(block, parent, chunk)
             if prefix is None:
                 self._due[row] = NEVER
             elif prefix.block != block:

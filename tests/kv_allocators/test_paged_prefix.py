@@ -256,3 +256,14 @@ def test_broken_accounting_is_found() -> None:
         spoil(driver.allocator)
         with pytest.raises(AllocatorError):
             driver.allocator.check_integrity()
+
+
+def test_a_row_that_was_never_acquired_shares_nothing() -> None:
+    driver = make()
+    serve(driver, 0, sequence(8))
+    rows, lengths = np.array([0], np.int32), np.array([8], np.int32)
+    assert len(driver.allocator.extend(rows, lengths).block_ids) == 2
+    driver.allocator.commit(rows, lengths, np.full((4, 8), 5, np.int32))
+    assert driver.allocator.match(np.full(8, 5, np.int32)).num_tokens == 0
+    driver.allocator.release(0)
+    driver.check()
