@@ -197,4 +197,6 @@ def _some(claimed: Any, usual: tuple[int, ...]) -> tuple[int, ...]:
     if "*" in claimed:
         return usual
     values = tuple(claimed)
-    return values if len(values) <= 4 else (values[0], values[1], values[len(values) // 2], values[-1])
+    return (
+        values if len(values) <= 4 else (values[0], values[1], values[len(values) // 2], values[-1])
+    )

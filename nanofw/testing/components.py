@@ -1,0 +1,67 @@
+"""Installed plugins as components, made the way a run makes them."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from nanofw.errors import NanofwError
+from nanofw.plugins import Component, Registry, build_registry, load_plugin, load_target
+
+
+def installed(
+    kind: str, distribution: str | None = None, registry: Registry | None = None
+) -> list[Component]:
+    """The installed plugins of a kind with their default options, sorted by name.
+
+    Args:
+        distribution: only those of one package; None: of all.
+        registry: None: everything that is installed.
+    """
+    registry = registry or build_registry()
+    found = [
+        _component(entry)
+        for entry in registry.entries
+        if entry.kind == kind and distribution in (None, entry.provider)
+    ]
+    return sorted(found, key=lambda component: (component.name, component.origin_text))
+
+
+def load_component(
+    kind: str, name: str, options: Mapping[str, Any] | None = None
+) -> Component:
+    """One installed plugin with the options that a configuration would give it.
+
+    Raises what a run raises: `UnknownPlugin`, `DuplicatePlugin`, `PluginLoadError`, ..., and
+    pydantic's ValidationError for wrong options.
+    """
+    return _component(build_registry().find(kind, name), options)
+
+
+def construct(component: Component, *config: Any) -> Any:
+    """The component's object, made as a run makes it; see `Plugin` for the arguments."""
+    target = component.load()
+    if component.kind == "scheduler" and component.plugin.options is None:
+        return target()
+    return target(component.options, *config)
+
+
+def claims(component: Component, device: str) -> Mapping[str, Any] | str:
+    """What the component claims on this machine, or why it cannot be used here."""
+    module = importlib.import_module(component.plugin.target.partition(":")[0])
+    probe = getattr(module, "probe", None)
+    answer = {} if probe is None else probe(device, component.options)
+    return answer if isinstance(answer, str) else {**component.plugin.capabilities, **answer}
+
+
+def _component(entry: Any, options: Mapping[str, Any] | None = None) -> Component:
+    plugin = load_plugin(entry)
+    model = plugin.options
+    if isinstance(model, str):
+        model = load_target(model)
+    if model is None:
+        if options:
+            raise NanofwError(f"{entry.kind} {entry.name!r} of {entry.origin} takes no options")
+        return Component(plugin=plugin, entry=entry)
+    return Component(plugin=plugin, options=model(**(options or {})), entry=entry)

@@ -1,0 +1,129 @@
+"""Engines over the simulated executor, in virtual time, for trying a policy or an allocator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nanofw.core.clock import VirtualClock
+from nanofw.core.contracts.executor import ExecutorConfig
+from nanofw.core.contracts.kv_allocator import AllocatorConfig, KVAllocator
+from nanofw.core.contracts.policy import Policy
+from nanofw.core.engine import Engine
+from nanofw.core.limits import Limits
+from nanofw.core.model_spec import ModelSpec
+from nanofw.core.scheduler import Scheduler
+from nanofw.kv_allocators.paged import PagedAllocator
+from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
+from nanofw.sim.executor import SimExecutor
+from nanofw.sim.options import SimOptions
+
+VOCAB_SIZE = 64
+END_TOKEN = 63
+SECONDS_PER_STEP = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineShape:
+    """The sizes of a small engine, and how it composes its steps.
+
+    Attributes:
+        prefix_cache: allocator `paged_prefix` rather than `paged`.
+        overlap: one step stays in flight while the next is planned.
+        prefill_first: a step is all prefill or all decode.
+    """
+
+    num_blocks: int = 64
+    block_size: int = 4
+    max_num_seqs: int = 8
+    max_num_batched_tokens: int = 32
+    max_model_len: int = 64
+    chunk_tokens: int | None = None
+    max_partial_prefills: int = 1
+    prefill_first: bool = False
+    prefix_cache: bool = True
+    overlap: bool = False
+
+
+def simulated_engine(
+    policy: Policy,
+    shape: EngineShape | None = None,
+    *,
+    allocator: KVAllocator | None = None,
+    eos_probability: float = 0.02,
+) -> Engine:
+    """An engine whose device checks every plan and takes `SECONDS_PER_STEP` for each.
+
+    The device draws a token from all tokens that it reads through the block table, so a wrong
+    block, or one that was overwritten, shows as wrong tokens. No torch.
+
+    Args:
+        allocator: of the shape's pool; None: a built-in one.
+        eos_probability: chance that a request ends at a token before its limit.
+    """
+    shape = shape or EngineShape()
+    limits = Limits(
+        max_num_seqs=shape.max_num_seqs,
+        max_num_batched_tokens=shape.max_num_batched_tokens,
+        max_model_len=shape.max_model_len,
+        num_blocks=shape.num_blocks,
+        block_size=shape.block_size,
+        chunk_tokens=shape.chunk_tokens,
+        max_partial_prefills=shape.max_partial_prefills,
+        prefill_first=shape.prefill_first,
+    )
+    spec = _spec(shape.max_model_len)
+    if allocator is None:
+        factory = PagedPrefixAllocator if shape.prefix_cache else PagedAllocator
+        allocator = factory(None, allocator_config(shape))
+    clock = VirtualClock()
+    config = ExecutorConfig(
+        spec=spec,
+        block_size=shape.block_size,
+        num_blocks=shape.num_blocks,
+        max_num_seqs=limits.max_rows,
+        max_num_batched_tokens=shape.max_num_batched_tokens,
+        max_model_len=shape.max_model_len,
+        clock=clock,
+        engine=None,
+        components={},
+    )
+    options = SimOptions(
+        seconds_per_step=SECONDS_PER_STEP,
+        max_in_flight=2,
+        check_context=True,
+        eos_probability=eos_probability,
+    )
+    return Engine(
+        spec=spec,
+        scheduler=Scheduler(limits, policy, allocator, spec.eos_token_ids),
+        executor=SimExecutor(options, config),
+        clock=clock,
+        overlap=shape.overlap,
+    )
+
+
+def allocator_config(shape: EngineShape) -> AllocatorConfig:
+    """What an allocator of the shape's pool is built with."""
+    return AllocatorConfig(
+        num_blocks=shape.num_blocks,
+        block_size=shape.block_size,
+        max_num_seqs=min(shape.max_num_seqs, shape.max_num_batched_tokens),
+        max_blocks_per_row=-(-shape.max_model_len // shape.block_size) + 1,
+    )
+
+
+def _spec(max_model_len: int) -> ModelSpec:
+    return ModelSpec(
+        architecture="SimForCausalLM",
+        path="sim",
+        dtype="float32",
+        vocab_size=VOCAB_SIZE,
+        hidden_size=8,
+        intermediate_size=16,
+        num_layers=1,
+        num_heads=2,
+        num_kv_heads=1,
+        head_dim=4,
+        max_model_len=max_model_len,
+        eos_token_ids=(END_TOKEN,),
+    )

@@ -1,0 +1,40 @@
+"""A pytest plugin that parametrises tests over installed nanofw plugins.
+
+Ask for it in a `conftest.py`, it is no entry point and loads nowhere else:
+
+    pytest_plugins = ["nanofw.testing.plugin"]
+
+A test that takes `component` then runs once for each plugin that its marker names:
+
+    @pytest.mark.nanofw_plugins("scheduler", distribution="my-package")
+    def test_it_keeps_the_contract(component):
+        check_policy(lambda: construct(component))
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from nanofw.testing.components import installed
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Make the marker known."""
+    config.addinivalue_line(
+        "markers",
+        "nanofw_plugins(kind, distribution=None): once for each installed plugin of the kind",
+    )
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Give `component` its values."""
+    marker = metafunc.definition.get_closest_marker("nanofw_plugins")
+    if marker is None or "component" not in metafunc.fixturenames:
+        return
+    found = installed(*marker.args, **marker.kwargs)
+    if not found:
+        raise pytest.UsageError(
+            f"{metafunc.definition.nodeid}: no installed plugin matches "
+            f"nanofw_plugins{marker.args}{marker.kwargs or ''}; is the package installed?"
+        )
+    metafunc.parametrize("component", found, ids=[item.name for item in found], scope="class")

@@ -1,0 +1,153 @@
+"""Random requests for a small engine, and a run that checks the engine after every step."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nanofw.core.engine import Engine
+from nanofw.core.types import FinishReason, Request, RequestOutput, SamplingParams, StepReport
+from nanofw.testing.engines import END_TOKEN, SECONDS_PER_STEP
+
+MAX_STEPS = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Requests by arrival, and the step at which some of them are aborted.
+
+    Attributes:
+        requests: in order of arrival, in seconds on the engine's clock.
+        aborts: by request id, the number of steps after which it is aborted.
+    """
+
+    requests: tuple[Request, ...]
+    aborts: Mapping[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass(slots=True)
+class Record:
+    """What a run brought.
+
+    Attributes:
+        outputs: by request id.
+        reports: of every committed step.
+    """
+
+    outputs: dict[str, RequestOutput] = field(default_factory=dict[str, RequestOutput])
+    reports: list[StepReport] = field(default_factory=list[StepReport])
+
+    def tokens(self) -> dict[str, list[int]]:
+        """Generated tokens by request id."""
+        return {key: output.token_ids.tolist() for key, output in self.outputs.items()}
+
+
+def random_traffic(
+    seed: int,
+    num_requests: int = 24,
+    *,
+    max_tokens: int = 40,
+    abort_share: float = 0.15,
+    steps_between_arrivals: float = 1.0,
+    prefix: str = "",
+) -> Traffic:
+    """Requests of all kinds: with and without deadline, guess, priority, client and shared head.
+
+    Args:
+        max_tokens: most tokens of a request, prompt included.
+        steps_between_arrivals: the mean; 0: all come at once.
+        prefix: of the ids.
+    """
+    generator = np.random.default_rng(seed)
+    requests, aborts, arrival = [], {}, 0.0
+    for number in range(num_requests):
+        arrival += SECONDS_PER_STEP * steps_between_arrivals * generator.exponential()
+        length = int(generator.integers(1, max_tokens))
+        head = np.full(int(generator.integers(0, 3)) * 4, generator.integers(3))
+        tail = generator.integers(0, END_TOKEN, length)
+        output = int(generator.integers(1, max_tokens - length + 1))
+        request_id = f"{prefix}{number}"
+        requests.append(
+            Request(
+                id=request_id,
+                prompt_token_ids=np.concatenate((head, tail))[:length].astype(np.int32),
+                sampling=SamplingParams(max_tokens=output),
+                arrival=arrival,
+                client=f"client {int(generator.integers(3))}",
+                priority=int(generator.integers(-1, 3)),
+                deadline=arrival + generator.exponential(0.3) if generator.random() < 0.6 else None,
+                expected_output_tokens=output if generator.random() < 0.5 else None,
+            )
+        )
+        if generator.random() < abort_share:
+            aborts[request_id] = int(generator.integers(1, 3 * num_requests))
+    return Traffic(requests=tuple(requests), aborts=aborts)
+
+
+def serve(engine: Engine, traffic: Traffic) -> Record:
+    """Run the traffic to its end; after each step, check what always holds.
+
+    Raises AssertionError for a lost request, an exceeded budget, a leaked block or no end, and
+    whatever the engine raises.
+    """
+    record = Record()
+    waiting = list(reversed(traffic.requests))
+    for step in range(MAX_STEPS):
+        while waiting and _arrival(waiting[-1]) <= engine.clock.now():
+            engine.add(waiting.pop())
+        for request_id, at in traffic.aborts.items():
+            if at == step:
+                engine.abort(request_id)
+        if engine.has_unfinished:
+            _step(engine, record)
+        elif waiting:
+            engine.clock.wait_until(_arrival(waiting[-1]))
+        else:
+            _check_end(engine, traffic, record)
+            return record
+    raise AssertionError(
+        f"{engine.scheduler.num_requests} of {len(traffic.requests)} requests are unfinished "
+        f"after {MAX_STEPS} steps"
+    )
+
+
+def _arrival(request: Request) -> float:
+    return request.arrival or 0.0
+
+
+def _step(engine: Engine, record: Record) -> None:
+    limits, allocator = engine.scheduler.limits, engine.scheduler.allocator
+    output = engine.step()
+    for finished in output.finished:
+        assert finished.id not in record.outputs, f"request {finished.id!r} ended twice"
+        record.outputs[finished.id] = finished
+    allocator.check_integrity()
+    stats = allocator.stats()
+    assert stats.num_free + stats.num_cached + stats.num_used == stats.num_blocks, stats
+    report = output.report
+    if report is None:
+        return
+    record.reports.append(report)
+    num_tokens = report.num_prefill_tokens + report.num_decode_tokens
+    assert 1 <= num_tokens <= limits.max_num_batched_tokens, f"over the budget: {report}"
+    assert report.num_rows <= limits.max_num_seqs, f"too many rows: {report}"
+    if limits.prefill_first:
+        alone = report.num_prefill_tokens == 0 or report.num_decode_tokens == 0
+        assert alone, f"prefill and decode in one step: {report}"
+
+
+def _check_end(engine: Engine, traffic: Traffic, record: Record) -> None:
+    ids = {request.id for request in traffic.requests}
+    missing = ids - set(record.outputs)
+    assert not missing, f"requests were lost: {sorted(missing)}"
+    for request in traffic.requests:
+        output = record.outputs[request.id]
+        expected = {FinishReason.STOP, FinishReason.LENGTH}
+        if request.id in traffic.aborts:
+            expected.add(FinishReason.ABORT)
+        assert output.finish_reason in expected, f"{request.id!r} ended with {output}"
+    available = engine.scheduler.allocator.num_available
+    total = engine.scheduler.limits.num_blocks
+    assert available == total, f"{total - available} blocks of {total} are still owned by nobody"

@@ -1,0 +1,70 @@
+"""Every built-in keeps its contract: a new one is tested by existing."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+import torch
+
+from nanofw.plugins import Component
+from nanofw.testing import (
+    AllocatorChecks,
+    BackendChecks,
+    PolicyChecks,
+    claims,
+    construct,
+    installed,
+)
+
+
+class OfComponent:
+    """The plugin that the class is parametrised over."""
+
+    component: ClassVar[Component]
+
+    @pytest.fixture(autouse=True, scope="class")
+    def _of_component(self, request, component) -> None:
+        request.cls.component = component
+
+
+@pytest.mark.nanofw_plugins("scheduler", distribution="nanofw")
+class TestPolicies(OfComponent, PolicyChecks):
+    def make(self):
+        return construct(self.component)
+
+
+@pytest.mark.nanofw_plugins("kv_allocator", distribution="nanofw")
+class TestAllocators(OfComponent, AllocatorChecks):
+    @property
+    def capabilities(self):
+        return self.component.plugin.capabilities
+
+    def make(self, config):
+        return construct(self.component, config)
+
+
+@pytest.mark.nanofw_plugins("attention_backend", distribution="nanofw")
+class TestBackends(OfComponent, BackendChecks):
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    @pytest.fixture(autouse=True, scope="class")
+    def _claims(self, request, _of_component) -> None:
+        claimed = claims(self.component, self.device)
+        if isinstance(claimed, str):
+            pytest.skip(claimed)
+        if not {self.device, "*"} & set(claimed["devices"]):
+            pytest.skip(f"it does not claim {self.device}")
+        request.cls.capabilities = claimed
+
+    def make(self, config):
+        return construct(self.component, config)
+
+
+def test_there_is_something_to_check() -> None:
+    for kind, name in (
+        ("scheduler", "fcfs"),
+        ("kv_allocator", "paged_prefix"),
+        ("attention_backend", "sdpa"),
+    ):
+        assert name in [component.name for component in installed(kind, "nanofw")]
