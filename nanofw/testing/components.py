@@ -28,9 +28,7 @@ def installed(
     return sorted(found, key=lambda component: (component.name, component.origin_text))
 
 
-def load_component(
-    kind: str, name: str, options: Mapping[str, Any] | None = None
-) -> Component:
+def load_component(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Component:
     """One installed plugin with the options that a configuration would give it.
 
     Raises what a run raises: `UnknownPlugin`, `DuplicatePlugin`, `PluginLoadError`, ..., and

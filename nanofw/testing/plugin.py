@@ -37,4 +37,4 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             f"{metafunc.definition.nodeid}: no installed plugin matches "
             f"nanofw_plugins{marker.args}{marker.kwargs or ''}; is the package installed?"
         )
-    metafunc.parametrize("component", found, ids=[item.name for item in found], scope="class")
+    metafunc.parametrize("component", found, ids=[item.name for item in found])

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import pytest
 import torch
 
@@ -21,11 +19,11 @@ from nanofw.testing import (
 class OfComponent:
     """The plugin that the class is parametrised over."""
 
-    component: ClassVar[Component]
+    component: Component
 
-    @pytest.fixture(autouse=True, scope="class")
-    def _of_component(self, request, component) -> None:
-        request.cls.component = component
+    @pytest.fixture(autouse=True)
+    def _of_component(self, component) -> None:
+        self.component = component
 
 
 @pytest.mark.nanofw_plugins("scheduler", distribution="nanofw")
@@ -48,14 +46,14 @@ class TestAllocators(OfComponent, AllocatorChecks):
 class TestBackends(OfComponent, BackendChecks):
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
-    @pytest.fixture(autouse=True, scope="class")
-    def _claims(self, request, _of_component) -> None:
-        claimed = claims(self.component, self.device)
+    @pytest.fixture(autouse=True)
+    def _claims(self, component) -> None:
+        claimed = claims(component, self.device)
         if isinstance(claimed, str):
             pytest.skip(claimed)
         if not {self.device, "*"} & set(claimed["devices"]):
             pytest.skip(f"it does not claim {self.device}")
-        request.cls.capabilities = claimed
+        self.capabilities = claimed
 
     def make(self, config):
         return construct(self.component, config)
