@@ -1,0 +1,331 @@
+"""The kit finds broken plugins: each fault here is one that a check must not miss."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from nanofw.errors import NanofwError
+from nanofw.kv_allocators.paged import PagedAllocator
+from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
+from nanofw.plugins import Extension, Match, Policy
+from nanofw.testing import check_allocator, check_backend, check_policy
+from nanofw.testing.attention_driver import reference_attention
+
+# -- allocators ---------------------------------------------------------------------------
+
+
+class SharesBeforeItIsComputed(PagedPrefixAllocator):
+    def acquire(self, row, token_ids, match):
+        table = super().acquire(row, token_ids, match)
+        if table is not None:
+            rows, lengths = np.array([row], np.int32), np.array([len(token_ids)], np.int32)
+            tokens = np.zeros((self._config.max_num_seqs, len(token_ids)), np.int32)
+            tokens[row] = token_ids
+            super().commit(rows, lengths, tokens)
+        return table
+
+
+class KeepsHalfOfARow(PagedAllocator):
+    def release(self, row):
+        self._free.give(self._table(row)[1:])
+        self._set_count(row, 0)
+
+    def check_integrity(self):
+        pass
+
+
+class GivesABlockTwice(PagedAllocator):
+    def _take(self, num_blocks):
+        taken = super()._take(num_blocks)
+        if num_blocks > 2:
+            self._free.give(taken[:1])
+            taken[0] = taken[1]
+        return taken
+
+    def check_integrity(self):
+        pass
+
+
+class RefusesALastBlock(PagedAllocator):
+    def acquire(self, row, token_ids, match):
+        if self._blocks_for(len(token_ids)) == self.num_available:
+            return None
+        return super().acquire(row, token_ids, match)
+
+
+class ExtendsByHalves(PagedAllocator):
+    def extend(self, rows, num_tokens):
+        extension = super().extend(rows, num_tokens)
+        if extension is None and len(rows) > 1:
+            super().extend(rows[:1], num_tokens[:1])
+        return extension
+
+
+class SwapsPositions(PagedAllocator):
+    def extend(self, rows, num_tokens):
+        extension = super().extend(rows, num_tokens)
+        if extension is None or len(extension.rows) < 2:
+            return extension
+        return Extension(extension.rows[::-1], extension.positions[::-1], extension.block_ids)
+
+
+class EvictsOnMatch(PagedPrefixAllocator):
+    def match(self, token_ids):
+        match = super().match(token_ids)
+        if self._lru and not len(match.block_ids):
+            self._evict(1)
+        return match
+
+
+class MatchesByHashAlone(PagedPrefixAllocator):
+    def match(self, token_ids):
+        match = super().match(np.sort(token_ids))
+        return Match(match.num_tokens, match.block_ids)
+
+    def acquire(self, row, token_ids, match):
+        return super().acquire(row, np.sort(token_ids), match)
+
+
+class KeepsContentOnReset(PagedPrefixAllocator):
+    def reset(self):
+        pass
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        SharesBeforeItIsComputed,
+        KeepsHalfOfARow,
+        GivesABlockTwice,
+        RefusesALastBlock,
+        ExtendsByHalves,
+        SwapsPositions,
+        EvictsOnMatch,
+        MatchesByHashAlone,
+        KeepsContentOnReset,
+    ],
+)
+def test_broken_allocators(broken) -> None:
+    prefix_cache = issubclass(broken, PagedPrefixAllocator)
+    with pytest.raises((AssertionError, NanofwError)) as caught:
+        check_allocator(
+            lambda config: broken(None, config), capabilities={"prefix_cache": prefix_cache}
+        )
+    assert "in AllocatorChecks.test_" in caught.value.__notes__[0]
+
+
+def test_claims_without_substance_and_substance_without_claims() -> None:
+    for factory, claimed in ((PagedAllocator, True), (PagedPrefixAllocator, False)):
+        with pytest.raises(AssertionError):
+            check_allocator(lambda c: factory(None, c), capabilities={"prefix_cache": claimed})  # noqa: B023
+
+
+# -- policies -----------------------------------------------------------------------------
+
+
+class AdmitsNobody(Policy):
+    def key(self, request, now):
+        return request.arrival
+
+    def admit(self, request, view):
+        return request.num_prompt_tokens < 30
+
+
+class ForgetsNobody(Policy):
+    def __init__(self):
+        self.seen = {}
+
+    def key(self, request, now):
+        return request.arrival
+
+    def on_finish(self, request, reason, now):
+        self.seen[request.id] = now
+
+
+class SharesStateBetweenRuns(Policy):
+    calls = 0
+
+    def key(self, request, now):
+        type(self).calls += 1
+        return -(type(self).calls * 7919 % 31)
+
+
+class RanksWithoutOrder(Policy):
+    def key(self, request, now):
+        return request.deadline or "none"
+
+
+class NamesAnEmptyRow(Policy):
+    def key(self, request, now):
+        return request.arrival
+
+    def victim(self, running, for_request):
+        return None if for_request else 10_000
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [AdmitsNobody, ForgetsNobody, SharesStateBetweenRuns, RanksWithoutOrder, NamesAnEmptyRow],
+)
+def test_broken_policies(broken) -> None:
+    with pytest.raises((AssertionError, NanofwError)) as caught:
+        check_policy(broken)
+    assert "in PolicyChecks.test_" in caught.value.__notes__[0]
+
+
+# -- attention backends -------------------------------------------------------------------
+
+
+class Gathers:
+    """The plainest backend: reads each row's pages, one row after the other."""
+
+    capabilities = {  # noqa: RUF012
+        "dtypes": ("float32", "bfloat16"),
+        "head_dims": ("*",),
+        "block_sizes": ("*",),
+        "sliding_window": True,
+    }
+
+    def __init__(self, config) -> None:
+        self.config = config
+
+    def allocate(self, num_blocks):
+        c = self.config
+        shape = (2, num_blocks * c.block_size, c.num_kv_heads, c.head_dim)
+        return [torch.zeros(shape, dtype=c.dtype) for _ in range(c.num_layers)]
+
+    def bytes_per_block(self):
+        c = self.config
+        per_token = 2 * c.num_layers * c.num_kv_heads * c.head_dim * c.dtype.itemsize
+        return per_token * c.block_size
+
+    def copy_blocks(self, pool, copies):
+        for kv in pool:
+            blocks = kv.unflatten(1, (-1, self.config.block_size))
+            blocks[:, copies[:, 1]] = blocks[:, copies[:, 0]]
+
+    def prepare(self, batch):
+        return None
+
+    def store(self, kv, slots, key, value):
+        kept = slots >= 0
+        kv[0, slots[kept]], kv[1, slots[kept]] = key[kept], value[kept]
+
+    def slots(self, table, length):
+        places = torch.arange(length)
+        size = self.config.block_size
+        return table[places // size].long() * size + places % size
+
+    def window(self, layer):
+        return self.config.sliding_windows[layer]
+
+    def forward(self, query, key, value, layer, kv, batch, scale):
+        self.store(kv, batch.slots, key, value)
+        out = torch.zeros_like(query)
+        for row, length in enumerate(batch.context_lens.tolist()):
+            if length:
+                lines = slice(batch.query_starts[row], batch.query_starts[row + 1])
+                keys, values = kv[:, self.slots(batch.block_tables[row], length)]
+                out[lines] = self.attend(query[lines], keys, values, scale, self.window(layer))
+        return out
+
+    def attend(self, query, keys, values, scale, window):
+        return reference_attention(query, keys, values, scale, window).to(query.dtype)
+
+
+class WritesToSlotMinusOne(Gathers):
+    def store(self, kv, slots, key, value):
+        kv[0, slots], kv[1, slots] = key, value
+
+
+class IgnoresTheTable(Gathers):
+    def slots(self, table, length):
+        return table[0].long() * self.config.block_size + torch.arange(length)
+
+
+class WindowOneTooWide(Gathers):
+    def window(self, layer):
+        window = self.config.sliding_windows[layer]
+        return None if window is None else window + 1
+
+
+class OneWindowForAllLayers(Gathers):
+    def window(self, layer):
+        return self.config.sliding_windows[0]
+
+
+class ReadsTheWholeTable(Gathers):
+    """Reads all blocks of the table and gives what lies past the row's end no weight."""
+
+    def forward(self, query, key, value, layer, kv, batch, scale):
+        out = super().forward(query, key, value, layer, kv, batch, scale)
+        width = batch.block_tables.shape[1] * self.config.block_size
+        for row, start in enumerate(batch.query_starts[:-1].tolist()):
+            stale = kv[1, self.slots(batch.block_tables[row], width)]
+            out[start] += (
+                (0 * stale)
+                .sum(0)
+                .repeat_interleave(self.config.num_heads // self.config.num_kv_heads, dim=0)
+            )
+        return out
+
+
+class PairsHeadsWrongly(Gathers):
+    def attend(self, query, keys, values, scale, window):
+        group = query.shape[1] // keys.shape[1]
+        return super().attend(
+            query, keys.repeat(1, group, 1), values.repeat(1, group, 1), scale, window
+        )
+
+
+class IsNotCausal(Gathers):
+    def attend(self, query, keys, values, scale, window):
+        return super().attend(query.flip(0), keys, values, scale, window).flip(0)
+
+
+class ForgetsTheScale(Gathers):
+    def attend(self, query, keys, values, scale, window):
+        return super().attend(query, keys, values, 1.0, window)
+
+
+class CopiesOneLayer(Gathers):
+    def copy_blocks(self, pool, copies):
+        super().copy_blocks(pool[:1], copies)
+
+
+class UnderstatesItsSize(Gathers):
+    def bytes_per_block(self):
+        return super().bytes_per_block() // 2
+
+
+def test_a_plain_backend_passes() -> None:
+    check_backend(Gathers, capabilities=Gathers.capabilities)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        WritesToSlotMinusOne,
+        IgnoresTheTable,
+        WindowOneTooWide,
+        OneWindowForAllLayers,
+        ReadsTheWholeTable,
+        PairsHeadsWrongly,
+        IsNotCausal,
+        ForgetsTheScale,
+        CopiesOneLayer,
+        UnderstatesItsSize,
+    ],
+)
+def test_broken_backends(broken) -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_backend(broken, capabilities=broken.capabilities)
+    assert "in BackendChecks.test_" in caught.value.__notes__[0]
+
+
+def test_B082_the_check_of_padded_tokens_is_the_one_that_fails() -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_backend(WritesToSlotMinusOne, capabilities=Gathers.capabilities)
+    assert "test_padded_tokens_write_nothing" in caught.value.__notes__[0]
