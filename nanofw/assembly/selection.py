@@ -15,7 +15,7 @@ from nanofw.assembly.explanation import Choice, Explanation, Feature
 from nanofw.assembly.model_source import read_spec
 from nanofw.configs.load import LoadedConfig
 from nanofw.configs.schema import ComponentSection
-from nanofw.configs.source import KeyPath, dotted
+from nanofw.configs.source import DEFAULT, KeyPath, dotted
 from nanofw.core.model_spec import ModelSpec
 from nanofw.errors import CapabilityError, ConfigError, PluginError, PluginLoadError
 from nanofw.plugins import Component, Entry, PluginSettings, Registry, load_plugin
@@ -151,24 +151,30 @@ class _Selector:
                 choices=tuple(self.choices),
                 features=(overlap, graphs),
                 facts=facts,
-                notes=self._notes(),
+                notes=self._notes(wanted),
             ),
         )
 
     def check(self) -> list[str]:
         """The work of `check`."""
         config = self.loaded.config
+        executor = self._candidates(("executor",), config.executor, "executor")[0]
+        wanted = executor.plugin.capabilities.get("needs", BUILT_BY_EXECUTOR)
         sections: list[tuple[KeyPath, str, ComponentSection | None]] = [
             (("executor",), "executor", config.executor),
             (("executor", "cost_model"), "cost_model", config.executor.cost_model),
             (("scheduler",), "scheduler", config.scheduler),
             (("kv_allocator",), "kv_allocator", config.kv_allocator),
-            (("attention_backend",), "attention_backend", config.attention_backend),
-            (("sampler",), "sampler", config.sampler),
             (("input", "workload"), "workload", config.input.workload),
         ]
+        if "attention_backend" in wanted:
+            section = config.attention_backend
+            sections.append((("attention_backend",), "attention_backend", section))
+        if "sampler" in wanted:
+            sections.append((("sampler",), "sampler", config.sampler))
         for index, section in enumerate(config.logits_processors):
             sections.append((("logits_processors", index), "logits_processor", section))
+        self.option_errors.clear()
         found: list[str] = []
         for path, kind, section in sections:
             if section is not None and section.name != AUTO:
@@ -432,12 +438,17 @@ class _Selector:
             "eos_token_ids": list(spec.eos_token_ids),
         }
 
-    def _notes(self) -> tuple[str, ...]:
+    def _notes(self, wanted: Sequence[str]) -> tuple[str, ...]:
+        unused = [
+            f"{kind} ({source}) is not used: the executor builds none"
+            for kind in ("attention_backend", "sampler")
+            if kind not in wanted and (source := self.loaded.values.source((kind,))) != DEFAULT
+        ]
         dropped = [
             f"{dotted(item.path)} = {item.value!r} ({item.source}) was dropped: {item.reason}"
             for item in self.loaded.dropped
         ]
-        return (*self.registry.notes, *dropped)
+        return (*self.registry.notes, *dropped, *unused)
 
 
 def is_host(component: Component) -> bool:

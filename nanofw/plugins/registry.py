@@ -85,9 +85,10 @@ def _duplicate(found: list[Entry]) -> str:
     entry = found[0]
     origins = " and by ".join(item.origin for item in found)
     choices = " or ".join(f"'{item.provider}:{item.name}'" for item in found)
+    theirs = next((item for item in found if not item.is_builtin), entry)
     return (
         f"{entry.kind} {entry.name!r} is provided by {origins}\n"
-        f"  write name: {choices}, or set plugins.override: {{{entry.id}: {found[-1].provider}}}"
+        f"  write name: {choices}, or set plugins.override: {{{entry.id}: {theirs.provider}}}"
     )
 
 

@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from nanofw.cli.main import main
+
+SIMULATED = ["executor.name=sim", "model.path=shape:qwen3-0.6b", "kv_allocator.num_blocks=64"]
+
+
+def output(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
+    assert main(list(arguments)) == code
+    captured = capsys.readouterr()
+    return captured.out if code == 0 else captured.err
+
+
+@pytest.fixture
+def run_yaml(tmp_path: Path) -> str:
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "base: sim\nscheduler: {name: shortest_job_first}\nengine:\n  seed: 5\n", encoding="utf-8"
+    )
+    return str(path)
+
+
+def test_show_prints_a_file_that_loads_to_the_same(
+    capsys: pytest.CaptureFixture[str], run_yaml: str, tmp_path: Path
+) -> None:
+    text = output(capsys, "config", "show", run_yaml, "engine.overlap=false")
+    again = tmp_path / "again.yaml"
+    again.write_text(text, encoding="utf-8")
+    assert output(capsys, "config", "show", str(again)) == text
+    assert "overlap: false" in text
+
+
+def test_show_sources(capsys: pytest.CaptureFixture[str], run_yaml: str) -> None:
+    text = output(capsys, "config", "show", "--sources", run_yaml, "scheduler.name=fcfs")
+    lines = {line.partition(" = ")[0]: line for line in text.splitlines()}
+    assert lines["engine.seed"].endswith(f"# {run_yaml}:4")
+    assert lines["scheduler.name"].endswith("# command line")
+    assert lines["engine.overlap"].endswith("# default")
+    assert "preset qwen3-demo" in lines["model.path"]
+
+
+def test_flags_may_stand_anywhere(capsys: pytest.CaptureFixture[str], run_yaml: str) -> None:
+    first = output(capsys, "config", "show", "--json", "--sources", run_yaml, "engine.seed=1")
+    last = output(capsys, "config", "show", run_yaml, "engine.seed=1", "--sources", "--json")
+    assert first == last
+    records = json.loads(first)["values"]
+    (seed,) = [record for record in records if record["key"] == "engine.seed"]
+    assert (seed["value"], seed["source"]) == (1, "command line")
+
+
+def test_show_json_is_the_configuration(capsys: pytest.CaptureFixture[str], run_yaml: str) -> None:
+    plain = json.loads(output(capsys, "config", "show", run_yaml, "--json"))
+    assert plain["engine"]["seed"] == 5
+
+
+def test_validate_checks_the_options_of_components(
+    capsys: pytest.CaptureFixture[str], run_yaml: str
+) -> None:
+    text = output(capsys, "config", "validate", run_yaml)
+    assert text.startswith("valid; executor sim of nanofw")
+    assert "scheduler shortest_job_first" in text
+    text = output(capsys, "config", "validate", run_yaml, "scheduler.agein=1", code=2)
+    assert text.startswith("nanofw: command line: scheduler.agein: no such key; did you mean")
+    text = output(capsys, "config", "validate", run_yaml, "scheduler.name=sjf", code=2)
+    assert "no scheduler 'sjf'" in text
+
+
+def test_presets_are_listed_with_their_first_line(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "config", "presets")
+    assert any(
+        line.startswith("qwen3-demo ") and len(line.split()) > 3 for line in text.splitlines()
+    )
+
+
+def test_two_configurations_are_a_usage_error(
+    capsys: pytest.CaptureFixture[str], run_yaml: str
+) -> None:
+    text = output(capsys, "config", "show", run_yaml, "sim", code=2)
+    assert "one configuration at most" in text
+
+
+def test_B096_explain_prints_what_runs_in_order(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plugin = tmp_path / "processors.py"
+    plugin.write_text(
+        "from nanofw.plugins import Plugin, hookimpl\n"
+        "class Host: ...\n"
+        "@hookimpl\n"
+        "def logits_processor():\n"
+        "    claims = {'devices': ('*',), 'overlap': True, 'needs_history': 'host'}\n"
+        "    return [Plugin(n, ':Host', api='logits_processor/1', capabilities=claims)"
+        " for n in ('alpha', 'beta', 'gamma')]\n",
+        encoding="utf-8",
+    )
+    listed = "logits_processors=[{name: gamma}, {name: alpha}, {name: beta}]"
+    arguments = [*SIMULATED, f"plugins.load=[{plugin}]", listed]
+    text = output(capsys, "explain", *arguments)
+    assert text.index("gamma") < text.index("alpha") < text.index("beta")
+    assert "every component claims it" in text
+    plain = json.loads(output(capsys, "explain", "--json", *arguments))
+    assert [item["name"] for item in plain["choices"]][-3:] == ["gamma", "alpha", "beta"]
+    assert plain["facts"]["architecture"] == "Qwen3ForCausalLM"
+
+
+def test_explain_shows_downgrades_and_dropped_options(
+    capsys: pytest.CaptureFixture[str], run_yaml: str
+) -> None:
+    text = output(
+        capsys, "explain", run_yaml, *SIMULATED, "engine.cuda_graphs=true", "scheduler.name=fcfs"
+    )
+    assert "off (downgrade)" in text
+    assert "device cpu has none" in text
+    code = main(["explain", run_yaml, *SIMULATED, "engine.cuda_graphs=true", "plugins.strict=true"])
+    assert code == 2
+    assert "engine.cuda_graphs: device cpu has none" in capsys.readouterr().err

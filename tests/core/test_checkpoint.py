@@ -1,0 +1,175 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanofw.core.checkpoint import read_checkpoint
+from nanofw.core.model_spec import ModelSpec
+from nanofw.errors import ModelError
+
+QWEN3: dict[str, Any] = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": 100,
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 4,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 32,
+    "max_position_embeddings": 1024,
+    "rms_norm_eps": 1e-5,
+    "eos_token_id": 7,
+    "tie_word_embeddings": True,
+    "rope_theta": 1e6,
+    "rope_scaling": None,
+    "torch_dtype": "bfloat16",
+    "use_sliding_window": False,
+    "sliding_window": 16,
+}
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Any:
+    """`read(head_dim=None)`: the spec of the configuration with some keys changed or removed."""
+
+    def spec(generation: dict[str, Any] | None = None, /, **changes: Any) -> ModelSpec:
+        config = {**QWEN3, **changes}
+        config = {key: value for key, value in config.items() if value is not ...}
+        (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+        if generation is not None:
+            text = json.dumps(generation)
+            (tmp_path / "generation_config.json").write_text(text, encoding="utf-8")
+        return read_checkpoint(tmp_path)
+
+    return spec
+
+
+def test_old_and_new_spellings_say_the_same(read: Any) -> None:
+    old = read()
+    new = read(
+        rope_theta=...,
+        rope_scaling=...,
+        torch_dtype=...,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6},
+        dtype="bfloat16",
+    )
+    assert old.rope == new.rope == {"rope_type": "default", "rope_theta": 1e6}
+    assert old.dtype == new.dtype == "bfloat16"
+    assert (old.norm_eps, old.tie_word_embeddings, old.eos_token_ids) == (1e-5, True, (7,))
+    assert read(torch_dtype="torch.float16").dtype == "float16"
+    assert read(torch_dtype=None).dtype == "float32"
+
+
+def test_B060_a_given_head_dim_counts(read: Any) -> None:
+    spec = read()
+    assert spec.head_dim == 32  # and not 64 / 4
+    assert spec.kv_bytes_per_token == 2 * 4 * 2 * 32 * 2
+    assert read(head_dim=...).head_dim == read(head_dim=None).head_dim == 16
+    with pytest.raises(ModelError, match="no head_dim, and hidden_size 66"):
+        read(head_dim=..., hidden_size=66)
+
+
+@pytest.mark.parametrize("place", ["rope_scaling", "rope_parameters"])
+@pytest.mark.parametrize("key", ["rope_type", "type"])
+def test_B062_a_default_rope_is_none_and_theta_is_found_wherever_it_is(
+    read: Any, place: str, key: str
+) -> None:
+    spec = read(rope_theta=..., **{place: {key: "default", "rope_theta": 5e5}})
+    assert spec.rope == {"rope_type": "default", "rope_theta": 5e5}
+    spec = read(rope_theta=3e4, **{place: {key: "linear", "factor": 2.0}})
+    assert spec.rope == {"rope_type": "linear", "rope_theta": 3e4, "factor": 2.0}
+    assert read(rope_theta=...).rope["rope_theta"] == 10000.0
+
+
+def test_B062_yarn_is_read_and_an_unknown_type_refused_by_name(read: Any) -> None:
+    yarn = {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 512}
+    spec = read(rope_scaling=yarn)
+    assert spec.rope["rope_type"] == "yarn"
+    assert spec.max_model_len == 2048
+    with pytest.raises(ModelError, match="'spiral' is not supported; supported: default, linear"):
+        read(rope_scaling={"rope_type": "spiral"})
+    with pytest.raises(ModelError, match="rope type yarn lacks factor"):
+        read(rope_scaling={"rope_type": "yarn"})
+    with pytest.raises(ModelError, match="per layer type"):
+        read(rope_parameters={"full_attention": {"rope_type": "default"}})
+    with pytest.raises(ModelError, match="should be an object"):
+        read(rope_scaling="yarn")
+
+
+@pytest.mark.parametrize(
+    ("rope", "length"),
+    [
+        ({"rope_type": "linear", "factor": 2.0}, 2048),
+        ({"rope_type": "yarn", "factor": 1.0}, 1024),
+        (
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 1.0,
+                "high_freq_factor": 4.0,
+                "original_max_position_embeddings": 128,
+            },
+            1024,
+        ),
+    ],
+)
+def test_the_reach_of_a_scaled_rope(read: Any, rope: dict[str, Any], length: int) -> None:
+    assert read(rope_scaling=rope).max_model_len == length
+
+
+def test_B064_quantised_weights_are_refused_by_name(read: Any) -> None:
+    with pytest.raises(ModelError, match="quantisation awq is not supported; supported: weights"):
+        read(quantization_config={"quant_method": "awq", "bits": 4})
+    with pytest.raises(ModelError, match="weights in float8_e4m3fn are not supported"):
+        read(torch_dtype="float8_e4m3fn")
+
+
+def test_several_end_tokens_from_both_files(read: Any) -> None:
+    assert read(eos_token_id=[7, 9]).eos_token_ids == (7, 9)
+    assert read(eos_token_id=None).eos_token_ids == ()
+    assert read({"eos_token_id": [8, 7]}).eos_token_ids == (8, 7)
+    assert read({"eos_token_id": 500}).eos_token_ids == (7,)  # outside the vocabulary
+
+
+def test_a_window_that_is_not_in_use_is_no_window(read: Any) -> None:
+    assert read().sliding_windows == ()
+    assert read(use_sliding_window=...).sliding_windows == ()  # Qwen's default
+    assert read(use_sliding_window=True, sliding_window=None).sliding_windows == ()
+
+
+def test_windows_per_layer(read: Any) -> None:
+    assert read(use_sliding_window=True, max_window_layers=3).sliding_windows == (
+        None,
+        None,
+        None,
+        16,
+    )
+    kinds = ["full_attention", "sliding_attention"] * 2
+    spec = read(use_sliding_window=True, layer_types=kinds)
+    assert spec.sliding_windows == (None, 16, None, 16)
+    spec = read(use_sliding_window=..., model_type="mistral", sliding_window=8)
+    assert spec.sliding_windows == (8, 8, 8, 8)
+    with pytest.raises(ModelError, match="linear_attention"):
+        read(use_sliding_window=True, layer_types=["linear_attention"] * 4)
+
+
+def test_what_is_missing_is_listed(read: Any, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="lacks vocab_size, num_hidden_layers"):
+        read(vocab_size=..., num_hidden_layers="4")
+    with pytest.raises(ModelError, match="which architecture"):
+        read(architectures=[])
+    with pytest.raises(ModelError, match="4 attention heads cannot share 3 KV heads"):
+        read(num_key_value_heads=3)
+    assert read(num_key_value_heads=...).num_kv_heads == 4
+    (tmp_path / "config.json").write_text("{", encoding="utf-8")
+    with pytest.raises(ModelError, match="cannot be read"):
+        read_checkpoint(tmp_path)
+    (tmp_path / "config.json").write_text("[]", encoding="utf-8")
+    with pytest.raises(ModelError, match="JSON object"):
+        read_checkpoint(tmp_path)
+    with pytest.raises(ModelError, match="is no checkpoint: it has no config.json"):
+        read_checkpoint(tmp_path / "absent")
