@@ -8,8 +8,9 @@ values are text by nature and take the type of their field: what an interpolatio
 from __future__ import annotations
 
 import copy
+import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -50,7 +51,7 @@ class Values:
 
 
 def validate(model: type[M], data: Any, values: Values, at: KeyPath = ()) -> M:
-    """Make a model of the values at a key. Relative paths become absolute.
+    """Make a frozen model of the values at a key. Relative paths become absolute.
 
     Raises:
         ConfigError: with key, file and line of everything that is wrong.
@@ -75,7 +76,7 @@ def validate(model: type[M], data: Any, values: Values, at: KeyPath = ()) -> M:
                 _put(data, place, values.alternatives[(*at, *place)])
                 tried[place] = problems[place]
         else:
-            return cast("M", _absolute(made, values, at))
+            return cast("M", _settled(made, values, at))
 
 
 def _by_place(error: ValidationError, data: Any) -> dict[KeyPath, list[Any]]:
@@ -204,20 +205,25 @@ def _put(data: Any, place: KeyPath, value: Any) -> None:
     data[place[-1]] = value
 
 
-def _absolute(value: Any, values: Values, path: KeyPath) -> Any:
-    """The value with each relative `Path` in it made absolute against the file that names it."""
+def _settled(value: Any, values: Values, path: KeyPath) -> Any:
+    """The value, frozen: lists are tuples, and paths absolute against the file that names them."""
     if isinstance(value, Path):
         folder = values.source(path).folder or Path.cwd()
         return folder / value.expanduser()
+    if isinstance(value, (list, tuple)):
+        items = cast("Sequence[Any]", value)
+        made = tuple(_settled(item, values, (*path, i)) for i, item in enumerate(items))
+        same = isinstance(value, tuple) and all(a is b for a, b in zip(made, items, strict=True))
+        return value if same else made  # pyright: ignore[reportUnknownVariableType]
+    names: Any = getattr(type(value), "model_fields", None)
+    names = names or getattr(type(value), "__dataclass_fields__", ())
+    changed = {
+        name: new
+        for name in names
+        if (new := _settled(old := getattr(value, name), values, (*path, name))) is not old
+    }
+    if not changed:
+        return value
     if isinstance(value, BaseModel):
-        changed = {
-            name: new
-            for name in type(value).model_fields
-            if (new := _absolute(old := getattr(value, name), values, (*path, name))) is not old
-        }
-        return value.model_copy(update=changed) if changed else value
-    if isinstance(value, tuple):
-        items = cast("tuple[Any, ...]", value)
-        made = tuple(_absolute(item, values, (*path, i)) for i, item in enumerate(items))
-        return made if any(a is not b for a, b in zip(made, items, strict=True)) else items
-    return value
+        return value.model_copy(update=changed)
+    return dataclasses.replace(value, **changed)
