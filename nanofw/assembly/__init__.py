@@ -9,6 +9,7 @@ from nanofw.assembly.build import DowngradeWarning, assemble, build
 from nanofw.assembly.explanation import Choice, Explanation, Feature
 from nanofw.assembly.model_source import locate, read_spec
 from nanofw.assembly.selection import Selection, check, registry_for, select
+from nanofw.assembly.workload import build_workload
 
 __all__ = [
     "Choice",
@@ -18,6 +19,7 @@ __all__ = [
     "Selection",
     "assemble",
     "build",
+    "build_workload",
     "check",
     "locate",
     "read_spec",

@@ -54,7 +54,7 @@ def build(selection: Selection, *, clock: Clock | None = None) -> Engine:
     for sentence in selection.explanation.downgrades:
         warnings.warn(sentence, DowngradeWarning, stacklevel=2)
     clock = clock or (VirtualClock() if selection.virtual_time else RealClock())
-    executor: Any = _construct(
+    executor: Any = construct(
         selection.components["executor"], Executor, _executor_config(selection, clock)
     )
     try:
@@ -68,7 +68,7 @@ def _engine(selection: Selection, executor: Executor, clock: Clock) -> Engine:
     config, spec, components = selection.loaded.config, selection.spec, selection.components
     capacity = executor.capacity()
     limits = _limits(selection, capacity)
-    allocator = _construct(
+    allocator = construct(
         components["kv_allocator"],
         KVAllocator,
         AllocatorConfig(
@@ -78,7 +78,7 @@ def _engine(selection: Selection, executor: Executor, clock: Clock) -> Engine:
             max_blocks_per_row=-(-limits.max_model_len // limits.block_size) + 1,
         ),
     )
-    policy = _construct(components["scheduler"], Policy)
+    policy = construct(components["scheduler"], Policy)
     overlap = selection.overlap
     if config.engine.overlap == "auto" and capacity.max_in_flight < 2:
         overlap = False
@@ -141,11 +141,11 @@ def _host_processors(selection: Selection) -> HostProcessors:
         tokenizer_path=None if ":" in spec.path else spec.path,
     )
     chosen = [item for item in selection.components["logits_processor"] if is_host(item)]
-    made = {item.name: _construct(item, HostProcessor, facts) for item in chosen}
+    made = {item.name: construct(item, HostProcessor, facts) for item in chosen}
     return HostProcessors(made, spec.vocab_size)
 
 
-def _construct(component: Component, contract: Any, *config: Any) -> Any:
+def construct(component: Component, contract: Any, *config: Any) -> Any:
     """Call a target as its contract says, and hold the result to it."""
     what = f"{component.kind} {component.name!r}{component.origin_text}"
     target = guarded(component.load, what, "import")

@@ -96,6 +96,19 @@ def check(loaded: LoadedConfig, registry: Registry | None = None) -> list[str]:
     return _Selector(loaded, registry or registry_for(loaded)).check()
 
 
+def choose_workload(loaded: LoadedConfig, registry: Registry) -> Component:
+    """The component that `input.workload` names. Raises as `select` does."""
+    section = loaded.config.input.workload
+    path: KeyPath = ("input", "workload")
+    if section is None:
+        raise loaded.error("is required here: name a workload, poisson say", path)
+    selector = _Selector(loaded, registry)
+    component = selector.find_component(path, section, "workload")
+    if selector.option_errors:
+        raise selector.option_errors[0]
+    return component
+
+
 @dataclass(slots=True)
 class _Selector:
     """The work of `select`, one paragraph per method."""
@@ -182,6 +195,10 @@ class _Selector:
                 found.append(f"{kind} {component.name}{component.origin_text}")
         self._raise_all([])
         return found
+
+    def find_component(self, path: KeyPath, section: ComponentSection, kind: str) -> Component:
+        """One named component with its options; errors of these are noted."""
+        return self._candidates(path, section, kind)[0]
 
     # -- the model and the device ---------------------------------------------------------
 

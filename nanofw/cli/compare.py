@@ -1,0 +1,80 @@
+"""`nanofw compare`: run arms on the same traffic and say what differs, and how sure that is."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nanofw.cli.arguments import console
+
+if TYPE_CHECKING:
+    from nanofw.compare.experiment import Experiment
+
+EPILOG = """\
+An experiment file names arms, traffic and loads (docs/compare.md). A run's configuration is
+compared by giving several values: nanofw compare run.yaml scheduler.name=fcfs,shortest_job_first.
+Exit codes as everywhere, and 1 when the result is not what the file expects.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Entry of the command."""
+    parser = argparse.ArgumentParser(
+        prog="nanofw compare", description=__doc__, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument(
+        "files", nargs="+", metavar="FILE [FILE ...] [key=value ...]",
+        help="experiments, one after the other, or one run's configuration; then changes",
+    )  # fmt: skip
+    options = parser.parse_intermixed_args(arguments)
+    from nanofw.compare.experiment import load_experiment
+    from nanofw.configs.layers import is_override
+    from nanofw.errors import ConfigError
+
+    _check_installed()
+    files = [word for word in options.files if not is_override(word)]
+    overrides = [word for word in options.files if is_override(word)]
+    if not files:
+        raise ConfigError("name an experiment file", source="command line")
+    experiments = [load_experiment(Path(name), overrides) for name in files]
+    met = [_run(experiment, arguments) for experiment in experiments]
+    return 0 if all(met) else 1
+
+
+def _run(experiment: Experiment, arguments: list[str]) -> bool:
+    """Run one experiment and report it; whether all its expectations were met."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from nanofw.compare.analysis import analyse
+    from nanofw.compare.report import print_report, write_json
+    from nanofw.compare.runner import run_experiment
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    )  # fmt: skip
+    errors = Console(file=sys.stderr)
+    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
+        bar = progress.add_task("", total=None)
+
+        def report(done: int, total: int, what: str) -> None:
+            progress.update(bar, completed=done, total=total, description=what)
+
+        results = run_experiment(experiment, report)
+    analysis = analyse(results)
+    print_report(results, analysis, console())
+    if experiment.options.output is not None:
+        write_json(results, analysis, experiment.options.output, arguments)
+    return all(outcome.met for outcome in analysis.outcomes)
+
+
+def _check_installed() -> None:
+    from nanofw.errors import PluginLoadError
+
+    for package in ("scipy", "statsmodels"):
+        if importlib.util.find_spec(package) is None:
+            raise PluginLoadError(f"nanofw compare needs {package}: pip install 'nanofw[compare]'")

@@ -1,0 +1,229 @@
+"""From runs to verdicts: effects of every arm in every metric, checks, expectations."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from nanofw.compare.experiment import Expectation
+from nanofw.compare.metrics import Metric
+from nanofw.compare.run import RunResult
+from nanofw.compare.runner import AA, Results
+from nanofw.compare.statistics import Effect, Verdict, holm, paired_effect, rule, verdict
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One metric of one arm at one point.
+
+    Attributes:
+        mean: over the runs.
+        effect: against the baseline; None for the baseline itself.
+        p_adjusted, verdict: None where the metric does not decide.
+    """
+
+    point: float | None
+    arm: str
+    metric: str
+    mean: float
+    effect: Effect | None = None
+    p_adjusted: float | None = None
+    verdict: Verdict | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """Whether an expectation was met, and the sentence that says so."""
+
+    expectation: Expectation
+    met: bool
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Analysis:
+    """What the results say."""
+
+    rows: tuple[Row, ...]
+    rule: str
+    warnings: tuple[str, ...]
+    outcomes: tuple[Outcome, ...]
+
+    def row(self, point: float | None, arm: str, metric: str) -> Row:
+        """The row of an arm."""
+        for row in self.rows:
+            if (row.point, row.arm, row.metric) == (point, arm, metric):
+                return row
+        raise KeyError((point, arm, metric))
+
+
+def analyse(results: Results) -> Analysis:
+    """Effects and verdicts. With a primary metric only that one decides."""
+    options = results.experiment.options
+    rows = [
+        _row(results, point, arm, metric)
+        for point in results.points
+        for metric in options.all_metrics
+        for arm in [*results.experiment.arms, *([AA] if options.aa else [])]
+    ]
+    deciding = [
+        i
+        for i, row in enumerate(rows)
+        if row.effect is not None
+        and row.arm != AA
+        and row.metric in ((options.primary,) if options.primary else options.metrics)
+    ]
+    adjusted = holm([_p_value(rows[i]) for i in deciding], options.alpha)
+    for i, p in zip(deciding, adjusted, strict=True):
+        rows[i] = _decided(rows[i], p, options.alpha)
+    for i, row in enumerate(rows):
+        if row.arm == AA and row.effect is not None:
+            rows[i] = _decided(row, row.effect.p_value, options.alpha)
+    decided = Analysis(rows=tuple(rows), rule="", warnings=(), outcomes=())
+    return Analysis(
+        rows=tuple(rows),
+        rule=rule(options.alpha, len(deciding) > 1, len(deciding)),
+        warnings=tuple(_warnings(results)),
+        outcomes=tuple(
+            _outcome(results, decided, item, point)
+            for item in options.expect
+            for point in ((item.load,) if item.load is not None else results.points)
+        ),
+    )
+
+
+def _row(results: Results, point: float | None, arm: str, metric: str) -> Row:
+    baseline = results.experiment.baseline
+    values = _values(results.runs[(point, arm)], metric)
+    effect = None
+    if arm != baseline:
+        effect = paired_effect(
+            _values(results.runs[(point, baseline)], metric),
+            values,
+            by_ratio=Metric.parse(metric).by_ratio,
+            alpha=results.experiment.options.alpha,
+        )
+    return Row(point=point, arm=arm, metric=metric, mean=_mean(values), effect=effect)
+
+
+def _decided(row: Row, p_adjusted: float, alpha: float) -> Row:
+    assert row.effect is not None
+    higher = Metric.parse(row.metric).higher_is_better
+    return Row(
+        point=row.point,
+        arm=row.arm,
+        metric=row.metric,
+        mean=row.mean,
+        effect=row.effect,
+        p_adjusted=p_adjusted,
+        verdict=verdict(row.effect, p_adjusted, higher_is_better=higher, alpha=alpha),
+    )
+
+
+def _p_value(row: Row) -> float:
+    assert row.effect is not None
+    return row.effect.p_value
+
+
+def _values(runs: list[RunResult], metric: str) -> list[float]:
+    return [run.values[metric] for run in runs]
+
+
+def _mean(values: list[float]) -> float:
+    defined = [value for value in values if math.isfinite(value)]
+    return float(np.mean(defined)) if defined else math.nan
+
+
+# -- warnings -----------------------------------------------------------------------------
+
+
+def _warnings(results: Results) -> list[str]:
+    found: list[str] = []
+    for (point, arm), runs in results.runs.items():
+        where = arm if point is None else f"{arm} at {point:g}"
+        num = len(runs)
+        if overloaded := sum(run.overloaded for run in runs):
+            found.append(
+                f"{where}: the queue was still growing in {overloaded} of {num} runs: overload, "
+                "and means depend on how long a run lasts"
+            )
+        if lagging := sum(run.lagging for run in runs):
+            worst = max(run.lag_s for run in runs)
+            found.append(
+                f"{where}: the client was late in {lagging} of {num} runs (up to {worst:.3g} s): "
+                "the load was not the one asked for"
+            )
+        if any(run.num_measured < 30 for run in runs):
+            fewest = min(run.num_measured for run in runs)
+            found.append(f"{where}: only {fewest} requests were measured in a run")
+        found += [f"{where}: {note}" for note in dict.fromkeys(n for r in runs for n in r.notes)]
+    return found + _unequal_work(results) + _tails(results)
+
+
+def _unequal_work(results: Results) -> list[str]:
+    """Arms must have done the same work: the same tokens for the same requests."""
+    found: list[str] = []
+    baseline = results.experiment.baseline
+    for (point, arm), runs in results.runs.items():
+        if arm in (baseline, AA):
+            continue
+        pairs = list(zip(results.runs[(point, baseline)], runs, strict=True))
+        where = arm if point is None else f"{arm} at {point:g}"
+        if counts := sum(a.num_output_tokens != b.num_output_tokens for a, b in pairs):
+            found.append(
+                f"{where}: made another number of tokens than {baseline} in {counts} of "
+                f"{len(pairs)} runs: the work was not equal"
+            )
+        elif sums := sum(a.checksum != b.checksum for a, b in pairs):
+            found.append(
+                f"{where}: made other tokens than {baseline} in {sums} of {len(pairs)} runs: "
+                "numerics depend on the batch, or requests depend on each other's timing"
+            )
+    return found
+
+
+def _tails(results: Results) -> list[str]:
+    """A 99th percentile of few requests is the maximum of few."""
+    names = [name for name in results.experiment.options.all_metrics if ".p99" in name]
+    fewest = min(run.num_measured for runs in results.runs.values() for run in runs)
+    if names and fewest < 1000:
+        return [f"{', '.join(names)}: 99th percentiles of {fewest} requests a run; 1000 are needed"]
+    return []
+
+
+# -- expectations -------------------------------------------------------------------------
+
+
+def _outcome(
+    results: Results, analysis: Analysis, item: Expectation, point: float | None
+) -> Outcome:
+    against = item.against or results.experiment.baseline
+    ours, theirs = (
+        _mean(_values(results.runs[(point, arm)], item.metric)) for arm in (item.arm, against)
+    )
+    ratio = ours / theirs if theirs else math.inf if ours else 1.0
+    difference = ours - theirs
+    complaints = [
+        *_outside("ratio", ratio, item.min_ratio, item.max_ratio),
+        *_outside("difference", difference, item.min_difference, item.max_difference),
+    ]
+    if item.verdict is not None:
+        found = analysis.row(point, item.arm, item.metric).verdict
+        if found != item.verdict:
+            complaints.append(f"verdict {found}, expected {item.verdict}")
+    where = "" if point is None else f" at {point:g}"
+    text = f"{item.metric}{where}: {item.arm} {ours:.4g}, {against} {theirs:.4g}, ratio {ratio:.3g}"
+    if complaints:
+        text += ": " + "; ".join(complaints)
+    return Outcome(expectation=item, met=not complaints, text=text)
+
+
+def _outside(name: str, value: float, low: float | None, high: float | None) -> list[str]:
+    found: list[str] = []
+    if low is not None and not value >= low:
+        found.append(f"{name} below {low:g}")
+    if high is not None and not value <= high:
+        found.append(f"{name} above {high:g}")
+    return found

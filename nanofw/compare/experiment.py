@@ -1,0 +1,269 @@
+"""What is compared: a base configuration, arms as changes of it, traffic, loads, repeats.
+
+```yaml
+base: sim                          # preset or file, as in a run's configuration
+config: {engine: {max_num_seqs: 16}}
+arms:
+  fcfs: {}
+  shortest: {scheduler: {name: shortest_job_first, by: output}}
+workload: {name: poisson, num_requests: 2000}
+loads: [0.5, 0.9]                  # of the capacity, which is found first
+primary: e2el.mean
+```
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import Field, model_validator
+
+from nanofw.compare.metrics import DEFAULT_METRICS, Metric
+from nanofw.configs.document import read_file
+from nanofw.configs.layers import defaults, file_layers, override_layer
+from nanofw.configs.load import LoadedConfig, resolve
+from nanofw.configs.schema import Section
+from nanofw.configs.source import KeyPath, Layer
+from nanofw.configs.validation import Values, validate
+from nanofw.errors import ConfigError
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=0.5)]
+Verdict = Literal["better", "worse", "no evidence"]
+
+
+class Slo(Section):
+    """Limits that a request must all meet to count as good."""
+
+    ttft_s: Positive | None = None
+    """Time to first token, from the scheduled arrival."""
+    tpot_s: Positive | None = None
+    """Time per output token after the first."""
+    e2el_s: Positive | None = None
+    """End-to-end latency."""
+
+
+class Expectation(Section):
+    """A shape that the result must have; `nanofw compare` fails when it has not."""
+
+    metric: str
+    arm: str
+    load: float | None = None
+    """One of `loads` or `rates`; null: all of them."""
+    against: str | None = None
+    """The other arm; null: the baseline."""
+    min_ratio: float | None = None
+    """Least value of metric(arm) / metric(against), mean over runs."""
+    max_ratio: float | None = None
+    """Greatest value of it."""
+    min_difference: float | None = None
+    """Least value of metric(arm) - metric(against), mean over runs."""
+    max_difference: float | None = None
+    """Greatest value of it."""
+    verdict: Verdict | None = None
+    """What the statistics must say (against the baseline)."""
+    why: str = ""
+    """Where the claim comes from."""
+
+
+class ExperimentOptions(Section):
+    """The experiment file."""
+
+    name: str = ""
+    """One line on what it is about."""
+    base: str | tuple[str, ...] | None = None
+    """Presets or files below `config`."""
+    config: dict[str, Any] = Field(default_factory=dict[str, Any])
+    """Configuration that all arms share."""
+    arms: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    """Name -> configuration on top of `config`."""
+    baseline: str | None = None
+    """The arm that others are compared with; null: the first."""
+    workload: dict[str, Any] | None = None
+    """Short for `config.input.workload`."""
+    loads: tuple[Positive, ...] | None = None
+    """Arrival rates as fractions of the baseline's capacity."""
+    rates: tuple[Positive, ...] | None = None
+    """Arrival rates in requests per second; neither: as the workload says."""
+    capacity: Positive | None = None
+    """Requests per second that stand for load 1; null: found by a run of the baseline."""
+    repeats: Annotated[int, Field(ge=1)] = 10
+    """Runs of each arm at each load, each with traffic of its own seed."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Seed of the first run; the next ones count on from it."""
+    primary: str | None = "e2el.mean"
+    """The metric that decides; null: all metrics decide, with Holm's correction."""
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    """What is reported."""
+    slo: Slo = Slo()
+    """Limits for goodput."""
+    alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
+    """Chance of a wrong verdict where nothing differs, over all verdicts of the experiment."""
+    warm_up: Share = 0.1
+    """Share of the arrivals' time that is cut at the start."""
+    drain: Share = 0.1
+    """Share of the arrivals' time that is cut at the end."""
+    aa: bool = True
+    """Run the baseline against itself, on other arrivals where the clock is virtual."""
+    processes: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    """Processes for simulated runs; real ones go one after the other."""
+    expect: tuple[Expectation, ...] = ()
+    """Shapes that the result must have."""
+    output: Path | None = None
+    """JSON file for the whole result."""
+
+    @model_validator(mode="after")
+    def _check(self) -> ExperimentOptions:
+        if self.loads is not None and self.rates is not None:
+            raise ValueError("give either loads or rates")
+        if self.baseline is not None and self.baseline not in self.arms:
+            known = _listed(self.arms)
+            raise ValueError(f"baseline {self.baseline!r} is none of the arms: {known}")
+        for name in (*self.metrics, *([self.primary] if self.primary else [])):
+            Metric.parse(name)
+        for item in self.expect:
+            Metric.parse(item.metric)
+            for arm in (item.arm, item.against or item.arm):
+                if arm not in self.arms:
+                    raise ValueError(f"expect: {arm!r} is none of the arms: {_listed(self.arms)}")
+            points = self.loads or self.rates or ()
+            if item.verdict is not None and self.primary not in (None, item.metric):
+                raise ValueError(f"expect: only the primary metric, {self.primary}, gets a verdict")
+            if item.load is not None and item.load not in points:
+                raise ValueError(f"expect: load {item.load} is none of {list(points)}")
+        return self
+
+    @property
+    def all_metrics(self) -> tuple[str, ...]:
+        """Reported ones, the primary and those that expectations name, each once."""
+        primary = (self.primary,) if self.primary else ()
+        named = (item.metric for item in self.expect)
+        return tuple(dict.fromkeys((*primary, *self.metrics, *named)))
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A loaded experiment.
+
+    Attributes:
+        layers: of each arm's configuration, lowest first; plain data that any process can load.
+    """
+
+    options: ExperimentOptions
+    layers: Mapping[str, tuple[Layer, ...]]
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return tuple(self.layers)
+
+    @property
+    def baseline(self) -> str:
+        return self.options.baseline or self.arms[0]
+
+    def load(self, arm: str) -> LoadedConfig:
+        """The validated configuration of an arm. Raises `ConfigError` with its place."""
+        return resolve(self.layers[arm])
+
+
+def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
+    """Read an experiment file, or make one of a run's configuration.
+
+    A file without `arms` is a run's configuration: then an override with several values,
+    `scheduler.name=fcfs,shortest_job_first`, makes the arms; the rest of the overrides changes
+    the run, or the experiment where they begin with `compare.`.
+
+    Raises:
+        ConfigError: with key, file and line.
+    """
+    layer = read_file(path)
+    if "arms" in layer.data:
+        return _from_file(layer, path, overrides)
+    return _short_form(path, overrides)
+
+
+def _from_file(layer: Layer, path: Path, overrides: Sequence[str]) -> Experiment:
+    above = override_layer(overrides)
+    data = _merged(layer.data, above.data)
+    sources = {**layer.sources, **above.sources}
+    options = validate(ExperimentOptions, data, Values(data, sources, above.texts, {}))
+    whole = Layer(layer.name, data, sources)
+    below = [defaults(), *_bases(options, path)]
+    shared = [_part(whole, ("config",))] if "config" in data else []
+    if "workload" in data:
+        shared.append(_part(whole, ("workload",), ("input", "workload")))
+    arms = {name: (*below, *shared, _part(whole, ("arms", name))) for name in options.arms}
+    return Experiment(options, arms)
+
+
+def _short_form(path: Path, overrides: Sequence[str]) -> Experiment:
+    lists = [text for text in overrides if _values(text) is not None]
+    own = [text.removeprefix("compare.") for text in overrides if text.startswith("compare.")]
+    rest = [text for text in overrides if text not in lists and not text.startswith("compare.")]
+    if not lists:
+        raise ConfigError(
+            "nothing to compare: the file has no arms, and no key=value has several values; "
+            "try scheduler.name=fcfs,shortest_job_first",
+            source=str(path),
+        )
+    below = (defaults(), *file_layers(path), override_layer(rest))
+    choices = [[(text.partition("=")[0], value) for value in _values(text) or ()] for text in lists]
+    arms: dict[str, tuple[Layer, ...]] = {}
+    for combination in itertools.product(*choices):
+        name = ", ".join(value for _, value in combination)
+        change = override_layer([f"{key}={value}" for key, value in combination])
+        arms[name] = (*below, change)
+    above = override_layer(own)
+    data = {**above.data, "arms": {name: {} for name in arms}}
+    values = Values(data, above.sources, above.texts, {})
+    return Experiment(validate(ExperimentOptions, data, values), arms)
+
+
+def _values(override: str) -> list[str] | None:
+    """The values of `key=a,b`; None when there is one."""
+    key, _, text = override.partition("=")
+    if "," not in text or text[:1] in "[{\"'" or key.startswith("compare."):
+        return None
+    return [value.strip() for value in text.split(",")]
+
+
+def _bases(options: ExperimentOptions, path: Path) -> list[Layer]:
+    names = (options.base,) if isinstance(options.base, str) else options.base or ()
+    layers: list[Layer] = []
+    for name in names:
+        is_file = name.endswith((".yaml", ".yml")) or "/" in name
+        layers += file_layers(str(path.resolve().parent / name) if is_file else name)
+    return layers
+
+
+def _part(whole: Layer, path: KeyPath, at: KeyPath = ()) -> Layer:
+    """The layer below a key, put at another key, with the places of its values."""
+    value: Any = whole.data
+    for key in path:
+        value = value[key]
+    data: dict[str, Any] = value or {}
+    for key in reversed(at):
+        data = {str(key): data}
+    sources = {
+        (*at, *place[len(path) :]): source
+        for place, source in whole.sources.items()
+        if place[: len(path)] == path and (at or len(place) > len(path))
+    }
+    return Layer(whole.name, data, sources)
+
+
+def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    made = dict(below)
+    for key, value in above.items():
+        old = made.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            value = _merged(cast("dict[str, Any]", old), cast("dict[str, Any]", value))
+        made[key] = value
+    return made
+
+
+def _listed(names: Mapping[str, Any]) -> str:
+    return ", ".join(names)

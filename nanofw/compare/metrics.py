@@ -1,0 +1,169 @@
+"""What is measured, and how each metric is defined. All times from the engine's one clock.
+
+Per request: TTFT is the first token's time less the scheduled arrival, E2EL the end's, queue
+the first admission's; TPOT is (E2EL - TTFT) / (tokens - 1), undefined for one token. Over all
+tokens: ITL is every gap between tokens of one request, a preemption's pause included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from nanofw.core.types import FloatArray
+
+DEFAULT_METRICS = (
+    "ttft.mean",
+    "ttft.p99",
+    "tpot.mean",
+    "itl.p99",
+    "e2el.mean",
+    "e2el.p99",
+    "queue.mean",
+    "queue.max",
+    "throughput.tokens",
+    "goodput.rate",
+    "preemptions",
+    "recomputed_tokens",
+    "cache.hit_rate",
+)
+
+PER_REQUEST = ("ttft", "tpot", "e2el", "queue")
+STATISTICS: Mapping[str, Callable[[FloatArray], float]] = MappingProxyType(
+    {
+        "mean": lambda values: float(values.mean()),
+        "max": lambda values: float(values.max()),
+        **{
+            f"p{percent}": lambda values, q=percent: float(np.percentile(values, q))
+            for percent in (50, 90, 95, 99)
+        },
+    }
+)
+WHOLE: Mapping[str, str] = MappingProxyType(
+    {
+        "throughput.tokens": "output tokens per second",
+        "throughput.requests": "requests per second",
+        "goodput.rate": "requests per second that meet every limit of the SLO",
+        "goodput.share": "share of the requests that do",
+        "preemptions": "preemptions per request",
+        "recomputed_tokens": "tokens computed again after preemptions, per request",
+        "cache.hit_rate": "share of prompt tokens found in the cache at first admission",
+        "service.gap": "greatest difference in service between backlogged clients, in tokens",
+        "service.jain": "Jain's index of the clients' service: 1 is equal",
+    }
+)
+HIGHER_IS_BETTER = frozenset(
+    {
+        "throughput.tokens", "throughput.requests", "goodput.rate", "goodput.share",
+        "cache.hit_rate", "service.jain",
+    }
+)  # fmt: skip
+DIFFERENCES = frozenset(
+    {"preemptions", "recomputed_tokens", "cache.hit_rate", "goodput.share", "service.jain"}
+)
+"""Compared by difference; everything else by ratio."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric's name, taken apart.
+
+    Attributes:
+        quantity: `ttft`, `itl`, ... or a key of `WHOLE`.
+        statistic: a key of `STATISTICS`, or empty.
+        client: only requests of this client; None: all.
+    """
+
+    quantity: str
+    statistic: str
+    client: str | None
+
+    @classmethod
+    def parse(cls, name: str) -> Metric:
+        """`ttft.p99`, `throughput.tokens`, `ttft.mean@short`. ValueError lists what exists."""
+        text, at, client = name.partition("@")
+        quantity, _, statistic = text.rpartition(".")
+        scope = client if at else None
+        if quantity in (*PER_REQUEST, "itl") and statistic in STATISTICS:
+            if quantity == "itl" and at:
+                raise ValueError(f"metric {name!r}: itl is not kept by client")
+            return cls(quantity, statistic, scope)
+        if text in WHOLE and not at:
+            return cls(text, "", None)
+        raise ValueError(
+            f"no metric {name!r}: {', '.join((*PER_REQUEST, 'itl'))} with one of "
+            f"{', '.join(STATISTICS)} (as in ttft.p99, or ttft.p99@client), or one of "
+            f"{', '.join(WHOLE)}"
+        )
+
+    @property
+    def higher_is_better(self) -> bool:
+        return self.quantity in HIGHER_IS_BETTER
+
+    @property
+    def by_ratio(self) -> bool:
+        """Whether arms are compared by the logarithm of a ratio."""
+        return self.quantity not in DIFFERENCES
+
+
+@dataclass(slots=True, kw_only=True)
+class Measured:
+    """What one run measured, warm-up and drain cut.
+
+    Attributes:
+        latencies: float64[n] over the requests by `PER_REQUEST`; NaN where undefined.
+        clients: client of each.
+        itl, itl_weights: gaps between tokens, and how often each occurred.
+        whole: values of the metrics in `WHOLE`.
+    """
+
+    latencies: dict[str, FloatArray]
+    clients: list[str]
+    itl: FloatArray
+    itl_weights: FloatArray
+    whole: dict[str, float]
+
+    def value(self, name: str) -> float:
+        """A metric of this run; NaN when nothing was measured for it."""
+        metric = Metric.parse(name)
+        if not metric.statistic:
+            return self.whole.get(metric.quantity, float("nan"))
+        if metric.quantity == "itl":
+            return weighted_statistic(metric.statistic, self.itl, self.itl_weights)
+        values = self.latencies[metric.quantity]
+        if metric.client is not None:
+            values = values[np.array(self.clients, object) == metric.client]
+        values = values[~np.isnan(values)]
+        return STATISTICS[metric.statistic](values) if len(values) else float("nan")
+
+
+def weighted_statistic(name: str, values: FloatArray, weights: FloatArray) -> float:
+    """A statistic of values that occurred `weights` times each."""
+    if not len(values):
+        return float("nan")
+    if name == "mean":
+        return float(np.average(values, weights=weights))
+    if name == "max":
+        return float(values.max())
+    order = np.argsort(values, kind="stable")
+    reached = np.cumsum(weights[order])
+    rank = float(name[1:]) / 100 * reached[-1]
+    at = min(int(np.searchsorted(reached, rank)), len(order) - 1)
+    return float(values[order[at]])
+
+
+def jain(service: FloatArray) -> float:
+    """Jain's fairness index (Jain, Chiu, Hawe 1984) of float64[n] shares."""
+    total = float((service**2).sum())
+    return float(service.sum()) ** 2 / (len(service) * total) if total else 1.0
+
+
+def describe(name: str) -> dict[str, Any]:
+    """Direction and scale of a metric, for reports."""
+    metric = Metric.parse(name)
+    scale = "ratio" if metric.by_ratio else "difference"
+    return {"higher_is_better": metric.higher_is_better, "compared_by": scale}

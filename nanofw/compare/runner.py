@@ -1,0 +1,198 @@
+"""All runs of an experiment: capacity first, then every arm on the same traffic."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+
+from nanofw.assembly import Selection, build_workload, select
+from nanofw.compare.experiment import Experiment
+from nanofw.compare.run import RunResult, run_once
+from nanofw.errors import ConfigError
+
+AA = "A/A"
+"""Name of the arm that is the baseline again."""
+AA_SEED = 1_000_003
+"""Added to the seed of an A/A run in virtual time, so that its arrivals are others."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One run.
+
+    Attributes:
+        arm: a name of the experiment, or `AA`.
+        point: the load or rate as the experiment writes it; None: as the workload says.
+        time_scale: of the workload, so that arrivals have the rate of the point.
+    """
+
+    arm: str
+    point: float | None
+    repeat: int
+    seed: int
+    time_scale: float
+
+
+@dataclass(slots=True)
+class Results:
+    """What all runs came to, by point and arm, in the order of the repeats.
+
+    Attributes:
+        capacity: requests per second at load 1; None where nothing depends on it.
+        order: tasks in the order in which they were done.
+    """
+
+    experiment: Experiment
+    selections: dict[str, Selection]
+    capacity: float | None = None
+    runs: dict[tuple[float | None, str], list[RunResult]] = field(
+        default_factory=dict[tuple[float | None, str], list[RunResult]]
+    )
+    order: list[Task] = field(default_factory=list[Task])
+
+    @property
+    def points(self) -> tuple[float | None, ...]:
+        """Loads or rates, in the order of the experiment."""
+        return tuple(dict.fromkeys(point for point, _ in self.runs))
+
+    @property
+    def virtual(self) -> bool:
+        """Whether the runs were simulated."""
+        return self.selections[self.experiment.baseline].virtual_time
+
+
+Report = Callable[[int, int, str], None]
+"""Called with tasks done, tasks in all, and what is done next."""
+
+
+def run_experiment(experiment: Experiment, report: Report = lambda *_: None) -> Results:
+    """Do all runs. Raises what `select` and a run raise; nothing is swallowed."""
+    selections = {arm: select(experiment.load(arm)) for arm in experiment.arms}
+    if len({selection.virtual_time for selection in selections.values()}) > 1:
+        raise ConfigError("some arms are simulated and some are real; compare like with like")
+    results = Results(experiment, selections)
+    report(0, 1, "capacity")
+    tasks = list(_tasks(results))
+    if results.virtual:
+        done = _in_processes(experiment, tasks, report)
+    else:
+        done = _one_by_one(selections, experiment, tasks, report)
+    for task, result in sorted(done, key=lambda item: item[0].repeat):
+        results.runs.setdefault((task.point, task.arm), []).append(result)
+        results.order.append(task)
+    _in_order(results, tasks)
+    return results
+
+
+def find_capacity(selection: Selection, experiment: Experiment) -> float:
+    """Requests per second that an arm can serve: a run in which all of them come at once."""
+    run = run_once(selection, experiment.options, seed=experiment.options.seed, time_scale=0.0)
+    return run.capacity
+
+
+def _tasks(results: Results) -> Iterator[Task]:
+    """Real arms take turns, forwards and backwards, so that drift hits all of them alike."""
+    experiment, options = results.experiment, results.experiment.options
+    arms = [*experiment.arms, *([AA] if options.aa else [])]
+    scales = _time_scales(results)
+    for repeat in range(options.repeats):
+        for point, scale in scales.items():
+            for arm in arms if repeat % 2 == 0 else reversed(arms):
+                other = AA_SEED if arm == AA and results.virtual else 0
+                yield Task(arm, point, repeat, options.seed + repeat + other, scale)
+
+
+def _time_scales(results: Results) -> dict[float | None, float]:
+    options, baseline = results.experiment.options, results.experiment.baseline
+    if options.loads is None and options.rates is None:
+        return {None: 1.0}
+    selection = results.selections[baseline]
+    rate = build_workload(selection, seed=options.seed).rate
+    if rate is None:
+        raise selection.loaded.error(
+            "has no arrival rate, so there are no loads or rates of it; leave both out",
+            ("input", "workload"),
+        )
+    if options.rates is not None:
+        return {target: rate / target for target in options.rates}
+    results.capacity = options.capacity or find_capacity(selection, results.experiment)
+    return {load: rate / (load * results.capacity) for load in options.loads or ()}
+
+
+def _one_by_one(
+    selections: dict[str, Selection],
+    experiment: Experiment,
+    tasks: Sequence[Task],
+    report: Report,
+) -> list[tuple[Task, RunResult]]:
+    done: list[tuple[Task, RunResult]] = []
+    for task in tasks:
+        report(len(done), len(tasks), _label(task))
+        done.append((task, _run(selections, experiment, task)))
+    report(len(tasks), len(tasks), "")
+    return done
+
+
+def _run(selections: dict[str, Selection], experiment: Experiment, task: Task) -> RunResult:
+    arm = experiment.baseline if task.arm == AA else task.arm
+    return run_once(selections[arm], experiment.options, seed=task.seed, time_scale=task.time_scale)
+
+
+def _in_processes(
+    experiment: Experiment, tasks: Sequence[Task], report: Report
+) -> list[tuple[Task, RunResult]]:
+    wanted = experiment.options.processes
+    num = min(len(tasks), _num_cores() if wanted == "auto" else wanted)
+    if num <= 1:
+        selections = {arm: select(experiment.load(arm)) for arm in experiment.arms}
+        return _one_by_one(selections, experiment, tasks, report)
+    done: list[tuple[Task, RunResult]] = []
+    context = get_context("spawn")
+    with ProcessPoolExecutor(num, context, initializer=_prepare, initargs=(experiment,)) as pool:
+        futures: dict[Future[RunResult], Task] = {pool.submit(_work, t): t for t in tasks}
+        try:
+            for future in as_completed(futures):
+                task = futures[future]
+                done.append((task, future.result()))
+                report(len(done), len(tasks), _label(task))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return done
+
+
+_experiment: Experiment | None = None
+_selections: dict[str, Selection] = {}
+
+
+def _prepare(experiment: Experiment) -> None:
+    """A worker process starts: it selects the components itself, from names."""
+    global _experiment
+    _experiment = experiment
+
+
+def _work(task: Task) -> RunResult:
+    assert _experiment is not None
+    arm = _experiment.baseline if task.arm == AA else task.arm
+    if arm not in _selections:
+        _selections[arm] = select(_experiment.load(arm))
+    return _run(_selections, _experiment, task)
+
+
+def _in_order(results: Results, tasks: Sequence[Task]) -> None:
+    """Keys of `runs` in the order in which the tasks name them."""
+    results.runs = {
+        key: results.runs[key] for key in dict.fromkeys((t.point, t.arm) for t in tasks)
+    }
+
+
+def _num_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _label(task: Task) -> str:
+    at = "" if task.point is None else f" at {task.point:g}"
+    return f"{task.arm}{at}, run {task.repeat + 1}"

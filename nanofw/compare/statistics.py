@@ -1,0 +1,171 @@
+"""How sure a difference is. The unit is the run: one paired difference per seed.
+
+Runs of two arms with the same seed get the same traffic, so their difference is free of what
+the traffic does to both. Latencies and rates are compared by the logarithm of the ratio, shares
+and counts by the difference; the interval is Student's t over the paired differences.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from nanofw.core.types import FloatArray
+
+Verdict = Literal["better", "worse", "no evidence"]
+POWER = 0.8
+"""Chance with which the smallest detectable effect is found."""
+MIN_RUNS = 3
+"""Fewer paired runs give no verdict."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """One arm against the baseline, in one metric.
+
+    Attributes:
+        scale: `ratio` or `difference`; the other fields are on it, a ratio of 1 or a difference
+            of 0 being none.
+        estimate, low, high: mean effect and its confidence interval; NaN with fewer than 2 runs.
+        p_value: of no effect; 1 where all runs agree exactly.
+        detectable: smallest effect (above 1 or 0) that so many runs find with `POWER`.
+    """
+
+    scale: Literal["ratio", "difference"]
+    num_runs: int
+    estimate: float
+    low: float
+    high: float
+    p_value: float
+    detectable: float
+
+
+def paired_effect(
+    base: Sequence[float], other: Sequence[float], *, by_ratio: bool, alpha: float
+) -> Effect:
+    """The effect of `other` against `base`, run by run in the same order.
+
+    Pairs with an undefined value are left out. A ratio needs positive values; where a zero
+    occurs the arms are compared by difference.
+    """
+    a, b = np.asarray(base, float), np.asarray(other, float)
+    defined = np.isfinite(a) & np.isfinite(b)
+    a, b = a[defined], b[defined]
+    by_ratio = by_ratio and bool((a > 0).all() and (b > 0).all())
+    return _effect(np.log(b) - np.log(a) if by_ratio else b - a, by_ratio, alpha)
+
+
+def unpaired_spread(values: Sequence[float], others: Sequence[float]) -> float:
+    """Standard deviation of the difference of the logarithms of two runs on other traffic."""
+    a, b = np.log(np.asarray(values, float)), np.log(np.asarray(others, float))
+    return math.sqrt(float(a.var(ddof=1) + b.var(ddof=1)))
+
+
+def _effect(differences: FloatArray, by_ratio: bool, alpha: float) -> Effect:
+    from scipy import stats
+
+    num, none = len(differences), math.nan
+    mean = float(differences.mean()) if num else none
+    low, high, p_value, detectable = none, none, 1.0, none
+    if num >= 2:
+        error = float(differences.std(ddof=1)) / math.sqrt(num)
+        half = float(stats.t.ppf(1 - alpha / 2, num - 1)) * error
+        low, high = mean - half, mean + half
+        p_value = _p_value(mean, error, num)
+        detectable = detectable_effect(error * math.sqrt(num), num, alpha)
+    on_scale = math.exp if by_ratio else float
+    return Effect(
+        scale="ratio" if by_ratio else "difference",
+        num_runs=num,
+        estimate=on_scale(mean),
+        low=on_scale(low),
+        high=on_scale(high),
+        p_value=p_value,
+        detectable=on_scale(detectable),
+    )
+
+
+def _p_value(mean: float, error: float, num: int) -> float:
+    from scipy import stats
+
+    if error == 0:  # the same difference in every run: none at all, or certain
+        return 1.0 if mean == 0 else 0.0
+    return 2 * float(stats.t.sf(abs(mean) / error, num - 1))
+
+
+def detectable_effect(spread: float, num: int, alpha: float) -> float:
+    """Smallest mean difference that `num` pairs with that standard deviation find."""
+    if spread == 0:
+        return 0.0
+    from statsmodels.stats.power import TTestPower
+
+    size: Any = TTestPower().solve_power(nobs=num, alpha=alpha, power=POWER)
+    return float(np.squeeze(size)) * spread
+
+
+def holm(p_values: Sequence[float], alpha: float) -> list[float]:
+    """P-values adjusted for their number (Holm 1979), in their order."""
+    if not p_values:
+        return []
+    from statsmodels.stats.multitest import multipletests
+
+    adjusted: Any = multipletests(p_values, alpha=alpha, method="holm")[1]
+    return [float(value) for value in adjusted]
+
+
+def verdict(effect: Effect, p_adjusted: float, *, higher_is_better: bool, alpha: float) -> Verdict:
+    """`better` or `worse` when no effect can be excluded at `alpha`, else `no evidence`."""
+    if effect.num_runs < MIN_RUNS or not p_adjusted < alpha:
+        return "no evidence"
+    none = 1.0 if effect.scale == "ratio" else 0.0
+    return "better" if (effect.estimate > none) == higher_is_better else "worse"
+
+
+def rule(alpha: float, corrected: bool, num_verdicts: int) -> str:
+    """The verdict's rule in words, for reports."""
+    family = f"{num_verdicts} verdict{'s' if num_verdicts != 1 else ''}"
+    correction = f" after Holm's correction for {family}" if corrected else ""
+    return (
+        f"better or worse: two-sided paired t-test over runs, p < {alpha:g}{correction}; at least "
+        f"{MIN_RUNS} runs; else no evidence"
+    )
+
+
+def autocorrelation_length(values: FloatArray) -> int:
+    """Requests after which a sequence has forgotten itself: lag of autocorrelation below 0.05."""
+    centred = values - values.mean()
+    num = len(centred)
+    if num < 4 or not centred.any():
+        return 1
+    size = 1 << (2 * num - 1).bit_length()
+    power = np.abs(np.fft.rfft(centred, size)) ** 2
+    correlation = np.fft.irfft(power, size)[: num // 2]
+    small = np.flatnonzero(correlation < 0.05 * correlation[0])
+    return int(small[0]) if len(small) else num // 2
+
+
+def within_run_interval(
+    values: FloatArray, *, alpha: float, num_resamples: int = 1000, seed: int = 0
+) -> tuple[float, float]:
+    """Interval of one run's mean by a moving block bootstrap (Künsch 1989).
+
+    Neighbours in a queue are alike: blocks are twice as long as their correlation lasts. It
+    says how well one run knows its own mean, and nothing of other traffic: no verdict uses it.
+
+    Args:
+        values: float64[n], in order of arrival.
+    """
+    num = len(values)
+    if num < 2:
+        return math.nan, math.nan
+    length = min(max(1, 2 * autocorrelation_length(values)), max(1, num // 4))
+    sums = np.concatenate(([0.0], np.cumsum(values)))
+    means = (sums[length:] - sums[:-length]) / length
+    rng = np.random.default_rng(seed)
+    drawn = rng.integers(0, len(means), (num_resamples, max(1, num // length)))
+    low, high = np.percentile(means[drawn].mean(axis=1), [50 * alpha, 100 - 50 * alpha])
+    return float(low), float(high)

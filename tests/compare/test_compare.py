@@ -1,0 +1,201 @@
+"""Experiments from file to verdict, on the simulated executor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from nanofw.cli.main import main
+from nanofw.compare.analysis import Analysis, analyse
+from nanofw.compare.experiment import load_experiment
+from nanofw.compare.report import as_json
+from nanofw.compare.runner import AA, Results, run_experiment
+from nanofw.errors import ConfigError
+
+BASE: dict[str, Any] = {
+    "config": {
+        "model": {"path": "shape:qwen3-0.6b"},
+        "engine": {"max_num_seqs": 2, "max_model_len": 1024},
+        "executor": {"name": "sim", "cost_model": {"name": "roofline"}},
+    },
+    "arms": {"fcfs": {}, "sjf": {"scheduler": {"name": "shortest_job_first", "by": "output"}}},
+    "workload": {
+        "name": "poisson", "num_requests": 80, "guess_noise": 0.0, "prompt": 64,
+        "output": {"distribution": "lognormal", "mean": 16, "sigma": 1.2, "high": 100},
+    },
+    "loads": [1.1],
+    "repeats": 3,
+    "processes": 1,
+}  # fmt: skip
+
+
+def write(folder: Path, **changes: Any) -> Path:
+    path = folder / "experiment.yaml"
+    path.write_text(yaml.safe_dump({**BASE, **changes}), encoding="utf-8")
+    return path
+
+
+def compare(folder: Path, *overrides: str, **changes: Any) -> tuple[Results, Analysis]:
+    results = run_experiment(load_experiment(write(folder, **changes), overrides))
+    return results, analyse(results)
+
+
+class TestRuns:
+    def test_arms_get_the_same_work_and_a_a_gets_other(self, tmp_path: Path) -> None:
+        results, _ = compare(tmp_path)
+        fcfs, sjf, again = (results.runs[(1.1, arm)] for arm in ("fcfs", "sjf", AA))
+        assert [r.checksum for r in fcfs] == [r.checksum for r in sjf]
+        assert all(a.checksum != b.checksum for a, b in zip(fcfs, again, strict=True))
+        assert len({r.checksum for r in fcfs}) == 3
+        assert {r.num_requests for r in fcfs} == {80}
+        assert all(50 <= r.num_measured <= 76 for r in fcfs)
+
+    def test_loads_are_of_the_capacity_that_was_found(self, tmp_path: Path) -> None:
+        results, _ = compare(tmp_path, loads=[0.2, 3.0], repeats=1)
+        assert results.capacity is not None
+        (slow,), (fast,) = results.runs[(0.2, "fcfs")], results.runs[(3.0, "fcfs")]
+        assert slow.num_requests / slow.seconds == pytest.approx(0.2 * results.capacity, rel=0.3)
+        assert fast.num_requests / fast.seconds < 1.1 * results.capacity
+        assert fast.overloaded
+        assert not slow.overloaded
+
+    def test_B108_every_run_starts_with_an_empty_cache(self, tmp_path: Path) -> None:
+        """Two runs of one seed, one after the other in one process: the second is the first."""
+        results, _ = compare(tmp_path, arms={"a": {}, "b": {}}, aa=False)
+        for first, second in zip(*results.runs.values(), strict=True):
+            assert first == second
+            assert first.values["cache.hit_rate"] == 0.0
+
+    def test_processes_change_nothing(self, tmp_path: Path) -> None:
+        alone, _ = compare(tmp_path, repeats=2)
+        together, _ = compare(tmp_path, repeats=2, processes=2)
+        assert alone.runs == together.runs
+
+    def test_a_closed_loop_has_no_loads(self, tmp_path: Path) -> None:
+        workload = {"name": "closed_loop", "num_requests": 40}
+        with pytest.raises(ConfigError, match=r"input\.workload: has no arrival rate"):
+            compare(tmp_path, workload=workload)
+        results, _ = compare(tmp_path, workload=workload, loads=None, repeats=1)
+        assert results.points == (None,)
+
+
+class TestVerdicts:
+    def test_shortest_first_is_better_under_load_and_nothing_at_low_load(
+        self, tmp_path: Path
+    ) -> None:
+        results, analysis = compare(tmp_path, loads=[0.1, 1.1], repeats=5)
+        assert analysis.row(1.1, "sjf", "e2el.mean").verdict == "better"
+        assert analysis.row(0.1, "sjf", "e2el.mean").verdict == "no evidence"
+        assert "Holm's correction for 2 verdicts" in analysis.rule
+        assert results.points == (0.1, 1.1)
+
+    def test_only_the_primary_metric_decides(self, tmp_path: Path) -> None:
+        _, analysis = compare(tmp_path)
+        decided = {row.metric for row in analysis.rows if row.verdict and row.arm != AA}
+        assert decided == {"e2el.mean"}
+
+    def test_without_a_primary_all_decide(self, tmp_path: Path) -> None:
+        metrics = ["ttft.mean", "e2el.mean", "itl.p99"]
+        _, analysis = compare(tmp_path, primary=None, metrics=metrics)
+        decided = [row.metric for row in analysis.rows if row.verdict and row.arm != AA]
+        assert decided == metrics
+        assert "3 verdicts" in analysis.rule
+
+    def test_unequal_work_is_said(self, tmp_path: Path) -> None:
+        arms = {"a": {}, "b": {"engine": {"max_model_len": 80}}}
+        _, analysis = compare(tmp_path, arms=arms, repeats=1)
+        assert any("another number of tokens than a" in text for text in analysis.warnings)
+        assert any("cut to max_model_len 80" in text for text in analysis.warnings)
+
+    def test_expectations(self, tmp_path: Path) -> None:
+        expect = [
+            {"metric": "e2el.mean", "arm": "sjf", "max_ratio": 0.99, "why": "queueing theory"},
+            {"metric": "e2el.mean", "arm": "sjf", "min_ratio": 2.0},
+            {"metric": "e2el.mean", "arm": "sjf", "load": 1.1, "verdict": "worse"},
+            {"metric": "preemptions", "arm": "sjf", "max_difference": 0.0},
+        ]
+        _, analysis = compare(tmp_path, expect=expect)
+        assert [item.met for item in analysis.outcomes] == [True, False, False, True]
+        assert "ratio below 2" in analysis.outcomes[1].text
+        assert "expected worse" in analysis.outcomes[2].text
+
+
+class TestFiles:
+    def test_short_form_makes_arms_of_lists(self, tmp_path: Path) -> None:
+        run = {**BASE["config"], "input": {"workload": BASE["workload"]}}
+        path = tmp_path / "run.yaml"
+        path.write_text(yaml.safe_dump(run), encoding="utf-8")
+        experiment = load_experiment(
+            path,
+            [
+                "scheduler.name=fcfs,random", "engine.max_num_seqs=4,8", "compare.repeats=2",
+                "engine.max_model_len=512",
+            ],
+        )  # fmt: skip
+        assert experiment.arms == ("fcfs, 4", "fcfs, 8", "random, 4", "random, 8")
+        config = experiment.load("random, 8").config
+        assert (config.scheduler.name, config.engine.max_num_seqs) == ("random", 8)
+        assert config.engine.max_model_len == 512
+        assert experiment.options.repeats == 2
+        with pytest.raises(ConfigError, match="nothing to compare"):
+            load_experiment(path, ["engine.max_num_seqs=4"])
+
+    def test_an_arm_that_changes_the_policy_drops_its_options(self, tmp_path: Path) -> None:
+        config = {**BASE["config"], "scheduler": {"name": "fcfs", "watermark": 0.2}}
+        experiment = load_experiment(write(tmp_path, config=config))
+        assert experiment.load("fcfs").config.scheduler.options == {"watermark": 0.2}
+        assert experiment.load("sjf").config.scheduler.options == {"by": "output"}
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"arm": {}}, r"experiment\.yaml:\d+: arm: .*arms"),
+            ({"rates": [1.0]}, "give either loads or rates"),
+            ({"baseline": "x"}, "baseline 'x' is none of the arms: fcfs, sjf"),
+            ({"primary": "ttft.mode"}, "no metric 'ttft.mode'"),
+            ({"expect": [{"metric": "ttft.mean", "arm": "x"}]}, "'x' is none of the arms"),
+            (
+                {"expect": [{"metric": "ttft.mean", "arm": "sjf", "verdict": "better"}]},
+                "only the primary metric, e2el.mean, gets a verdict",
+            ),
+            ({"repeats": 0}, r"experiment\.yaml:\d+: repeats"),
+        ],
+    )
+    def test_errors_say_where(self, tmp_path: Path, changes: Any, message: str) -> None:
+        with pytest.raises(ConfigError, match=message):
+            load_experiment(write(tmp_path, **changes))
+
+    def test_an_error_in_an_arm_says_its_line(self, tmp_path: Path) -> None:
+        arms = {"a": {}, "b": {"engine": {"max_num_seqs": "many"}}}
+        experiment = load_experiment(write(tmp_path, arms=arms))
+        with pytest.raises(ConfigError, match=r"experiment\.yaml:\d+: engine\.max_num_seqs"):
+            experiment.load("b")
+
+
+class TestReport:
+    def test_json_has_all_and_its_provenance(self, tmp_path: Path) -> None:
+        results, analysis = compare(tmp_path, repeats=1)
+        record = json.loads(json.dumps(as_json(results, analysis, ["x"]), allow_nan=False))
+        assert record["provenance"]["arms"]["sjf"]["config"]["scheduler"]["by"] == "output"
+        assert "scheduler.fcfs" in record["provenance"]["arms"]["fcfs"]["components"]
+        assert {run["arm"] for run in record["runs"]} == {"fcfs", "sjf", AA}
+        assert record["provenance"]["seeds"] == [0]
+        assert record["metrics"]["e2el.mean"]["compared_by"] == "ratio"
+
+    def test_the_command_prints_tables_and_writes_json(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = write(tmp_path, repeats=1, metrics=["ttft.mean"], output="out.json")
+        assert main(["compare", str(path)]) == 0
+        text = capsys.readouterr().out
+        assert "capacity of fcfs" in text
+        assert "no evidence" in text
+        assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["rows"]
+
+    def test_the_command_fails_when_the_shape_is_not_as_expected(self, tmp_path: Path) -> None:
+        expect = [{"metric": "e2el.mean", "arm": "sjf", "min_ratio": 5.0}]
+        assert main(["compare", str(write(tmp_path, repeats=1, expect=expect))]) == 1

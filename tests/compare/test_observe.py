@@ -1,0 +1,62 @@
+"""What the observer notes, against what a stream of tokens shows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import numpy as np
+import pytest
+
+from nanofw.compare.observe import ObservedExecutor
+from nanofw.core.contracts.executor import Executor
+from tests.core.engines import FirstCome, Run, make_engine, make_request
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+@pytest.mark.parametrize("num_blocks", [64, 12])
+def test_gaps_are_those_of_the_stream_also_over_preemptions(overlap: bool, num_blocks: int) -> None:
+    engine = make_engine(FirstCome(), num_blocks=num_blocks, overlap=overlap)
+    watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
+    assert isinstance(watch, Executor)
+    came: dict[str, list[float]] = defaultdict(list)
+    for i in range(10):
+        engine.add(make_request(f"r{i}", 3 + i, max_tokens=5 + i, stream=True, ignore_eos=True))
+    preempted = 0
+    while engine.has_unfinished:
+        output = engine.step()
+        for delta in output.deltas:
+            came[delta.id] += [engine.clock.now()] * len(delta.token_ids)
+        for done in output.finished:
+            watch.ended(done.id)
+            preempted += done.num_preemptions
+    expected = sorted(gap for times in came.values() for gap in np.diff(times).tolist())
+    values, weights = watch.gaps(0.0, np.inf)
+    seen = sorted(np.repeat(values, weights.astype(int)).tolist())
+    assert seen == pytest.approx(expected)
+    assert watch.num_tokens(0.0, np.inf) == sum(map(len, came.values()))
+    assert (preempted > 0) == (num_blocks == 12)
+
+
+def test_service_and_its_gap() -> None:
+    engine = make_engine(FirstCome(), max_num_seqs=1, num_blocks=64)
+    watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
+    for i in range(6):
+        request = make_request(f"r{i}", 4, max_tokens=3, client="ab"[i // 3], ignore_eos=True)
+        engine.add(request)
+        watch.service.accept(request)
+    done = Run(engine).to_end()
+    for request_id in done.outputs:
+        watch.ended(request_id)
+    assert watch.service.clients == ["a", "b"]
+    assert watch.service.total.tolist() == [18.0, 18.0]
+    assert watch.service.max_gap == 8.0  # from a's first step until its last request starts
+
+
+def test_one_client_is_not_counted() -> None:
+    engine = make_engine(FirstCome())
+    watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
+    request = make_request("r", 4, max_tokens=3)
+    engine.add(request)
+    watch.service.accept(request)
+    Run(engine).to_end()
+    assert watch.service.total.tolist() == [0.0]
