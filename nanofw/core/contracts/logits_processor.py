@@ -30,7 +30,10 @@ class LogitsProcessor(Protocol):
     """
 
     def check(self, arguments: Any) -> None:
-        """Raise ValueError with the allowed values when a request's arguments are wrong."""
+        """Raise ValueError with the allowed values when a request's arguments are wrong.
+
+        None: the request has none for this processor.
+        """
         ...
 
     def add(self, new: NewRow) -> bool:
@@ -55,7 +58,10 @@ class HostProcessor(Protocol):
     """
 
     def check(self, arguments: Any) -> None:
-        """Raise ValueError with the allowed values when a request's arguments are wrong."""
+        """Raise ValueError with the allowed values when a request's arguments are wrong.
+
+        None: the request has none for this processor.
+        """
         ...
 
     def start(self, request_id: str, arguments: Any, prompt: IntArray) -> bool:

@@ -38,7 +38,9 @@ class SuppressTokens:
         self._last: tuple[IntArray, torch.Tensor, torch.Tensor] | None = None
 
     def check(self, arguments: Any) -> None:
-        """Raise ValueError unless the arguments are a list of tokens of the vocabulary."""
+        """Raise ValueError unless the arguments are None or a list of tokens."""
+        if arguments is None:
+            return
         if not isinstance(arguments, Sequence) or isinstance(arguments, str):
             raise ValueError(f"{_NAME} must be a list of token ids, not {arguments!r}")
         self._check_ids(arguments)

@@ -1,0 +1,177 @@
+"""Executor `torch`: carries out plans on a CPU or an accelerator.
+
+`submit` enqueues a step and returns; on an accelerator nothing waits before `collect`. Sampled
+tokens are written to the rows' token table on the device, where the next step reads them, so
+that two steps may be in flight.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nanofw.core.contracts.communicator import SingleRank
+from nanofw.core.contracts.executor import ExecutorConfig
+from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
+from nanofw.core.types import Request
+from nanofw.errors import ExecutorError, NanofwError
+from nanofw.runtime import memory, profiling
+from nanofw.runtime.batch import StepBatch
+from nanofw.runtime.results import Timer, Transfer
+from nanofw.runtime.runner import Runner
+
+_MAX_IN_FLIGHT = 2
+
+
+@dataclass(slots=True)
+class _Step:
+    """A submitted step; `logits` are there while it waits for masks, `transfer` after."""
+
+    plan: StepPlan
+    batch: StepBatch
+    timer: Timer
+    logits: torch.Tensor | None = None
+    transfer: Transfer | None = None
+
+
+class TorchExecutor:
+    """Constructed as `TorchExecutor(options, config)`; loads the weights and sizes the pool."""
+
+    def __init__(self, options: Any, config: ExecutorConfig) -> None:
+        self._steps: deque[_Step] = deque()
+        self._next_step = 0
+        with torch.inference_mode():
+            self._runner: Runner | None = Runner(config, SingleRank())
+            num_blocks = _num_blocks(self._runner, config)
+            self._runner.allocate(num_blocks)
+        self._capacity = Capacity(
+            num_blocks=num_blocks, block_size=config.block_size, max_in_flight=_MAX_IN_FLIGHT
+        )
+
+    def capacity(self) -> Capacity:
+        """The pool's size, as configured or as memory allows."""
+        return self._capacity
+
+    def check(self, request: Request) -> None:
+        """Raise ValueError when the sampler or a logits processor cannot do what is asked."""
+        self._open().check(request)
+
+    @torch.inference_mode()
+    def submit(self, plan: StepPlan) -> None:
+        """Apply the plan and run the model; sample too, unless rows wait for masks."""
+        runner = self._open()
+        self._check_order(plan)
+        timer = Timer(runner.device)
+        try:
+            runner.apply(plan)
+            batch, logits = runner.forward(plan)
+            step = _Step(plan, batch, timer, logits=logits)
+            if not len(plan.host_rows):
+                self._sample(step, None)
+        except Exception as error:
+            raise _failure(f"step {plan.step} failed", error) from error
+        self._steps.append(step)
+        self._next_step += 1
+
+    @torch.inference_mode()
+    def provide(self, masks: HostMasks) -> None:
+        """Sample the step that waits, host rows among their allowed tokens."""
+        step = self._steps[-1] if self._steps else None
+        if step is None or step.logits is None or step.plan.step != masks.step:
+            raise ExecutorError(
+                f"masks of step {masks.step} came, but the last submitted step does not wait for "
+                "them: provide once, after submit, and only for plans with host rows"
+            )
+        try:
+            self._sample(step, masks)
+        except Exception as error:
+            raise _failure(f"step {masks.step} failed while sampling", error) from error
+
+    def collect(self) -> StepResult:
+        """Wait for the oldest step and hand out its tokens."""
+        if not self._steps:
+            raise ExecutorError("collect without a submitted step")
+        step = self._steps[0]
+        if step.transfer is None:
+            raise ExecutorError(f"step {step.plan.step} waits for masks: call provide first")
+        self._steps.popleft()
+        try:
+            token_ids, failed, logprobs = step.transfer.wait()
+        except RuntimeError as error:  # CUDA reports here what went wrong earlier
+            raise _failure(f"step {step.plan.step} failed", error) from error
+        return StepResult(
+            step=step.plan.step,
+            token_ids=token_ids,
+            failed=failed if failed.any() else None,
+            logprobs=logprobs,
+            seconds=step.timer.seconds(),
+        )
+
+    def close(self) -> None:
+        """Forget steps, weights and pool. Idempotent."""
+        self._steps.clear()
+        runner, self._runner = self._runner, None
+        if runner is not None and runner.device.type == "cuda":
+            torch.cuda.synchronize(runner.device)
+            del runner
+            torch.cuda.empty_cache()
+
+    def _sample(self, step: _Step, masks: HostMasks | None) -> None:
+        assert step.logits is not None
+        sampled = self._open().sample(step.batch, step.logits, masks, step.plan.host_rows)
+        step.logits = None
+        step.timer.stop()
+        step.transfer = Transfer(sampled)
+
+    def _open(self) -> Runner:
+        if self._runner is None:
+            raise ExecutorError("the executor is closed")
+        return self._runner
+
+    def _check_order(self, plan: StepPlan) -> None:
+        if plan.step != self._next_step:
+            raise ExecutorError(f"plan {plan.step} came where plan {self._next_step} was due")
+        if len(self._steps) >= _MAX_IN_FLIGHT:
+            raise ExecutorError(
+                f"plan {plan.step} is one more than the {_MAX_IN_FLIGHT} that may be in flight: "
+                "collect first"
+            )
+        if self._steps and self._steps[-1].transfer is None:
+            raise ExecutorError(
+                f"plan {plan.step} came while step {self._steps[-1].plan.step} waits for masks"
+            )
+
+
+def _num_blocks(runner: Runner, config: ExecutorConfig) -> int:
+    """As configured, or what memory allows."""
+    if config.num_blocks is not None:
+        return memory.check_num_blocks(config.num_blocks, config.block_size)
+    bytes_per_block = runner.backend.bytes_per_block()
+    if runner.device.type == "cuda":
+        weights = torch.cuda.memory_allocated(runner.device)
+        peak = profiling.activation_peak(runner, config)
+        facts = memory.cuda_memory(runner.device, weights, peak)
+        return memory.num_kv_blocks(facts, config.engine.memory_utilization, bytes_per_block)
+    blocks_per_row = -(-config.max_model_len // config.block_size)
+    peak = memory.activation_estimate(
+        config.spec, config.max_num_batched_tokens, config.max_num_seqs
+    )
+    return memory.num_cpu_blocks(
+        memory.available_main_memory(), config.max_num_seqs * blocks_per_row, peak, bytes_per_block
+    )
+
+
+def _failure(what: str, error: Exception) -> NanofwError:
+    if isinstance(error, NanofwError):
+        return error
+    return ExecutorError(f"{what}: {type(error).__name__}: {error}")
+
+
+def probe(device: str, options: Any) -> dict[str, Any] | str:
+    """What `auto` and `explain` ask: whether this machine has the device."""
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        return "PyTorch finds no CUDA device here"
+    return {}

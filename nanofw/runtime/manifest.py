@@ -1,0 +1,20 @@
+"""The executor that runs models, as a plugin."""
+
+from __future__ import annotations
+
+from nanofw.plugins import Plugin, hookimpl
+
+
+@hookimpl
+def executor() -> Plugin:
+    return Plugin(
+        "torch",
+        "nanofw.runtime.executor:TorchExecutor",
+        api="executor/1",
+        capabilities={
+            "devices": ("cuda", "cpu"),
+            "overlap": True,
+            "needs": ("model", "attention_backend", "sampler", "logits_processor"),
+        },
+        summary="forward passes with PyTorch, on a GPU or a CPU",
+    )

@@ -1,0 +1,79 @@
+"""The largest step of a run, carried out once to see what memory it takes."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from nanofw.core.contracts.executor import ExecutorConfig
+from nanofw.core.plan import NewRow, StepPlan
+from nanofw.core.types import IntArray, SamplingParams
+from nanofw.runtime.runner import Runner
+
+
+def activation_peak(runner: Runner, config: ExecutorConfig) -> int:
+    """Bytes of CUDA memory that the largest step takes beyond what is allocated before it.
+
+    The step has as many tokens and rows as the configuration allows, and every row samples with
+    top-p. It runs over a pool of just the blocks that it needs, which is given back.
+    """
+    device = runner.device
+    plan = largest_plan(config)
+    num_blocks = 1 + max(int(new.block_ids.max()) for new in plan.new)
+    torch.cuda.synchronize(device)
+    runner.allocate(num_blocks)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    runner.apply(plan)
+    batch, logits = runner.forward(plan)
+    runner.sample(batch, logits, None, plan.host_rows)
+    torch.cuda.synchronize(device)
+    peak = torch.cuda.max_memory_allocated(device) - before
+    del batch, logits
+    runner.apply(_empty_plan(plan.rows))
+    runner.pool = []
+    torch.cuda.empty_cache()
+    return peak
+
+
+def largest_plan(config: ExecutorConfig) -> StepPlan:
+    """Prompts that fill a step: as many rows as may run, of equal length."""
+    num_rows = min(config.max_num_seqs, config.max_num_batched_tokens)
+    length = min(config.max_model_len, config.max_num_batched_tokens // num_rows)
+    blocks = -(-length // config.block_size)
+    sampling = SamplingParams(top_p=0.9)
+    rows: IntArray = np.arange(num_rows, dtype=np.int32)
+    new = [
+        NewRow(
+            row=int(row),
+            request_id=f"profile-{row}",
+            token_ids=np.zeros(length, np.int32),
+            num_prompt_tokens=length,
+            block_ids=np.arange(row * blocks, (row + 1) * blocks, dtype=np.int32),
+            sampling=sampling,
+            seed=0,
+        )
+        for row in rows
+    ]
+    return StepPlan(
+        step=0,
+        rows=rows,
+        num_tokens=np.full(num_rows, length, np.int32),
+        starts=np.zeros(num_rows, np.int32),
+        samples=np.ones(num_rows, np.bool_),
+        num_decodes=0,
+        new=new,
+    )
+
+
+def _empty_plan(removed: IntArray) -> StepPlan:
+    nothing = np.empty(0, np.int32)
+    return StepPlan(
+        step=0,
+        rows=nothing,
+        num_tokens=nothing,
+        starts=nothing,
+        samples=np.empty(0, np.bool_),
+        num_decodes=0,
+        removed=removed,
+    )

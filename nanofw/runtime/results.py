@@ -1,0 +1,68 @@
+"""Results on their way from the device, and how long a step took there."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import torch
+
+from nanofw.core.contracts.sampler import SampledTokens
+from nanofw.core.types import BoolArray, FloatArray, IntArray
+
+
+class Transfer:
+    """Sampled tokens that travel to the host; `wait` waits for them and no longer."""
+
+    def __init__(self, sampled: SampledTokens) -> None:
+        self._token_ids = _to_host(sampled.token_ids)
+        self._failed = _to_host(sampled.failed)
+        self._logprobs = None if sampled.logprobs is None else _to_host(sampled.logprobs)
+        self._done: torch.cuda.Event | None = None
+        if sampled.token_ids.is_cuda:
+            self._done = torch.cuda.Event()
+            self._done.record()
+
+    def wait(self) -> tuple[IntArray, BoolArray, FloatArray | None]:
+        """int32[s] tokens, bool[s] failures, float64[s] log probabilities or None."""
+        if self._done is not None:
+            self._done.synchronize()
+        logprobs = None if self._logprobs is None else self._logprobs.numpy().astype(np.float64)
+        return self._token_ids.numpy(), self._failed.numpy(), logprobs
+
+
+class Timer:
+    """Seconds from its creation to `stop`, on the device."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._is_cuda = device.type == "cuda"
+        self._start = self._mark()
+        self._stop = self._start
+
+    def stop(self) -> None:
+        """The step's last operation was enqueued."""
+        self._stop = self._mark()
+
+    def seconds(self) -> float:
+        """Read after the step was waited for."""
+        if isinstance(self._start, float) and isinstance(self._stop, float):
+            return self._stop - self._start
+        assert isinstance(self._start, torch.cuda.Event)
+        assert isinstance(self._stop, torch.cuda.Event)
+        self._stop.synchronize()
+        return self._start.elapsed_time(self._stop) / 1000
+
+    def _mark(self) -> float | torch.cuda.Event:
+        if not self._is_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+
+def _to_host(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy on the host, pinned and not waited for where the tensor is on an accelerator."""
+    if tensor.device.type == "cpu":
+        return tensor
+    host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+    return host.copy_(tensor, non_blocking=True)

@@ -1,0 +1,191 @@
+"""One rank's part of a run: weights, KV pool, rows; a forward pass and a draw."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nanofw.core.contracts.attention_backend import AttentionBackend, AttentionConfig
+from nanofw.core.contracts.communicator import Communicator
+from nanofw.core.contracts.executor import ExecutorConfig
+from nanofw.core.contracts.logits_processor import LogitsProcessor
+from nanofw.core.contracts.model import Model
+from nanofw.core.contracts.sampler import SampledTokens, Sampler, SamplerConfig
+from nanofw.core.model_spec import heads_of_rank
+from nanofw.core.plan import HostMasks, NewRow, StepPlan
+from nanofw.core.types import BoolArray, IntArray, Request
+from nanofw.kernels.sampling import forbid
+from nanofw.kernels.transfer import to_device
+from nanofw.plugins import Component
+from nanofw.runtime.batch import StepBatch, make_batch
+from nanofw.runtime.rows import RowState
+from nanofw.runtime.weights import Checkpoint, open_checkpoint
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What a model is built with (`ModelContext`)."""
+
+    device: torch.device
+    dtype: torch.dtype
+    communicator: Communicator
+    max_model_len: int
+    attention: AttentionBackend
+
+
+@dataclass(slots=True)
+class Processor:
+    """A logits processor, its name, and the rows that it has something to do for."""
+
+    name: str
+    target: LogitsProcessor
+    active: BoolArray
+
+
+class Runner:
+    """Carries out plans on one device. The pool must be allocated before the first of them.
+
+    Attributes:
+        backend, model, sampler: the chosen components.
+        pool: KV by layer, after `allocate`.
+    """
+
+    def __init__(self, config: ExecutorConfig, communicator: Communicator) -> None:
+        self._config, self._communicator = config, communicator
+        self.device = torch.device(config.device)
+        self.dtype = getattr(torch, config.spec.dtype)
+        checkpoint = open_checkpoint(Path(config.spec.path))
+        self.backend: AttentionBackend = self._make("attention_backend", self._attention_config())
+        sampler_config = self._sampler_config()
+        self.sampler: Sampler = self._make("sampler", sampler_config)
+        self.processors = [
+            Processor(
+                component.name,
+                component.load()(component.options, sampler_config),
+                np.zeros(config.max_num_seqs, np.bool_),
+            )
+            for component in config.components.get("logits_processor", ())
+        ]
+        self.model = self._load_model(checkpoint)
+        self.pool: list[Any] = []
+        blocks_per_row = -(-config.max_model_len // config.block_size) + 1
+        self._rows = RowState(
+            config.max_num_seqs, config.max_model_len + 1, blocks_per_row, self.device
+        )
+
+    def allocate(self, num_blocks: int) -> None:
+        """Create the KV pool; what was there before is given back first."""
+        self.pool = []
+        self.pool = self.backend.allocate(num_blocks)
+
+    def check(self, request: Request) -> None:
+        """Raise ValueError when sampling parameters or processors' arguments are not possible."""
+        self.sampler.check(request.sampling, self._config.spec.vocab_size)
+        for processor in self.processors:
+            try:
+                processor.target.check(request.arguments.get(processor.name))
+            except ValueError as error:
+                raise ValueError(f"logits processor {processor.name}: {error}") from error
+
+    def apply(self, plan: StepPlan) -> None:
+        """Bring rows, tables and pool to where the plan starts from: removals first."""
+        for row in plan.removed:
+            self._remove(int(row))
+        for new in plan.new:
+            self._add(new)
+        self._rows.apply(plan)
+        if len(plan.copies):
+            copies = to_device(plan.copies.astype(np.int64), self.device)
+            self.backend.copy_blocks(self.pool, copies)
+
+    def forward(self, plan: StepPlan) -> tuple[StepBatch, torch.Tensor]:
+        """Run the model over an applied plan; float32[s, vocab] logits of the rows that sample."""
+        batch = make_batch(plan, self._rows, self._config.block_size, self.device)
+        batch.forward.attention = self.backend.prepare(batch.forward)
+        hidden = self.model.forward(batch.forward, self.pool)
+        return batch, self.logits(hidden)
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """float32[s, vocab] of [s, hidden], gathered from all ranks."""
+        vocab_size = self._config.spec.vocab_size
+        if not len(hidden):
+            return torch.empty((0, vocab_size), device=self.device)
+        logits = self._communicator.all_gather(self.model.logits(hidden), dim=-1)
+        return logits[:, :vocab_size].float()
+
+    def sample(
+        self, batch: StepBatch, logits: torch.Tensor, masks: HostMasks | None, host_rows: IntArray
+    ) -> SampledTokens:
+        """Draw a token for each row of the batch that samples, and keep it for the next step."""
+        for processor in self.processors:
+            if processor.active[batch.rows].any():
+                logits = processor.target.apply(logits, batch.rows)
+        if masks is not None:
+            lines = _lines_of(host_rows, batch.rows)
+            forbid(logits, to_device(lines, self.device), to_device(masks.bits, self.device))
+        sampled = self.sampler.sample(logits, batch.rows, batch.positions)
+        self._rows.append(batch.device_rows, batch.device_positions, sampled.token_ids)
+        return sampled
+
+    def _add(self, new: NewRow) -> None:
+        self.sampler.add(new)
+        for processor in self.processors:
+            processor.active[new.row] = processor.target.add(new)
+
+    def _remove(self, row: int) -> None:
+        self.sampler.remove(row)
+        for processor in self.processors:
+            processor.target.remove(row)
+            processor.active[row] = False
+
+    def _make(self, kind: str, facts: Any) -> Any:
+        component: Component = self._config.components[kind]
+        return component.load()(component.options, facts)
+
+    def _load_model(self, checkpoint: Checkpoint) -> Model:
+        build: Callable[..., Model] = self._config.components["model"].load()
+        context = Context(
+            self.device, self.dtype, self._communicator, self._config.max_model_len, self.backend
+        )
+        model = build(self._config.spec, context)
+        model.load(checkpoint.tensors())
+        return model
+
+    def _attention_config(self) -> AttentionConfig:
+        config, spec = self._config, self._config.spec
+        num_heads, num_kv_heads = heads_of_rank(
+            spec.num_heads, spec.num_kv_heads, self._communicator.size
+        )
+        return AttentionConfig(
+            num_heads=num_heads,
+            num_kv_heads=num_kv_heads,
+            head_dim=spec.head_dim,
+            num_layers=spec.num_layers,
+            block_size=config.block_size,
+            max_num_seqs=config.max_num_seqs,
+            max_num_batched_tokens=config.max_num_batched_tokens,
+            max_model_len=config.max_model_len,
+            dtype=self.dtype,
+            device=self.device,
+            sliding_windows=spec.sliding_windows,
+        )
+
+    def _sampler_config(self) -> SamplerConfig:
+        return SamplerConfig(
+            vocab_size=self._config.spec.vocab_size,
+            max_num_seqs=self._config.max_num_seqs,
+            max_model_len=self._config.max_model_len,
+            device=self.device,
+            communicator=self._communicator,
+        )
+
+
+def _lines_of(host_rows: IntArray, rows: IntArray) -> np.ndarray:
+    """int64[h], where the host rows are among the rows that sample."""
+    order = np.argsort(rows)
+    return order[np.searchsorted(rows, host_rows, sorter=order)].astype(np.int64)
