@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, Protocol
 
 from nanofw.errors import ConfigError
-from nanofw.llm.results import RequestResult
+from nanofw.llm.results import Completion, RequestResult
 from nanofw.llm.session import TextDelta
 
 PENDING_SUFFIX = ".pending"
@@ -178,14 +178,20 @@ class PlainText:
         self._file.flush()
 
     def _end(self, ticket: int, result: RequestResult) -> None:
-        completion = result.outputs[0]
-        self._write(ticket, completion.text or " ".join(map(str, completion.token_ids)))
-        note = f" [{completion.finish_reason}: {result.error}]" if result.error else ""
+        first, *others = result.outputs
+        self._write(ticket, _readable(first))
+        for completion in others:
+            self._file.write(f"\n[{completion.index}] {_readable(completion)}")
+        note = f" [{result.finish_reason}: {result.error}]" if result.error else ""
         self._file.write(f"{note}\n\n")
         self._file.flush()
         self._opened, self._num_written = False, 0
         self._texts.pop(ticket, None)
         self._prompts.pop(ticket, None)
+
+
+def _readable(completion: Completion) -> str:
+    return completion.text or " ".join(map(str, completion.token_ids))
 
 
 def _write_line(file: IO[str], ticket: int, result: RequestResult) -> None:

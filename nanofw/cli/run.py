@@ -13,7 +13,7 @@ from nanofw.cli.steps import StepsFile, open_steps
 from nanofw.cli.summary import Summary
 from nanofw.configs.layers import is_override
 from nanofw.configs.load import DEFAULT_PRESET, LoadedConfig, load_config
-from nanofw.configs.schema import InputSection, OutputSection
+from nanofw.configs.schema import Config, InputSection, OutputSection
 from nanofw.core.clock import VirtualClock
 from nanofw.core.types import FinishReason, SamplingParams
 from nanofw.errors import ConfigError, NanofwError
@@ -87,7 +87,7 @@ def run(loaded: LoadedConfig) -> int:
         session = open_session(loaded, token_times=config.output.token_times)
         with session.engine, Interrupt() as interrupt, open_steps(config.output) as steps:
             job = Run(session, output, steps, interrupt)
-            job.add(entries, config.sampling, stream=streams(config.output))
+            job.add(entries, default_sampling(config), stream=streams(config.output))
             return job.to_end()
     finally:
         output.close()
@@ -109,6 +109,13 @@ def read_entries(section: InputSection) -> Iterator[Entry]:
             "`nanofw run` takes prompts; generated traffic is for `nanofw compare`",
             key="input.workload",
         )
+
+
+def default_sampling(config: Config) -> SamplingParams:
+    """Sampling of requests that bring none, with the log probabilities that the output wants."""
+    if config.output.logprobs is None:
+        return config.sampling
+    return replace(config.sampling, logprobs=config.output.logprobs)
 
 
 def streams(section: OutputSection) -> bool:
@@ -148,7 +155,7 @@ class Run:
             except ValueError as error:
                 self._session.refuse(str(error))
             else:
-                ticket = self._session.add(prompt, stream=stream)
+                ticket = self._session.add(prompt, stream=stream and prompt.sampling.n == 1)
                 self._output.begin(ticket, readable(prompt))
 
     def to_end(self) -> int:
@@ -179,7 +186,7 @@ class Run:
     def _take(self, finished: Sequence[Finished]) -> None:
         for item in finished:
             result = item.result
-            if result.outputs[0].finish_reason is FinishReason.REFUSED:
+            if result.finish_reason is FinishReason.REFUSED:
                 result = replace(result, error=f"{self._places[item.ticket]}: {result.error}")
                 print(f"refused: {result.error}", file=sys.stderr)
             self._summary.add(result)

@@ -38,9 +38,8 @@ class Summary:
 
     def add(self, result: RequestResult) -> None:
         """Count a request that ended."""
-        completion = result.outputs[0]
-        self.by_reason[completion.finish_reason] += 1
-        self.num_output_tokens += len(completion.token_ids)
+        self.by_reason[result.finish_reason] += 1
+        self.num_output_tokens += result.num_output_tokens
         if result.ok and result.timings is not None:
             self.timings.append(result.timings)
 

@@ -105,6 +105,8 @@ def _check_tokens(sampling: SamplingParams, vocab_size: int) -> None:
         _check_integer("logit_bias key", token, allowed, low=0, high=vocab_size - 1)
         _check_number(f"logit_bias of {token}", bias, "from -100 to 100", low=-100.0, high=100.0)
     for word in sampling.bad_words:
+        if isinstance(word, str):
+            raise ValueError(f"bad_words has the word {word!r}; the engine takes token ids")
         if len(word) == 0:
             raise ValueError("bad_words has an empty sequence; each must have at least one token")
         for token in word:

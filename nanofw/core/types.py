@@ -41,7 +41,8 @@ class SamplingParams:
         presence_penalty: subtract from logits of tokens that the output has.
         frequency_penalty: subtract for each time that the output has the token.
         logit_bias: add to the logits of these tokens.
-        bad_words: sequences of token ids that the output must not contain.
+        bad_words: sequences of token ids that the output must not contain; the text side
+            replaces words by their ids.
         max_tokens: most tokens to generate; None: up to the model's length.
         min_tokens: draw no end or stop token before so many tokens.
         n: samples of the same prompt; each has random numbers of its own.
@@ -66,7 +67,7 @@ class SamplingParams:
     presence_penalty: float = 0.0
     frequency_penalty: float = 0.0
     logit_bias: Mapping[int, float] | None = None
-    bad_words: tuple[tuple[int, ...], ...] = ()
+    bad_words: tuple[tuple[int, ...] | str, ...] = ()
     max_tokens: int | None = 16
     min_tokens: int = 0
     n: int = 1

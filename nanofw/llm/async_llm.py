@@ -11,12 +11,13 @@ from typing import Any
 from nanofw.configs.load import LoadedConfig, load_config
 from nanofw.core.types import SamplingParams
 from nanofw.errors import RequestError
+from nanofw.llm.encoding import Encoded
 from nanofw.llm.engine_thread import EngineThread, Item
-from nanofw.llm.llm import StreamEvent, load
+from nanofw.llm.llm import StreamEvent, event_of, load
 from nanofw.llm.opening import open_session
 from nanofw.llm.prompts import Prompt, PromptLike, parse_prompt
 from nanofw.llm.results import refused
-from nanofw.llm.session import Encoded, Finished, TextDelta
+from nanofw.llm.session import Finished, TextDelta
 
 INLINE_CHARACTERS = 2_000
 """Texts up to this length are encoded at once; longer ones in a thread, to keep the loop free."""
@@ -81,7 +82,7 @@ class AsyncLLM:
             parsed = parse_prompt(prompt, sampling_params or self.loaded.config.sampling)
             encoded = await self._encode(parsed)
         except ValueError as error:
-            yield StreamEvent("", (), refused(_id_of(prompt), str(error)))
+            yield StreamEvent(result=refused(_id_of(prompt), str(error)))
             return
         await self._take_place(parsed)
         stream = _Stream(asyncio.get_running_loop(), self._places)
@@ -117,8 +118,8 @@ class AsyncLLM:
 
     async def _encode(self, prompt: Prompt) -> Encoded:
         if prompt.messages is None and len(prompt.text or "") <= INLINE_CHARACTERS:
-            return self._session.encode(prompt)
-        return await asyncio.to_thread(self._session.encode, prompt)
+            return self._session.encoder.encode(prompt)
+        return await asyncio.to_thread(self._session.encoder.encode, prompt)
 
     async def _take_place(self, prompt: Prompt) -> None:
         try:
@@ -155,10 +156,10 @@ class _Stream:
     async def __aiter__(self) -> AsyncIterator[StreamEvent]:
         while True:
             match await self._items.get():
-                case TextDelta(text=text, token_ids=token_ids):
-                    yield StreamEvent(text, token_ids)
+                case TextDelta() as delta:
+                    yield event_of(delta)
                 case Finished(result=result):
-                    yield StreamEvent("", (), result)
+                    yield StreamEvent(result=result)
                     return
 
 

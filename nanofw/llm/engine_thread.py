@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from nanofw.errors import ExecutorError
+from nanofw.llm.encoding import Encoded
 from nanofw.llm.prompts import Prompt
-from nanofw.llm.session import Encoded, Finished, Session, TextDelta
+from nanofw.llm.session import Finished, Session, TextDelta
 
 logger = logging.getLogger(__name__)
 

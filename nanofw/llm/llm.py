@@ -12,6 +12,7 @@ from nanofw.configs.load import LoadedConfig, load_config
 from nanofw.core.engine import Engine
 from nanofw.core.types import SamplingParams
 from nanofw.llm.keywords import nested_values
+from nanofw.llm.logprobs import PositionLogprobs
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import ProgressBar
 from nanofw.llm.prompts import PromptLike, parse_prompt
@@ -28,12 +29,21 @@ class StreamEvent:
     Attributes:
         text: new text; may be empty.
         token_ids: the tokens that came with it.
+        index: which of the request's samples it belongs to.
+        logprobs: of the tokens, when asked for.
         result: the finished request, in the last event; None before.
     """
 
-    text: str
+    text: str = ""
     token_ids: tuple[int, ...] = ()
+    index: int = 0
+    logprobs: list[PositionLogprobs] | None = None
     result: RequestResult | None = None
+
+
+def event_of(delta: TextDelta) -> StreamEvent:
+    """A session's delta for the one who waits for it."""
+    return StreamEvent(delta.text, delta.token_ids, delta.index, delta.logprobs)
 
 
 class LLM:
@@ -147,9 +157,9 @@ class LLM:
                     self._step()
                 item = inbox.popleft()
                 if isinstance(item, Finished):
-                    yield StreamEvent("", (), item.result)
+                    yield StreamEvent(result=item.result)
                     return
-                yield StreamEvent(item.text, item.token_ids)
+                yield event_of(item)
         finally:
             self._session.abort(ticket)
             self._inbox.pop(ticket, None)

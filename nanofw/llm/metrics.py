@@ -51,7 +51,7 @@ class RequestMetrics:
 
     def observe(self, result: RequestResult) -> None:
         """Count a request that ended; latencies are those of requests that ended well."""
-        self._by_reason[result.outputs[0].finish_reason] += 1
+        self._by_reason[result.finish_reason] += 1
         if not result.ok or result.timings is None:
             return
         for name, histogram in self._histograms.items():

@@ -166,7 +166,22 @@ def _of_type(record: Mapping[str, Any], name: str, kind: Any) -> Any:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """Lists of JSON and YAML as the tuples that sampling parameters hold."""
+    """What JSON and YAML can say, as sampling parameters hold it."""
     if name == "stop" and isinstance(value, str):
         return (value,)
-    return tuple(cast("list[Any]", value)) if isinstance(value, list) else value
+    if name == "logit_bias" and isinstance(value, Mapping):
+        biases = cast("Mapping[Any, Any]", value)
+        return {_token_key(key): bias for key, bias in biases.items()}
+    return _tuples(value)
+
+
+def _tuples(value: Any) -> Any:
+    return tuple(map(_tuples, cast("list[Any]", value))) if isinstance(value, list) else value
+
+
+def _token_key(key: Any) -> Any:
+    """The keys of a JSON object are strings, also where they are numbers."""
+    try:
+        return int(key) if isinstance(key, str) else key
+    except ValueError:
+        raise ValueError(f"logit_bias key {key!r} is no token id") from None

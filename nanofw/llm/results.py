@@ -8,6 +8,10 @@ from itertools import pairwise
 from typing import Any
 
 from nanofw.core.types import FinishReason, RequestOutput
+from nanofw.llm.logprobs import PositionLogprobs
+from nanofw.llm.logprobs import to_record as logprob_record
+
+ENDED_WELL = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,6 +24,7 @@ class Completion:
         token_ids: the generated tokens, the end token or those of the stop string included.
         stop_reason: the stop string or the stop token that ended it; None for the model's own
             end token and for every other reason.
+        logprobs: by position, what was asked for with `SamplingParams.logprobs`.
     """
 
     index: int = 0
@@ -27,6 +32,27 @@ class Completion:
     token_ids: tuple[int, ...] = ()
     finish_reason: FinishReason
     stop_reason: str | int | None = None
+    logprobs: list[PositionLogprobs] | None = None
+
+    @property
+    def cumulative_logprob(self) -> float | None:
+        """Log probability of the whole; None when no log probabilities were asked for."""
+        if self.logprobs is None:
+            return None
+        positions = zip(self.token_ids, self.logprobs, strict=True)
+        return sum(position[token_id].logprob for token_id, position in positions)
+
+    def to_record(self) -> dict[str, Any]:
+        """The continuation as a JSON object."""
+        record: dict[str, Any] = {
+            "text": self.text,
+            "token_ids": list(self.token_ids),
+            "finish_reason": str(self.finish_reason),
+            "stop_reason": self.stop_reason,
+        }
+        if self.logprobs is not None:
+            record["logprobs"] = [logprob_record(position) for position in self.logprobs]
+        return record
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,7 +63,7 @@ class Timings:
         arrival, scheduled, first_token, finished: seconds on the engine's clock; None where
             the request never got so far.
         itl_s: gaps between consecutive tokens, in seconds; None unless they were asked for.
-        num_output_tokens: what `tpot_s` divides by.
+        num_output_tokens: of the sample that ended last; `tpot_s` divides by it.
     """
 
     arrival: float
@@ -76,10 +102,11 @@ class RequestResult:
 
     Attributes:
         prompt: its text; None when it came as token ids. A chat's is the rendered template.
-        outputs: one completion, without text when the request was refused.
+        outputs: a completion for each of the `n` samples; one without text when refused.
         error: a sentence for the user when the reason is `refused` or `error`.
         timings: None when it was refused.
         num_cached_tokens: prompt tokens taken from the prefix cache.
+        prompt_logprobs: by position, None for the first token; None unless asked for.
     """
 
     request_id: str
@@ -90,30 +117,43 @@ class RequestResult:
     timings: Timings | None = None
     num_cached_tokens: int = 0
     num_preemptions: int = 0
+    prompt_logprobs: list[PositionLogprobs | None] | None = None
     finished: bool = field(default=True, init=False)
 
     @property
     def ok(self) -> bool:
         """Whether it ended as requests should: neither refused, nor failed, nor aborted."""
-        return self.outputs[0].finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+        return all(output.finish_reason in ENDED_WELL for output in self.outputs)
+
+    @property
+    def finish_reason(self) -> FinishReason:
+        """Why it ended: of several samples the first reason that is no good one."""
+        bad = [o.finish_reason for o in self.outputs if o.finish_reason not in ENDED_WELL]
+        return bad[0] if bad else self.outputs[0].finish_reason
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Generated tokens of all samples."""
+        return sum(len(output.token_ids) for output in self.outputs)
 
     def to_record(self) -> dict[str, Any]:
         """The result as a JSON object; `docs/results.md` describes it."""
-        completion, timings = self.outputs[0], self.timings
         record: dict[str, Any] = {
             "id": self.request_id,
             "prompt": self.prompt,
-            "text": completion.text,
-            "token_ids": list(completion.token_ids),
-            "finish_reason": str(completion.finish_reason),
-            "stop_reason": completion.stop_reason,
+            **self.outputs[0].to_record(),
             "error": self.error,
             "num_prompt_tokens": len(self.prompt_token_ids),
-            "num_output_tokens": len(completion.token_ids),
+            "num_output_tokens": self.num_output_tokens,
             "num_cached_tokens": self.num_cached_tokens,
             "num_preemptions": self.num_preemptions,
+            **_timing_record(self.timings),
         }
-        return record | _timing_record(timings)
+        if len(self.outputs) > 1:
+            record["samples"] = [output.to_record() for output in self.outputs]
+        if self.prompt_logprobs is not None:
+            record["prompt_logprobs"] = [logprob_record(p) for p in self.prompt_logprobs]
+        return record
 
 
 def _timing_record(timings: Timings | None) -> dict[str, Any]:
@@ -140,18 +180,24 @@ def refused(request_id: str, reason: str, prompt: str | None = None) -> RequestR
     )
 
 
-def make_timings(output: RequestOutput, num_tokens: int, times: Sequence[float]) -> Timings:
+def make_timings(
+    outputs: Sequence[RequestOutput], last: RequestOutput, num_tokens: int, times: Sequence[float]
+) -> Timings:
     """The timings of a finished request.
 
     Args:
-        times: when each token came, on the engine's clock; empty when nobody asked.
+        outputs: of all its samples.
+        last: of the sample that ended last, which has `num_tokens` tokens.
+        times: when each of them came, on the engine's clock; empty when nobody asked.
     """
     gaps = tuple(late - early for early, late in pairwise(times))
     return Timings(
-        arrival=output.arrival,
-        scheduled=output.scheduled,
-        first_token=output.first_token,
-        finished=output.finished,
+        arrival=last.arrival,
+        scheduled=min((o.scheduled for o in outputs if o.scheduled is not None), default=None),
+        first_token=min(
+            (o.first_token for o in outputs if o.first_token is not None), default=None
+        ),
+        finished=last.finished,
         num_output_tokens=num_tokens,
         itl_s=gaps if times else None,
     )

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 from nanofw.core.engine import Engine
 from nanofw.core.metrics import exposition
@@ -13,42 +11,40 @@ from nanofw.core.types import (
     FinishReason,
     Request,
     RequestOutput,
-    SamplingParams,
     StepOutput,
     StepReport,
     TokenDelta,
 )
 from nanofw.errors import RequestError
+from nanofw.llm.encoding import Encoded, Encoder
+from nanofw.llm.live import LiveRequest
+from nanofw.llm.logprobs import PositionLogprobs, readable
 from nanofw.llm.metrics import RequestMetrics
 from nanofw.llm.prompts import Prompt
-from nanofw.llm.results import Completion, RequestResult, make_timings, refused
+from nanofw.llm.results import RequestResult, refused
 from nanofw.text.chat import ChatTemplate
-from nanofw.text.stop import StopStrings
-from nanofw.text.stream import TextStream
 from nanofw.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
-Encoded: TypeAlias = tuple[str | None, Sequence[int]]
-"""The text of a prompt, None when it came as ids, and its token ids."""
 
-MAX_STOP_SETS = 1024
-"""Automata of stop strings that are kept for the next request that has the same ones."""
-
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class TextDelta:
     """New tokens of a streamed request and the text that they make certain; may be empty.
 
     Attributes:
         ticket: what `Session.add` returned.
+        index: which of the request's samples.
+        logprobs: of the tokens, when asked for.
         time: seconds on the engine's clock.
     """
 
     ticket: int
     request_id: str
+    index: int = 0
     text: str
-    token_ids: tuple[int, ...]
+    token_ids: tuple[int, ...] = ()
+    logprobs: list[PositionLogprobs] | None = None
     time: float
 
 
@@ -67,19 +63,6 @@ class SessionStep:
     deltas: list[TextDelta] = field(default_factory=list[TextDelta])
     finished: list[Finished] = field(default_factory=list[Finished])
     report: StepReport | None = None
-
-
-@dataclass(slots=True)
-class _Live:
-    """A request that the engine has."""
-
-    ticket: int
-    prompt_text: str | None
-    prompt_token_ids: tuple[int, ...]
-    sampling: SamplingParams
-    show: bool
-    text: TextStream | None
-    times: list[float] = field(default_factory=list[float])
 
 
 class Session:
@@ -102,16 +85,16 @@ class Session:
         *,
         token_times: bool = False,
     ) -> None:
-        self.engine, self.tokenizer, self.chat = engine, tokenizer, chat
+        self.engine, self.tokenizer = engine, tokenizer
+        self.encoder = Encoder(tokenizer, chat)
         self._token_times = token_times
-        self._live: dict[str, _Live] = {}
+        self._live: dict[str, LiveRequest] = {}
         self._ids: dict[int, str] = {}
         """Ticket to id of the live requests."""
         self._refused: list[Finished] = []
         self._num_tickets = 0
         self._failed = False
         self._metrics = RequestMetrics()
-        self._stops: dict[tuple[str, ...], StopStrings] = {}
 
     @property
     def has_unfinished(self) -> bool:
@@ -124,34 +107,27 @@ class Session:
 
         Args:
             stream: report its text as it comes.
-            encoded: what `encode` made of it, when that was done before.
+            encoded: what `encoder` made of it, when that was done before.
         """
         ticket, request_id = self._new_ticket(prompt.id)
         try:
-            text, token_ids = encoded or self.encode(prompt)
-            stops = self._stop_strings(prompt.sampling)
-            self._add(ticket, request_id, prompt, text, token_ids, stops, stream)
+            encoded = encoded or self.encoder.encode(prompt)
+            self.engine.add(self._request(request_id, prompt, encoded, stream))
         except RequestError as error:
             self._refuse(ticket, request_id, error.reason, prompt.text)
         except (ValueError, TypeError) as error:
             self._refuse(ticket, request_id, str(error), prompt.text)
+        else:
+            self._ids[ticket] = request_id
+            self._live[request_id] = LiveRequest(
+                ticket,
+                request_id,
+                encoded,
+                self.tokenizer,
+                show=stream,
+                token_times=self._token_times,
+            )
         return ticket
-
-    def encode(self, prompt: Prompt) -> Encoded:
-        """Text and token ids of a prompt; the only method that any thread may call.
-
-        Raises:
-            ValueError: it has no tokens that could be made here.
-        """
-        if prompt.token_ids is not None:
-            return None, prompt.token_ids
-        if self.tokenizer is None:
-            raise ValueError("this model has no tokenizer: give prompt_token_ids")
-        if prompt.messages is not None:
-            text = self.chat.render(prompt.messages, **prompt.chat)
-            return text, self.tokenizer.encode(text, add_special_tokens=False)
-        text = prompt.text or ""
-        return text, self.tokenizer.encode(text)
 
     def refuse(self, reason: str, request_id: str | None = None) -> int:
         """Count a request that could not even be read; returns its ticket."""
@@ -164,11 +140,6 @@ class Session:
         request_id = self._ids.get(ticket)
         return request_id is not None and self.engine.abort(request_id)
 
-    def abort_all(self) -> None:
-        """End every request that is live."""
-        for request_id in list(self._live):
-            self.engine.abort(request_id)
-
     def step(self) -> SessionStep:
         """One step of the engine, in text.
 
@@ -178,13 +149,12 @@ class Session:
         output = self.engine.step() if self.engine.has_unfinished else StepOutput()
         step = SessionStep(finished=self._refused, report=output.report)
         self._refused = []
-        ends = {finished.id: finished for finished in output.finished}
+        ends = {(end.id, end.sample_index): end for end in output.finished}
         for delta in output.deltas:
-            self._take_delta(delta, ends.get(delta.id), step)
-        for finished in output.finished:
-            self._take_end(finished, step)
-        for item in step.finished:
-            self._metrics.observe(item.result)
+            self._take_delta(delta, ends.get((delta.id, delta.sample_index)), step)
+        for end in output.finished:
+            self._take_end(end, step)
+        self._observe(step.finished)
         if logger.isEnabledFor(logging.DEBUG):
             _log(step)
         return step
@@ -192,20 +162,15 @@ class Session:
     def fail(self, reason: str) -> list[Finished]:
         """Results of all that is unfinished, after the engine failed."""
         self._failed = True
-        failed = self._refused
-        for request_id, live in self._live.items():
-            result = RequestResult(
-                request_id=request_id,
-                prompt=live.prompt_text,
-                prompt_token_ids=live.prompt_token_ids,
-                outputs=[Completion(finish_reason=FinishReason.ERROR)],
-                error=reason,
-            )
-            failed.append(Finished(live.ticket, result))
+        step = SessionStep(finished=self._refused)
+        for end in self.engine.take_finished():
+            self._take_end(end, step)
+        step.finished += [
+            Finished(live.ticket, live.failed(reason)) for live in self._live.values()
+        ]
         self._live, self._ids, self._refused = {}, {}, []
-        for item in failed:
-            self._metrics.observe(item.result)
-        return failed
+        self._observe(step.finished)
+        return step.finished
 
     def metrics(self) -> str:
         """Counters of engine and requests in the Prometheus text format."""
@@ -225,138 +190,67 @@ class Session:
     def _refuse(self, ticket: int, request_id: str, reason: str, prompt: str | None) -> None:
         self._refused.append(Finished(ticket, refused(request_id, reason, prompt)))
 
-    def _stop_strings(self, sampling: SamplingParams) -> StopStrings | None:
-        strings = (sampling.stop,) if isinstance(sampling.stop, str) else tuple(sampling.stop)
-        if not strings:
-            return None
-        if self.tokenizer is None:
-            raise ValueError("this model has no tokenizer: use stop_token_ids instead of stop")
-        if strings not in self._stops:
-            if len(self._stops) >= MAX_STOP_SETS:
-                self._stops.clear()
-            self._stops[strings] = StopStrings(strings)
-        return self._stops[strings]
-
-    def _add(
-        self,
-        ticket: int,
-        request_id: str,
-        prompt: Prompt,
-        text: str | None,
-        token_ids: Sequence[int],
-        stops: StopStrings | None,
-        stream: bool,
-    ) -> None:
+    def _request(self, request_id: str, prompt: Prompt, encoded: Encoded, stream: bool) -> Request:
         now = self.engine.clock.now()
-        self.engine.add(
-            Request(
-                id=request_id,
-                prompt_token_ids=token_ids,
-                sampling=prompt.sampling,
-                arrival=now,
-                client=prompt.client,
-                priority=prompt.priority,
-                deadline=None if prompt.deadline is None else now + prompt.deadline,
-                expected_output_tokens=prompt.expected_output_tokens,
-                stream=stream or stops is not None or self._token_times,
-                arguments=prompt.arguments,
-            )
-        )
-        follows = stream or stops is not None
-        self._ids[ticket] = request_id
-        self._live[request_id] = _Live(
-            ticket=ticket,
-            prompt_text=text,
-            prompt_token_ids=tuple(map(int, token_ids)),
-            sampling=prompt.sampling,
-            show=stream,
-            text=self._text_stream(prompt.sampling, stops) if follows else None,
-        )
-
-    def _text_stream(
-        self, sampling: SamplingParams, stops: StopStrings | None
-    ) -> TextStream | None:
-        if self.tokenizer is None:
-            return None
-        return TextStream(
-            self.tokenizer,
-            stop=stops,
-            include_stop=sampling.include_stop_str_in_output,
-            min_tokens=getattr(sampling, "min_tokens", 0),
-            skip_special_tokens=sampling.skip_special_tokens,
+        return Request(
+            id=request_id,
+            prompt_token_ids=encoded.token_ids,
+            sampling=encoded.sampling,
+            arrival=now,
+            client=prompt.client,
+            priority=prompt.priority,
+            deadline=None if prompt.deadline is None else now + prompt.deadline,
+            expected_output_tokens=prompt.expected_output_tokens,
+            stream=stream or encoded.stops is not None or self._token_times,
+            arguments=prompt.arguments,
         )
 
     # -- the way out ----------------------------------------------------------------------
 
     def _take_delta(self, delta: TokenDelta, end: RequestOutput | None, step: SessionStep) -> None:
-        live = self._live.get(delta.id)
-        if live is None:
-            return
+        live = self._live[delta.id]
         now = step.report.committed if step.report is not None else self.engine.clock.now()
-        token_ids = delta.token_ids.tolist()
-        shown = ""
-        if live.text is not None:
-            if live.text.match is not None:
-                return
-            num_before = len(live.text.token_ids)
-            silent = end is not None and end.finish_reason is FinishReason.STOP
-            shown = live.text.push(token_ids[:-1] if silent else token_ids)
-            if live.text.match is not None:
-                token_ids = token_ids[: max(0, len(live.text.token_ids) - num_before)]
-                if end is None:
-                    self.engine.finish(delta.id, len(live.text.token_ids), FinishReason.STOP)
-        if self._token_times:
-            live.times.extend([now] * len(token_ids))
-        if live.show:
-            step.deltas.append(TextDelta(live.ticket, delta.id, shown, tuple(token_ids), now))
+        text, token_ids = live.take(delta, end, now)
+        num_kept = live.stopped_at(delta.sample_index)
+        if num_kept is not None and end is None:
+            self.engine.finish(delta.id, num_kept, FinishReason.STOP, delta.sample_index)
+        if not live.show or not (text or token_ids):
+            return
+        logprobs = None
+        if delta.logprobs is not None:
+            logprobs = readable(delta.logprobs, token_ids, self.tokenizer)
+        step.deltas.append(
+            TextDelta(
+                ticket=live.ticket,
+                request_id=delta.id,
+                index=delta.sample_index,
+                text=text,
+                token_ids=tuple(token_ids),
+                logprobs=logprobs,
+                time=now,
+            )
+        )
 
     def _take_end(self, output: RequestOutput, step: SessionStep) -> None:
-        live = self._live.pop(output.id, None)
-        if live is None:
-            return
-        del self._ids[live.ticket]
-        rest = live.text.finish() if live.text is not None else ""
+        live = self._live[output.id]
+        rest = live.end(output)
         if rest and live.show:
-            step.deltas.append(TextDelta(live.ticket, output.id, rest, (), output.finished))
-        completion = self._completion(live, output)
-        result = RequestResult(
-            request_id=output.id,
-            prompt=live.prompt_text,
-            prompt_token_ids=live.prompt_token_ids,
-            outputs=[completion],
-            error=output.error,
-            timings=make_timings(output, len(completion.token_ids), live.times),
-            num_cached_tokens=output.num_cached_tokens,
-            num_preemptions=output.num_preemptions,
-        )
-        step.finished.append(Finished(live.ticket, result))
-
-    def _completion(self, live: _Live, output: RequestOutput) -> Completion:
-        token_ids = tuple(output.token_ids.tolist())
-        ended_well = output.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
-        if live.text is not None and live.text.match is not None and ended_well:
-            return Completion(
-                text=live.text.text,
-                token_ids=token_ids[: len(live.text.token_ids)],
-                finish_reason=FinishReason.STOP,
-                stop_reason=live.text.match,
+            step.deltas.append(
+                TextDelta(
+                    ticket=live.ticket,
+                    request_id=output.id,
+                    index=output.sample_index,
+                    text=rest,
+                    time=output.finished,
+                )
             )
-        stopped = output.finish_reason is FinishReason.STOP
-        ending = token_ids[-1] if stopped and token_ids else None
-        return Completion(
-            text=self._text(live, token_ids[:-1] if stopped else token_ids),
-            token_ids=token_ids,
-            finish_reason=output.finish_reason,
-            stop_reason=ending if ending in live.sampling.stop_token_ids else None,
-        )
+        if live.ended:
+            del self._live[output.id], self._ids[live.ticket]
+            step.finished.append(Finished(live.ticket, live.result()))
 
-    def _text(self, live: _Live, token_ids: Sequence[int]) -> str:
-        if live.text is not None:
-            return live.text.text
-        if self.tokenizer is None:
-            return ""
-        skip = live.sampling.skip_special_tokens
-        return self.tokenizer.decode(token_ids, skip_special_tokens=skip)
+    def _observe(self, finished: list[Finished]) -> None:
+        for item in finished:
+            self._metrics.observe(item.result)
 
 
 def _log(step: SessionStep) -> None:
@@ -375,11 +269,10 @@ def _log(step: SessionStep) -> None:
             (report.committed - report.planned) * 1e3,
         )
     for item in step.finished:
-        completion = item.result.outputs[0]
         logger.debug(
             "request %s: %s after %d tokens%s",
             item.result.request_id,
-            completion.finish_reason,
-            len(completion.token_ids),
+            item.result.finish_reason,
+            item.result.num_output_tokens,
             f": {item.result.error}" if item.result.error else "",
         )

@@ -21,6 +21,10 @@ def result(name: str, text: str = "text") -> RequestResult:
     return RequestResult(request_id=name, prompt=f"prompt {name} ", outputs=[completion])
 
 
+def delta(ticket: int, text: str) -> TextDelta:
+    return TextDelta(ticket=ticket, request_id=str(ticket), text=text, time=0.0)
+
+
 def lines(path: Path) -> list[dict[str, object]]:
     return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
@@ -97,16 +101,16 @@ def test_a_terminal_shows_the_text_of_whose_turn_it_is() -> None:
     output = PlainText(file, live=True)
     output.begin(0, "A:")
     output.begin(1, "B:")
-    output.show(TextDelta(1, "b", "late ", (), 0.0))
-    output.show(TextDelta(0, "a", "one ", (), 0.0))
+    output.show(delta(1, "late "))
+    output.show(delta(0, "one "))
     shown = file.getvalue()
     assert "A:" in shown
     assert shown.endswith("one ")
     assert "late" not in shown
-    output.show(TextDelta(0, "a", "two", (), 0.0))
+    output.show(delta(0, "two"))
     output.put(0, result("a", "one two"))
     assert file.getvalue().endswith("B:\033[0mlate ")
-    output.show(TextDelta(1, "b", "end", (), 0.0))
+    output.show(delta(1, "end"))
     output.put(1, result("b", "late end"))
     output.close()
     assert file.getvalue().count("one two") == 1

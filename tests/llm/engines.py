@@ -13,7 +13,7 @@ from nanofw.core.engine import Engine
 from nanofw.core.model_spec import ModelSpec
 from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.core.scheduler import Limits, Scheduler
-from nanofw.core.types import Request
+from nanofw.core.types import Request, TokenLogprobs
 from nanofw.errors import ExecutorError
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.schedulers.fcfs import Fcfs, FcfsOptions
@@ -37,7 +37,11 @@ SECONDS_PER_STEP = 0.01
 
 
 class ScriptedExecutor:
-    """Says what the scripts of the requests say, then `default` for ever; fails at a step."""
+    """Says what the scripts of the requests say, then `default` for ever; fails at a step.
+
+    The script of a request's sample k > 0 is under `ID#k`. The log probability of a token t is
+    -t / 100 where it is asked for, and the most likely tokens are 0, 1, 2, ...
+    """
 
     def __init__(
         self,
@@ -51,6 +55,7 @@ class ScriptedExecutor:
         self._scripts, self._clock, self._default = scripts, clock, default
         self._max_in_flight, self._fail_at = max_in_flight, fail_at
         self._rows: dict[int, tuple[str, int]] = {}
+        self._num_tops: dict[int, int | None] = {}
         self._pending: list[StepResult] = []
         self.closed = False
 
@@ -62,12 +67,22 @@ class ScriptedExecutor:
 
     def submit(self, plan: StepPlan) -> None:
         for new in plan.new:
-            self._rows[new.row] = (new.request_id, new.num_prompt_tokens)
+            name = f"{new.request_id}#{new.sample_index}" if new.sample_index else new.request_id
+            self._rows[new.row] = (name, new.num_prompt_tokens)
+            self._num_tops[new.row] = new.sampling.logprobs
         ends = (plan.starts + plan.num_tokens)[plan.samples]
         token_ids = [
             self._token(row, end) for row, end in zip(plan.sampled_rows, ends, strict=True)
         ]
-        result = StepResult(step=plan.step, token_ids=np.asarray(token_ids, np.int32))
+        result = StepResult(
+            step=plan.step,
+            token_ids=np.asarray(token_ids, np.int32),
+            logprobs={
+                row: logprobs_of(token_id, num_tops)
+                for row, token_id in zip(plan.sampled_rows.tolist(), token_ids, strict=True)
+                if (num_tops := self._num_tops[row]) is not None
+            },
+        )
         self._pending.append(result)
 
     def _token(self, row: int, end: int) -> int:
@@ -87,6 +102,17 @@ class ScriptedExecutor:
 
     def close(self) -> None:
         self.closed = True
+
+
+def logprobs_of(token_id: int, num_tops: int) -> TokenLogprobs:
+    """One position with the token and the `num_tops` most likely ones."""
+    tops = np.arange(num_tops, dtype=np.int32)[None]
+    return TokenLogprobs(
+        np.array([-token_id / 100], np.float32),
+        np.array([token_id + 1], np.int32),
+        tops,
+        (-tops / 100).astype(np.float32),
+    )
 
 
 def scripted_engine(

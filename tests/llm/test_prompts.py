@@ -58,9 +58,17 @@ def test_a_chat_record() -> None:
     }
 
 
+def test_json_spells_token_ids_as_keys_and_lists() -> None:
+    record = {"prompt": "a", "logit_bias": {"5": 1.5}, "bad_words": [[1, 2], "x"]}
+    sampling = parse_prompt(record, DEFAULTS).sampling
+    assert sampling.logit_bias == {5: 1.5}
+    assert sampling.bad_words == ((1, 2), "x")
+
+
 @pytest.mark.parametrize(
     ("value", "words"),
     [
+        ({"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias key 'x' is no token id"),
         (3, "a string, a list of token ids or an object, not int"),
         (b"x", "not bytes"),
         ([1, "a"], "'a' is none"),

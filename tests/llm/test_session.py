@@ -124,6 +124,62 @@ def test_the_stop_string_is_included_on_request() -> None:
     assert transcript.shown[ticket] == transcript.results[ticket].outputs[0].text == "ABC"
 
 
+@pytest.mark.parametrize("overlap", [False, True])
+def test_samples_of_one_prompt_stop_on_their_own(overlap: bool) -> None:
+    scripts = {"x": say("one stop"), "x#1": say("two and two"), "x#2": [*say("3"), EOS]}
+    engine = scripted_engine(scripts, overlap=overlap)
+    session = make_session(engine)
+    ticket = ask(session, {"prompt": "Hi", "id": "x", "n": 3}, stop=" stop", max_tokens=11)
+    result = Transcript(session).results[ticket]
+    assert [completion.text for completion in result.outputs] == ["one", "two and two", "3"]
+    assert [completion.index for completion in result.outputs] == [0, 1, 2]
+    reasons = [str(completion.finish_reason) for completion in result.outputs]
+    assert reasons == ["stop", "length", "stop"]
+    assert result.ok
+    assert result.num_output_tokens == 8 + 11 + 2
+    assert engine.stats()["num_output_tokens"] == 8 + 11 + 2
+    assert [sample["text"] for sample in result.to_record()["samples"]] == [
+        "one",
+        "two and two",
+        "3",
+    ]
+
+
+def test_streamed_samples_are_told_apart() -> None:
+    session = make_session(scripted_engine({"x": say("ab"), "x#1": say("cd")}))
+    ask(session, {"prompt": "Hi", "id": "x", "n": 2}, stream=True, max_tokens=2)
+    shown = ["", ""]
+    while session.has_unfinished:
+        for delta in session.step().deltas:
+            shown[delta.index] += delta.text
+    assert shown == ["ab", "cd"]
+
+
+def test_log_probabilities_of_the_tokens_that_count() -> None:
+    session = make_session(scripted_engine({"request-0": say("AB, then")}))
+    ticket = ask(session, "Hi", stop=",", logprobs=2, max_tokens=30)
+    completion = Transcript(session).results[ticket].outputs[0]
+    assert completion.token_ids == tuple(say("AB,"))
+    assert completion.logprobs is not None
+    assert [list(position) for position in completion.logprobs] == [
+        [token_id, 0, 1] for token_id in say("AB,")
+    ]
+    own = completion.logprobs[0][ord("A")]
+    assert (own.rank, own.decoded_token) == (66, "A")
+    assert own.logprob == pytest.approx(-0.65)
+    assert completion.cumulative_logprob == pytest.approx(-(65 + 66 + 44) / 100)
+    record = completion.to_record()["logprobs"][0]
+    assert (record["token"], record["rank"]) == ("A", 66)
+    assert [top["token_id"] for top in record["top"]] == [0, 1]
+
+
+def test_bad_words_become_token_ids() -> None:
+    session = make_session(scripted_engine({}))
+    prompt = parse_prompt({"prompt": "Hi", "bad_words": ["no", [5, 6]]}, SamplingParams())
+    encoded = session.encoder.encode(prompt)
+    assert encoded.sampling.bad_words == (tuple(say("no")), tuple(say(" no")), (5, 6))
+
+
 def test_B058_streams_show_whole_characters() -> None:
     text = "Dvořák 😀 中"
     engine = scripted_engine({"request-0": say(text)})

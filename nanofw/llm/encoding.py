@@ -1,0 +1,96 @@
+"""From a prompt to what the engine takes: token ids, and stop strings and bad words made ready."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from nanofw.core.types import SamplingParams
+from nanofw.llm.prompts import Prompt
+from nanofw.text.chat import ChatTemplate
+from nanofw.text.stop import StopStrings
+from nanofw.text.tokenizer import Tokenizer
+
+MAX_STOP_SETS = 1024
+"""Automata of stop strings that are kept for the next request that has the same ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A prompt, ready for the engine.
+
+    Attributes:
+        text: None when the prompt came as ids.
+        sampling: with bad words as token ids.
+        stops: None when there are no stop strings.
+    """
+
+    text: str | None
+    token_ids: Sequence[int]
+    sampling: SamplingParams
+    stops: StopStrings | None
+
+
+class Encoder:
+    """Makes prompts ready. Any thread may call it.
+
+    Args:
+        tokenizer: None for a model that is used with token ids only.
+        chat: the model's chat templates.
+    """
+
+    def __init__(self, tokenizer: Tokenizer | None, chat: ChatTemplate) -> None:
+        self._tokenizer, self._chat = tokenizer, chat
+        self._stops: dict[tuple[str, ...], StopStrings] = {}
+
+    def encode(self, prompt: Prompt) -> Encoded:
+        """Text, ids, stop strings.
+
+        Raises:
+            ValueError: it needs a tokenizer or a template that is not there, or cannot be read.
+        """
+        text, token_ids = self._tokens(prompt)
+        sampling = prompt.sampling
+        if any(isinstance(word, str) for word in sampling.bad_words):
+            sampling = replace(sampling, bad_words=self._bad_words(sampling.bad_words))
+        return Encoded(text, token_ids, sampling, self._stop_strings(sampling))
+
+    def _tokens(self, prompt: Prompt) -> tuple[str | None, Sequence[int]]:
+        if prompt.token_ids is not None:
+            return None, prompt.token_ids
+        tokenizer = self._needed("give prompt_token_ids")
+        if prompt.messages is not None:
+            text = self._chat.render(prompt.messages, **prompt.chat)
+            return text, tokenizer.encode(text, add_special_tokens=False)
+        text = prompt.text or ""
+        return text, tokenizer.encode(text)
+
+    def _needed(self, instead: str) -> Tokenizer:
+        if self._tokenizer is None:
+            raise ValueError(f"this model has no tokenizer: {instead}")
+        return self._tokenizer
+
+    def _bad_words(self, words: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+        """Words as token ids, each as it stands at the beginning and after a blank."""
+        tokenizer = self._needed("give bad_words as token ids")
+        sequences: list[tuple[int, ...]] = []
+        for word in words:
+            if not isinstance(word, str):
+                sequences.append(tuple(word))
+                continue
+            for text in (word, f" {word.lstrip()}"):
+                sequences.append(tuple(tokenizer.encode(text, add_special_tokens=False)))
+        return tuple(dict.fromkeys(sequences))
+
+    def _stop_strings(self, sampling: SamplingParams) -> StopStrings | None:
+        strings = (sampling.stop,) if isinstance(sampling.stop, str) else tuple(sampling.stop)
+        if not strings:
+            return None
+        self._needed("use stop_token_ids instead of stop")
+        known = self._stops.get(strings)
+        if known is None:
+            if len(self._stops) >= MAX_STOP_SETS:
+                self._stops.clear()
+            known = self._stops[strings] = StopStrings(strings)
+        return known

@@ -1,0 +1,184 @@
+"""A request that the engine has, and the text of its samples so far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from nanofw.core.types import FinishReason, RequestOutput, SamplingParams, TokenDelta
+from nanofw.llm.encoding import Encoded
+from nanofw.llm.logprobs import readable
+from nanofw.llm.results import ENDED_WELL, Completion, RequestResult, Timings, make_timings
+from nanofw.text.stream import TextStream
+from nanofw.text.tokenizer import Tokenizer
+
+
+@dataclass(slots=True)
+class LiveSample:
+    """One of a request's samples.
+
+    Attributes:
+        text: None when nobody needs the text before the end.
+        times: when each token came, if that is asked for.
+        completion: what it became; None while it runs.
+    """
+
+    text: TextStream | None
+    times: list[float] = field(default_factory=list[float])
+    completion: Completion | None = None
+    output: RequestOutput | None = None
+
+
+class LiveRequest:
+    """A request from the moment the engine accepted it.
+
+    Args:
+        show: its text is reported as it comes.
+        token_times: note when each token came.
+    """
+
+    def __init__(
+        self,
+        ticket: int,
+        request_id: str,
+        encoded: Encoded,
+        tokenizer: Tokenizer | None,
+        *,
+        show: bool,
+        token_times: bool,
+    ) -> None:
+        self.ticket, self.request_id, self.show = ticket, request_id, show
+        self.prompt_text = encoded.text
+        self.prompt_token_ids = tuple(map(int, encoded.token_ids))
+        self._sampling, self._tokenizer = encoded.sampling, tokenizer
+        self._token_times = token_times
+        follows = tokenizer is not None and (show or encoded.stops is not None)
+        self.samples = [
+            LiveSample(_text_stream(tokenizer, encoded) if tokenizer and follows else None)
+            for _ in range(encoded.sampling.n)
+        ]
+
+    def take(
+        self, delta: TokenDelta, end: RequestOutput | None, now: float
+    ) -> tuple[str, list[int]]:
+        """New tokens of a sample; returns its new text and the tokens that count.
+
+        Args:
+            end: the sample's output when these are its last tokens.
+            now: seconds on the engine's clock.
+        """
+        sample = self.samples[delta.sample_index]
+        token_ids: list[int] = delta.token_ids.tolist()
+        text = sample.text
+        shown = ""
+        if text is not None:
+            if text.match is not None:
+                return "", []
+            num_before = len(text.token_ids)
+            silent = end is not None and end.finish_reason is FinishReason.STOP
+            shown = text.push(token_ids[:-1] if silent else token_ids)
+            if text.match is not None:
+                token_ids = token_ids[: max(0, len(text.token_ids) - num_before)]
+        if self._token_times:
+            sample.times.extend([now] * len(token_ids))
+        return shown, token_ids
+
+    def stopped_at(self, sample_index: int) -> int | None:
+        """Tokens that the sample keeps when a stop string was found in it, else None."""
+        text = self.samples[sample_index].text
+        return len(text.token_ids) if text is not None and text.match is not None else None
+
+    def end(self, output: RequestOutput) -> str:
+        """A sample ended; returns the text that had waited for more tokens."""
+        sample = self.samples[output.sample_index]
+        rest = sample.text.finish() if sample.text is not None else ""
+        sample.output = output
+        sample.completion = self._completion(sample, output)
+        return rest
+
+    @property
+    def ended(self) -> bool:
+        """Whether all samples have."""
+        return all(sample.completion is not None for sample in self.samples)
+
+    def result(self) -> RequestResult:
+        """The result of a request that ended."""
+        outputs = [sample.output for sample in self.samples if sample.output is not None]
+        first = outputs[0]
+        prompt_logprobs = first.prompt_logprobs
+        return RequestResult(
+            request_id=self.request_id,
+            prompt=self.prompt_text,
+            prompt_token_ids=self.prompt_token_ids,
+            outputs=[sample.completion for sample in self.samples if sample.completion is not None],
+            error=next((output.error for output in outputs if output.error), None),
+            timings=self._timings(),
+            num_cached_tokens=first.num_cached_tokens,
+            num_preemptions=sum(output.num_preemptions for output in outputs),
+            prompt_logprobs=None
+            if prompt_logprobs is None
+            else [None, *readable(prompt_logprobs, self.prompt_token_ids[1:], self._tokenizer)],
+        )
+
+    def failed(self, reason: str) -> RequestResult:
+        """Its result when the engine failed before it ended; samples that had ended stay."""
+        outputs = [
+            sample.completion or Completion(index=index, finish_reason=FinishReason.ERROR)
+            for index, sample in enumerate(self.samples)
+        ]
+        return RequestResult(
+            request_id=self.request_id,
+            prompt=self.prompt_text,
+            prompt_token_ids=self.prompt_token_ids,
+            outputs=outputs,
+            error=reason,
+        )
+
+    def _completion(self, sample: LiveSample, output: RequestOutput) -> Completion:
+        token_ids = tuple(output.token_ids.tolist())
+        reason, stop_reason = output.finish_reason, None
+        match = sample.text.match if sample.text is not None else None
+        if sample.text is not None and match is not None and reason in ENDED_WELL:
+            token_ids = token_ids[: len(sample.text.token_ids)]
+            text, reason, stop_reason = sample.text.text, FinishReason.STOP, match
+        else:
+            stopped = reason is FinishReason.STOP and bool(token_ids)
+            text = self._text(sample, token_ids[:-1] if stopped else token_ids)
+            if stopped and token_ids[-1] in self._sampling.stop_token_ids:
+                stop_reason = token_ids[-1]
+        logprobs = output.logprobs
+        return Completion(
+            index=output.sample_index,
+            text=text,
+            token_ids=token_ids,
+            finish_reason=reason,
+            stop_reason=stop_reason,
+            logprobs=None if logprobs is None else readable(logprobs, token_ids, self._tokenizer),
+        )
+
+    def _text(self, sample: LiveSample, token_ids: Sequence[int]) -> str:
+        if sample.text is not None:
+            return sample.text.text
+        if self._tokenizer is None:
+            return ""
+        skip = self._sampling.skip_special_tokens
+        return self._tokenizer.decode(token_ids, skip_special_tokens=skip)
+
+    def _timings(self) -> Timings:
+        """Those of the sample that ended last, with the earliest start of them all."""
+        last = max(self.samples, key=lambda s: s.output.finished if s.output else 0.0)
+        outputs = [sample.output for sample in self.samples if sample.output is not None]
+        assert last.output is not None
+        assert last.completion is not None
+        return make_timings(outputs, last.output, len(last.completion.token_ids), last.times)
+
+
+def _text_stream(tokenizer: Tokenizer, encoded: Encoded) -> TextStream:
+    sampling: SamplingParams = encoded.sampling
+    return TextStream(
+        tokenizer,
+        stop=encoded.stops,
+        include_stop=sampling.include_stop_str_in_output,
+        min_tokens=sampling.min_tokens,
+        skip_special_tokens=sampling.skip_special_tokens,
+    )

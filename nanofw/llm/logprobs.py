@@ -1,0 +1,68 @@
+"""Log probabilities as users read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from nanofw.core.types import TokenLogprobs
+from nanofw.text.tokenizer import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Logprob:
+    """One token at one position.
+
+    Attributes:
+        logprob: natural logarithm of its probability in the model's own distribution.
+        rank: how many tokens are more likely, plus one.
+        decoded_token: its text on its own.
+    """
+
+    logprob: float
+    rank: int
+    decoded_token: str
+
+
+PositionLogprobs: TypeAlias = dict[int, Logprob]
+"""By token id: the token that stands there first, then the most likely ones."""
+
+
+def readable(
+    logprobs: TokenLogprobs, token_ids: Iterable[int], tokenizer: Tokenizer | None
+) -> list[PositionLogprobs]:
+    """One mapping per position.
+
+    Args:
+        token_ids: the tokens that stand there, as many as there are positions.
+    """
+    positions: list[PositionLogprobs] = []
+    for place, token_id in enumerate(token_ids):
+        rank = int(logprobs.ranks[place])
+        position = {token_id: _one(token_id, logprobs.token_logprobs[place], rank, tokenizer)}
+        tops = zip(logprobs.top_ids[place].tolist(), logprobs.top_logprobs[place], strict=True)
+        for top_rank, (top_id, value) in enumerate(tops, 1):
+            position.setdefault(top_id, _one(top_id, value, top_rank, tokenizer))
+        positions.append(position)
+    return positions
+
+
+def to_record(position: PositionLogprobs | None) -> dict[str, Any] | None:
+    """A position as a JSON object: the token, and the most likely ones under `top`."""
+    if position is None:
+        return None
+    (token_id, own), *others = position.items()
+    by_rank = sorted([(token_id, own), *others], key=lambda item: item[1].rank)
+    top = [_token_record(*item) for item in by_rank if item[1].rank <= len(position)]
+    return {**_token_record(token_id, own), "rank": own.rank, "top": top}
+
+
+def _token_record(token_id: int, logprob: Logprob) -> dict[str, Any]:
+    value = round(logprob.logprob, 6)
+    return {"token_id": token_id, "token": logprob.decoded_token, "logprob": value}
+
+
+def _one(token_id: int, value: Any, rank: int, tokenizer: Tokenizer | None) -> Logprob:
+    text = tokenizer.decode([token_id], skip_special_tokens=False) if tokenizer else ""
+    return Logprob(float(value), rank, text)
