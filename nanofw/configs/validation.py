@@ -211,12 +211,10 @@ def _settled(value: Any, values: Values, path: KeyPath) -> Any:
         folder = values.source(path).folder or Path.cwd()
         return folder / value.expanduser()
     if isinstance(value, (list, tuple)):
-        items = cast("Sequence[Any]", value)
-        made = tuple(_settled(item, values, (*path, i)) for i, item in enumerate(items))
-        same = isinstance(value, tuple) and all(a is b for a, b in zip(made, items, strict=True))
-        return value if same else made  # pyright: ignore[reportUnknownVariableType]
-    names: Any = getattr(type(value), "model_fields", None)
-    names = names or getattr(type(value), "__dataclass_fields__", ())
+        items: Any = value  # pyright: ignore[reportUnknownVariableType]
+        return _settled_items(items, values, path)
+    owner: Any = value.__class__
+    names: Any = getattr(owner, "model_fields", None) or getattr(owner, "__dataclass_fields__", ())
     changed = {
         name: new
         for name in names
@@ -227,3 +225,9 @@ def _settled(value: Any, values: Values, path: KeyPath) -> Any:
     if isinstance(value, BaseModel):
         return value.model_copy(update=changed)
     return dataclasses.replace(value, **changed)
+
+
+def _settled_items(items: Sequence[Any], values: Values, path: KeyPath) -> Sequence[Any]:
+    made = tuple(_settled(item, values, (*path, i)) for i, item in enumerate(items))
+    is_same = isinstance(items, tuple) and all(a is b for a, b in zip(made, items, strict=True))
+    return items if is_same else made
