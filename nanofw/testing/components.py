@@ -8,6 +8,7 @@ from typing import Any
 
 from nanofw.errors import NanofwError
 from nanofw.plugins import Component, Registry, build_registry, load_plugin, load_target
+from nanofw.plugins.discovery import normalized
 
 
 def installed(
@@ -23,7 +24,8 @@ def installed(
     found = [
         _component(entry)
         for entry in registry.entries
-        if entry.kind == kind and distribution in (None, entry.provider)
+        if entry.kind == kind
+        and (distribution is None or normalized(entry.provider) == normalized(distribution))
     ]
     return sorted(found, key=lambda component: (component.name, component.origin_text))
 

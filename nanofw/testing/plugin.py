@@ -33,8 +33,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         return
     found = installed(*marker.args, **marker.kwargs)
     if not found:
+        asked = ", ".join(
+            [*map(repr, marker.args), *(f"{k}={v!r}" for k, v in marker.kwargs.items())]
+        )
         raise pytest.UsageError(
-            f"{metafunc.definition.nodeid}: no installed plugin matches "
-            f"nanofw_plugins{marker.args}{marker.kwargs or ''}; is the package installed?"
+            f"{metafunc.definition.nodeid}: no plugin matches nanofw_plugins({asked}); "
+            "is its package installed?"
         )
     metafunc.parametrize("component", found, ids=[item.name for item in found])

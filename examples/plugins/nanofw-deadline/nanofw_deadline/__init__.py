@@ -1,0 +1,1 @@
+"""A scheduling policy for nanofw, as an ordinary package."""
