@@ -46,13 +46,13 @@ def test_pairwise_is_pairwise() -> None:
 
 
 def make_prompts(count: int, vocab_size: int, longest: int) -> list[list[int]]:
-    """Prompts of mixed lengths; every third starts as the one before it."""
+    """Prompts of mixed lengths; from the sixth on, each starts as the sixth before it."""
     generator = np.random.default_rng(7)
     prompts: list[list[int]] = []
     for i in range(count):
         prompt = generator.integers(1, vocab_size, int(generator.integers(1, longest))).tolist()
-        if i % 3 == 2:
-            prompt = prompts[-1][: 3 * len(prompts[-1]) // 4 + 1] + prompt[:8]
+        if i >= 6:
+            prompt = prompts[i - 6][: 3 * len(prompts[i - 6]) // 4 + 1] + prompt[:8]
         prompts.append(prompt)
     return prompts
 
@@ -69,7 +69,7 @@ def generate(
         str(model),
         dtype="float32",
         device="cpu",
-        max_num_seqs=16,
+        max_num_seqs=5,
         max_num_batched_tokens=96,
         kv_allocator={
             "name": levels["kv_allocator"],
@@ -85,10 +85,10 @@ def generate(
     return [list(result.outputs[0].token_ids) for result in results], stats
 
 
-def check(model: Path, reference: Any, count: int, levels: dict[str, Any], vocab: int) -> None:
-    prompts = make_prompts(count, vocab, 60)
-    outputs, stats = generate(model, prompts, 24, levels)
-    assert all(len(output) == 24 for output in outputs)
+def check(model: Path, reference: Any, count: int, max_tokens: int, levels: dict[str, Any]) -> None:
+    prompts = make_prompts(count, reference.config.vocab_size, 60)
+    outputs, stats = generate(model, prompts, max_tokens, levels)
+    assert all(len(output) == max_tokens for output in outputs)
     agreement = compare(reference, prompts, outputs)
     agreement.check()
     if levels["room"] == "scarce":
@@ -98,15 +98,13 @@ def check(model: Path, reference: Any, count: int, levels: dict[str, Any], vocab
 
 
 @pytest.fixture(scope="module")
-def demo() -> tuple[Path, Any, int]:
-    reference = load_reference(DEMO)
-    return DEMO, reference, reference.config.vocab_size
+def reference() -> Any:
+    return load_reference(DEMO)
 
 
 @pytest.mark.parametrize("indices", PAIRWISE, ids=str)
-def test_embedded_model(demo: tuple[Path, Any, int], indices: tuple[int, ...]) -> None:
-    model, reference, vocab = demo
-    check(model, reference, 12, settings(indices), vocab)
+def test_embedded_model(reference: Any, indices: tuple[int, ...]) -> None:
+    check(DEMO, reference, 12, 24, settings(indices))
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -115,11 +113,11 @@ def test_random_models(shape: str, tmp_path: Path) -> None:
     reference = load_reference(model)
     index = list(SHAPES).index(shape)
     for indices in (PAIRWISE[index % len(PAIRWISE)], PAIRWISE[(index + 4) % len(PAIRWISE)]):
-        check(model, reference, 8, settings(indices), 211)
+        # Random weights tie now and then, and a tie ends a comparison: many short outputs.
+        check(model, reference, 20, 12, settings(indices))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("indices", itertools.product((0, 1), repeat=len(FACTORS)), ids=str)
-def test_full_product(demo: tuple[Path, Any, int], indices: tuple[int, ...]) -> None:
-    model, reference, vocab = demo
-    check(model, reference, 64, settings(indices), vocab)
+@pytest.mark.parametrize("indices", list(itertools.product((0, 1), repeat=len(FACTORS))), ids=str)
+def test_full_product(reference: Any, indices: tuple[int, ...]) -> None:
+    check(DEMO, reference, 64, 24, settings(indices))
