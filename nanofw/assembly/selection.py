@@ -13,6 +13,7 @@ from nanofw.assembly import capabilities
 from nanofw.assembly.capabilities import Needs
 from nanofw.assembly.explanation import Choice, Explanation, Feature
 from nanofw.assembly.model_source import read_spec
+from nanofw.assembly.threads import let_idle_threads_sleep
 from nanofw.configs.load import LoadedConfig
 from nanofw.configs.schema import ComponentSection
 from nanofw.configs.source import DEFAULT, KeyPath, dotted
@@ -85,6 +86,7 @@ def select(loaded: LoadedConfig, registry: Registry | None = None) -> Selection:
         CapabilityError: with every reason at once.
         ModelError: the checkpoint is not there or not supported.
     """
+    let_idle_threads_sleep()  # before anything imports torch
     return _Selector(loaded, registry or registry_for(loaded)).run()
 
 

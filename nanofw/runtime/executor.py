@@ -20,6 +20,7 @@ from nanofw.core.types import Request
 from nanofw.errors import ExecutorError, NanofwError
 from nanofw.runtime import memory, profiling
 from nanofw.runtime.batch import StepBatch
+from nanofw.runtime.options import TorchOptions
 from nanofw.runtime.results import Timer, Transfer
 from nanofw.runtime.runner import Runner
 
@@ -40,9 +41,11 @@ class _Step:
 class TorchExecutor:
     """Constructed as `TorchExecutor(options, config)`; loads the weights and sizes the pool."""
 
-    def __init__(self, options: Any, config: ExecutorConfig) -> None:
+    def __init__(self, options: TorchOptions | None, config: ExecutorConfig) -> None:
         self._steps: deque[_Step] = deque()
         self._next_step = 0
+        if options is not None and options.num_threads is not None:
+            torch.set_num_threads(options.num_threads)
         with torch.inference_mode():
             self._runner: Runner | None = Runner(config, SingleRank())
             num_blocks = _num_blocks(self._runner, config)

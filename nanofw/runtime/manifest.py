@@ -11,6 +11,7 @@ def executor() -> Plugin:
         "torch",
         "nanofw.runtime.executor:TorchExecutor",
         api="executor/1",
+        options="nanofw.runtime.options:TorchOptions",
         capabilities={
             "devices": ("cuda", "cpu"),
             "overlap": True,
