@@ -26,8 +26,9 @@ $(VENV)/.dev: $(VENV)/.base
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[dev]'
 	@touch $@
 
+# One thread: the embedded model is so small that more of them wait for each other on a busy machine.
 demo: $(VENV)/.base
-	$(BIN)/nanofw run
+	OMP_NUM_THREADS=$${OMP_NUM_THREADS:-1} $(BIN)/nanofw run
 
 check: $(VENV)/.dev
 	$(BIN)/ruff check --quiet

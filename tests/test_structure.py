@@ -96,10 +96,12 @@ def test_every_command_exists() -> None:
         assert not line.endswith(".")
 
 
-def test_every_kind_has_a_hook_and_a_version() -> None:
+def test_every_kind_has_a_hook_a_version_and_a_built_in() -> None:
+    registry = build_registry(environ={"NANOFW_PLUGINS": ""})
     for kind in KINDS:
         hook = getattr(hookspecs, kind)
         assert f"{kind}/{API_VERSIONS[kind]}" in hook.__doc__
+        assert registry.names(kind), f"nothing uses the kind {kind}"
 
 
 def test_every_kind_is_in_the_docs() -> None:

@@ -57,5 +57,5 @@ def _why(choice: Choice) -> str:
 
 def _fact(key: str, value: Any) -> str:
     if "bytes" in key:
-        return f"{value:,} ({value / 2**20:,.2f} MiB)"
+        return f"{value:,} ({value / 2**20:,.4g} MiB)"
     return f"{value:,}" if isinstance(value, int) else str(value)
