@@ -21,11 +21,13 @@ from nanofw.llm.logs import log_to_stderr
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import ProgressBar
 from nanofw.llm.prompts import Prompt, parse_prompt
+from nanofw.llm.results import RequestResult
 from nanofw.llm.session import Finished, Session
 from nanofw.text.chat import check_messages
 
 EXIT_OK, EXIT_SOME_FAILED, EXIT_ENGINE = 0, 1, 3
 STDOUT = "-"
+MAX_REFUSALS_SHOWN = 10
 HELP = """\
 usage: nanofw run [CONFIG] [KEY=VALUE ...]
 
@@ -87,8 +89,9 @@ def run(loaded: LoadedConfig) -> int:
         session = open_session(loaded, token_times=config.output.token_times)
         with session.engine, Interrupt() as interrupt, open_steps(config.output) as steps:
             job = Run(session, output, steps, interrupt)
-            job.add(entries, default_sampling(config), stream=streams(config.output))
-            return job.to_end()
+            live = streams(config.output)
+            job.add(entries, default_sampling(config), stream=live)
+            return job.to_end(watched=sys.stderr.isatty() and not live)
     finally:
         output.close()
 
@@ -158,9 +161,12 @@ class Run:
                 ticket = self._session.add(prompt, stream=stream and prompt.sampling.n == 1)
                 self._output.begin(ticket, readable(prompt))
 
-    def to_end(self) -> int:
-        """Step until everything is finished, the engine fails, or somebody interrupts."""
-        watched = sys.stderr.isatty() and not sys.stdout.isatty()
+    def to_end(self, *, watched: bool) -> int:
+        """Step until everything is finished, the engine fails, or somebody interrupts.
+
+        Args:
+            watched: show a progress bar.
+        """
         with ProgressBar(len(self._places), enabled=watched) as bar:
             while self._session.has_unfinished and not self._interrupt.signal:
                 self._step(bar)
@@ -187,10 +193,20 @@ class Run:
         for item in finished:
             result = item.result
             if result.finish_reason is FinishReason.REFUSED:
-                result = replace(result, error=f"{self._places[item.ticket]}: {result.error}")
-                print(f"refused: {result.error}", file=sys.stderr)
+                result = self._with_place(item.ticket, result)
             self._summary.add(result)
             self._output.put(item.ticket, result)
+
+    def _with_place(self, ticket: int, result: RequestResult) -> RequestResult:
+        """A refused request with the place that it came from; the first ones are told at once."""
+        place = f"{self._places[ticket]}: "
+        reason = f"{place}{str(result.error).removeprefix(place)}"
+        num_refused = self._summary.by_reason[FinishReason.REFUSED]
+        if num_refused < MAX_REFUSALS_SHOWN:
+            print(f"refused: {reason}", file=sys.stderr)
+        elif num_refused == MAX_REFUSALS_SHOWN:
+            print("refused: more, see the results", file=sys.stderr)
+        return replace(result, error=reason)
 
     def _report(self) -> None:
         engine = self._session.engine

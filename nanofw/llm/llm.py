@@ -11,6 +11,7 @@ from typing import Any, cast
 from nanofw.configs.load import LoadedConfig, load_config
 from nanofw.core.engine import Engine
 from nanofw.core.types import SamplingParams
+from nanofw.llm.interrupt import postponed
 from nanofw.llm.keywords import nested_values
 from nanofw.llm.logprobs import PositionLogprobs
 from nanofw.llm.opening import open_session
@@ -114,8 +115,7 @@ class LLM:
         """
         wanted = _as_list(prompts)
         params = self._params(sampling_params, len(wanted))
-        tickets = [self._add(p, s) for p, s in zip(wanted, params, strict=True)]
-        return self._collect(tickets, progress)
+        return self._run(wanted, params, progress)
 
     def chat(
         self,
@@ -149,12 +149,16 @@ class LLM:
 
         Several streams may be open at once and share steps. Closing one aborts its request.
         """
-        ticket = self._add(prompt, sampling_params or self.sampling, stream=True)
-        inbox = self._inbox[ticket] = deque[TextDelta | Finished]()
+        inbox = deque[TextDelta | Finished]()
+        ticket = -1
         try:
+            with postponed():
+                ticket = self._add(prompt, sampling_params or self.sampling, stream=True)
+                self._inbox[ticket] = inbox
             while True:
                 while not inbox:
-                    self._step()
+                    with postponed():
+                        self._step()
                 item = inbox.popleft()
                 if isinstance(item, Finished):
                     yield StreamEvent(result=item.result)
@@ -200,23 +204,33 @@ class LLM:
             return self._session.refuse(str(error))
         return self._session.add(parsed, stream=stream)
 
-    def _collect(self, tickets: Sequence[int], progress: bool) -> list[RequestResult]:
-        results: dict[int, RequestResult | None] = dict.fromkeys(tickets)
-        num_missing = len(results)
+    def _run(
+        self, prompts: Sequence[Any], params: Sequence[SamplingParams], progress: bool
+    ) -> list[RequestResult]:
+        results: dict[int, RequestResult | None] = {}
         try:
-            with ProgressBar(len(tickets), enabled=progress) as bar:
-                while num_missing:
-                    step = self._step()
-                    mine = [item for item in step.finished if item.ticket in results]
-                    results.update((item.ticket, item.result) for item in mine)
-                    num_missing -= len(mine)
-                    bar.update(len(mine), step.report)
+            for prompt, sampling in zip(prompts, params, strict=True):
+                with postponed():
+                    results[self._add(prompt, sampling)] = None
+            self._collect(results, progress)
         except BaseException:
             self.partial_results = list(results.values())
-            for ticket in tickets:
+            for ticket in results:
                 self._session.abort(ticket)
             raise
         return cast("list[RequestResult]", list(results.values()))
+
+    def _collect(self, results: dict[int, RequestResult | None], progress: bool) -> None:
+        """Step until all tickets have their result."""
+        num_missing = len(results)
+        with ProgressBar(num_missing, enabled=progress) as bar:
+            while num_missing:
+                with postponed():
+                    step = self._step()
+                    mine = [item for item in step.finished if item.ticket in results]
+                    results.update((item.ticket, item.result) for item in mine)
+                num_missing -= len(mine)
+                bar.update(len(mine), step.report)
 
     def _step(self) -> SessionStep:
         """One step for everyone; what belongs to an open stream goes there."""

@@ -313,10 +313,25 @@ def test_the_progress_bar_is_for_a_terminal_on_standard_error(tmp_path: Path) ->
     assert "tok/s" not in errors
 
 
-def on_terminal(folder: Path, stream: str, *arguments: str) -> tuple[int, str]:
-    """Exit code and what a terminal in place of one stream shows."""
+def test_a_run_into_a_file_shows_its_progress_on_a_terminal(tmp_path: Path) -> None:
+    code, shown = on_terminal(tmp_path, "stdout stderr", "sim", "output.file=results.jsonl")
+    assert code == 0
+    assert "4/4" in shown
+
+
+def test_a_flood_of_refusals_is_told_briefly(tmp_path: Path) -> None:
+    write_lines(tmp_path / "p.jsonl", ["{"] * 200)
+    code, output, errors = nanofw_run(tmp_path, "sim", "input.file=p.jsonl", "output.file=-")
+    assert code == 1
+    assert len(output.splitlines()) == 200
+    assert errors.count("refused: p.jsonl:") == 10
+    assert "requests    200: 200 refused" in errors
+
+
+def on_terminal(folder: Path, streams: str, *arguments: str) -> tuple[int, str]:
+    """Exit code and what a terminal in place of some streams shows."""
     ours, theirs = pty.openpty()
-    process = start(folder, *arguments, **{stream: theirs})
+    process = start(folder, *arguments, **dict.fromkeys(streams.split(), theirs))
     os.close(theirs)
     parts: list[bytes] = []
     while True:

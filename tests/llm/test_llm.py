@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -12,6 +16,7 @@ from nanofw import LLM, SamplingParams
 from nanofw.configs.load import load_config
 from nanofw.core.types import FinishReason
 from nanofw.errors import ConfigError, NanofwError
+from nanofw.llm.interrupt import postponed
 
 SHORT = SamplingParams(max_tokens=5)
 
@@ -181,6 +186,37 @@ def test_what_a_failed_call_had_finished_is_kept(tmp_path: Path) -> None:
     assert long is None
     assert short is not None
     assert short.ok
+
+
+def generate_for_ever(llm: LLM, params: list[SamplingParams]) -> None:
+    while True:
+        llm.generate(["a", "b"], params)
+
+
+def test_an_interrupt_leaves_the_engine_usable(llm: LLM) -> None:
+    """The signal comes in the middle of a step, and is felt at its end."""
+    params = [SamplingParams(max_tokens=number) for number in (3, 1900)]
+    threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGINT)).start()
+    with pytest.raises(KeyboardInterrupt):
+        generate_for_ever(llm, params)
+    assert len(llm.partial_results) <= 2
+    assert llm.generate("c", SHORT)[0].ok
+    assert llm.engine.stats()["num_running"] == 0
+
+
+def test_postponed_holds_one_signal_back() -> None:
+    order: list[str] = []
+
+    def interrupted_block() -> None:
+        with postponed():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.01)
+            order.append("the block went on")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted_block()
+    assert order == ["the block went on"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_importing_nanofw_imports_nothing_heavy() -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import nanofw
 from nanofw.text.byte_level import ByteTokenizer, byte_alphabet
 from nanofw.text.tokenizer import FileTokenizer, Tokenizer, load_tokenizer
 from tests.text.conftest import BUILDERS, SENTENCES
@@ -133,6 +134,12 @@ def test_byte_tokenizer_streams_as_the_whole() -> None:
     for token_ids in random_sequences(tokenizer, NUM_SEQUENCES, seed=1):
         assert_equals_whole(tokenizer, token_ids)
     assert tokenizer.decode([72, 105, 299]) == "Hi<299>"
+
+
+def test_the_embedded_tokenizer_streams_as_the_whole() -> None:
+    tokenizer = load_tokenizer(Path(nanofw.__file__).parent / "models" / "embedded" / "demo")
+    for token_ids in random_sequences(tokenizer, 10_000, seed=2):
+        assert_equals_whole(tokenizer, token_ids)
 
 
 def real_tokenizers() -> list[Path]:
