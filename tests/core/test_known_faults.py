@@ -226,3 +226,38 @@ def _request_in(engine, moment: str) -> str | None:  # type: ignore[no-untyped-d
         if now[moment]:
             return state.request.id
     return None
+
+
+@BOTH
+def test_B007_requests_that_share_a_prefix_keep_their_own_blocks(overlap: bool) -> None:
+    prefix = list(range(1, 17))
+    requests = [make_request(f"r{i}", [*prefix, 20 + i], 12, seed=i) for i in range(3)]
+    uncached = run(make_engine(allocator="paged"), *requests)
+    engine = make_engine(num_blocks=64, block_size=1, max_num_seqs=2, overlap=overlap)
+    ended = Run(engine)
+    for request in requests:
+        engine.add(request)
+    while engine.has_unfinished:  # the third takes the pages that the first two let go
+        ended.step()
+        engine.scheduler.allocator.check_integrity()
+    assert ended.tokens() == uncached.tokens()
+    assert ended.outputs["r2"].num_cached_tokens == 16
+
+
+@pytest.mark.parametrize(("prefill_first", "largest_gap"), [(False, 1), (True, 6)])
+def test_B023_mixed_batching_keeps_a_decoding_request_going(
+    prefill_first: bool, largest_gap: int
+) -> None:
+    """`prefill_first` lets arrivals hold up decoding, as documented; `mixed` never does."""
+    engine = make_engine(prefill_first=prefill_first, max_num_batched_tokens=16, num_blocks=64)
+    engine.add(make_request("decoding", 4, 30, stream=True))
+    ended, gaps, last = Run(engine), [], 0
+    for step in range(40):
+        if 4 <= step < 10:
+            engine.add(make_request(f"late{step}", 16, 1))
+        seen = len(ended.deltas)
+        ended.step()
+        if len(ended.deltas) > seen:
+            gaps.append(step - last)
+            last = step
+    assert max(gaps[1:]) == largest_gap + (1 if prefill_first else 0)

@@ -233,3 +233,12 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
     with pytest.raises(AttributeError, match="Llm"):
         nanofw.Llm  # noqa: B018
+
+
+def test_B084_engines_come_and_go_in_one_process() -> None:
+    texts = []
+    for _ in range(2):
+        with LLM("embedded:demo", max_num_seqs=2, device="cpu") as llm:
+            texts.append(llm.generate("And it came to pass", None)[0].outputs[0].text)
+        llm.close()  # idempotent
+    assert texts[0] == texts[1]
