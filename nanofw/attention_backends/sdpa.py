@@ -25,6 +25,7 @@ from nanofw.attention_backends.sdpa_decode import DecodePart, attend_decode, pre
 from nanofw.attention_backends.sdpa_prefill import PrefillRow, attend_prefill, prepare_prefill
 from nanofw.core.contracts.attention_backend import AttentionConfig, ForwardBatch
 from nanofw.core.types import IntArray
+from nanofw.kernels.transfer import to_device
 
 
 class LayerPool(NamedTuple):
@@ -111,7 +112,7 @@ class SdpaBackend:
         return PassPlan(
             blocks=torch.where(batch.slots < 0, -1, batch.slots // size),
             offsets=batch.slots % size,
-            started=torch.from_numpy(self._started_blocks(batch, tables)).to(device),
+            started=to_device(self._started_blocks(batch, tables), device),
             decode=decode,
             prefill=prepare_prefill(batch, np.flatnonzero(~single), tables, size, device),
         )

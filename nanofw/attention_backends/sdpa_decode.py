@@ -3,9 +3,15 @@
 Every pair (row, block that it reads) is an entry. Entries are ordered by block, so that runs of
 neighbouring blocks become views of the pool: one batched product computes the scores of a whole
 run, whichever rows its blocks belong to. Maximum and sum are then taken per row over its
-entries, as in split-k attention (Dao et al., "Flash-Decoding"). Blocks that stand alone are
-copied together, a few at a time. On other devices than the CPU all are copied: there a pool is
-large and a gather cheap.
+entries, as in split-k attention (Dao et al., "Flash-Decoding").
+
+    pool       0  1  2  3  4  5  6  7  8  9 ...
+    rows       a  a  b  -  b  c  -  -  -  a
+    segments   [ view of 0..5 ]           [copy of 9]
+
+A short gap in a run is computed too, for nobody: that costs less than another call. Blocks that
+stand alone are copied together, a few at a time. On other devices than the CPU all are copied:
+there a pool is large and a gather cheap.
 """
 
 from __future__ import annotations
@@ -16,8 +22,10 @@ import numpy as np
 import torch
 
 from nanofw.core.types import IntArray
+from nanofw.kernels.transfer import to_device
 
-_MIN_RUN = 4  # blocks; below, two more calls cost more than copying the blocks
+_MAX_GAP = 4  # blocks that nobody reads; computing one costs 4 us, a call 12, copying one 10
+_MIN_RUN = 3  # blocks; below, two more calls cost more than copying the blocks
 _MAX_COPIED = 64  # blocks copied at a time, so that they stay in the cache
 _MASKED = -1e30  # finite: a block without a visible key must not give NaN
 
@@ -36,11 +44,13 @@ class Segment:
 class DecodePart:
     """The single-query rows of a pass, for one sliding window. n rows, e entries.
 
+    Entries of gaps belong to a row n that does not exist.
+
     Attributes:
         tokens: int64[n], the flat position of each row's query.
         owners: int64[e], the row of each entry.
-        queries: int64[e], `tokens[owners]`.
-        entries_of: int64[n, m], the entries of each row; padded with one of its own.
+        queries: int64[e], the flat position of its query.
+        entries_of: int64[n + 1, m], the entries of each row; padded with one of its own.
         mask: float32[e, 1, 1, block_size], 0 where a key is visible, else very negative.
         segments: the entries in order.
     """
@@ -79,21 +89,20 @@ def prepare_decode(
     places = np.arange(ends[-1]) - np.repeat(ends - counts, counts) + first_block[owners]
     blocks = tables[owners, places].astype(np.int64)
     order, segments = _segments(blocks, device)
-    inverse = np.empty_like(order)
-    inverse[order] = np.arange(len(order))
+    is_gap = order < 0
+    inverse = np.empty(len(blocks), np.int64)
+    inverse[order[~is_gap]] = np.flatnonzero(~is_gap)
+    entries_of = inverse[_padded(ends - counts, counts)]
     owners, places = owners[order], places[order]
-
-    def on_device(array: np.ndarray) -> torch.Tensor:
-        return torch.from_numpy(array).to(device)
-
+    mask = _mask(first_key[owners], context_lens[owners], places * block_size, block_size)
+    queries = tokens[owners].astype(np.int64)
+    owners[is_gap] = num_rows
     return DecodePart(
-        tokens=on_device(tokens.astype(np.int64)),
-        owners=on_device(owners),
-        queries=on_device(tokens[owners].astype(np.int64)),
-        entries_of=on_device(inverse[_padded(ends - counts, counts)]),
-        mask=on_device(
-            _mask(first_key[owners], context_lens[owners], places * block_size, block_size)
-        ),
+        tokens=to_device(tokens.astype(np.int64), device),
+        owners=to_device(owners, device),
+        queries=to_device(queries, device),
+        entries_of=to_device(np.concatenate((entries_of, entries_of[:1])), device),
+        mask=to_device(mask, device),
         segments=segments,
     )
 
@@ -115,24 +124,27 @@ def attend_decode(
     """
     heads, size, dim = keys.shape[1:]
     group = query.shape[1] // heads
-    entries = len(part.owners)
-    by_entry = query[part.queries].view(entries * heads, group, dim).transpose(1, 2)
-    scores = torch.empty((entries * heads, size, group), dtype=query.dtype, device=query.device)
-    for segment in part.segments:
-        lines = slice(segment.start * heads, segment.stop * heads)
-        run = _blocks(keys, segment).reshape(-1, size, dim)
-        torch.bmm(run, by_entry[lines], out=scores[lines])
-    weights, total = _softmax(scores.view(entries, heads, size, group), part, scale)
-    weights = weights.to(query.dtype).view(entries * heads, group, size).transpose(1, 2)
-    partial = torch.empty((entries * heads, dim, group), dtype=query.dtype, device=query.device)
-    for segment in part.segments:
-        lines = slice(segment.start * heads, segment.stop * heads)
-        run = _blocks(values, segment).reshape(-1, dim, size)
-        torch.bmm(run, weights[lines], out=partial[lines])
-    summed = total.new_zeros(len(part.tokens), heads, dim, group)
-    summed.index_add_(0, part.owners, partial.view(entries, heads, dim, group).to(summed.dtype))
-    result = summed.transpose(2, 3) / total.unsqueeze(-1)
+    num_rows, lines = len(part.tokens), len(part.owners) * heads
+    by_entry = query[part.queries].view(lines, group, dim).transpose(1, 2)
+    scores = _products(keys, by_entry, part.segments)
+    weights, total = _softmax(scores.view(-1, heads, size, group), part, scale)
+    weights = weights.to(query.dtype).view(lines, group, size).transpose(1, 2)
+    partial = _products(values, weights, part.segments).view(-1, heads, dim, group)
+    summed = total.new_zeros(num_rows + 1, heads, dim, group)
+    summed.index_add_(0, part.owners, partial.to(summed.dtype))
+    result = (summed.transpose(2, 3) / total.unsqueeze(-1))[:num_rows]
     out[part.tokens] = result.reshape(-1, heads * group, dim).to(out.dtype)
+
+
+def _products(pool: torch.Tensor, right: torch.Tensor, segments: list[Segment]) -> torch.Tensor:
+    """[e * heads, x, group]: each entry's block, [heads, x, y], times its [heads, y, group]."""
+    heads, x, y = pool.shape[1:]
+    result = torch.empty((len(right), x, right.shape[2]), dtype=pool.dtype, device=pool.device)
+    for segment in segments:
+        lines = slice(segment.start * heads, segment.stop * heads)
+        blocks = _blocks(pool, segment).reshape(-1, x, y)
+        torch.bmm(blocks, right[lines], out=result[lines])
+    return result
 
 
 def _softmax(
@@ -142,7 +154,9 @@ def _softmax(
 
     `scores` is [e, heads, size, group].
     """
-    weights = torch.add(part.mask, scores.transpose(2, 3), alpha=scale).contiguous()
+    entries, heads, size, group = scores.shape
+    weights = torch.empty((entries, heads, group, size), device=scores.device)
+    torch.add(part.mask, scores.transpose(2, 3), alpha=scale, out=weights)
     highest = weights.amax(-1)[part.entries_of].amax(1)
     weights.sub_(highest[part.owners].unsqueeze(-1)).exp_()
     total = torch.zeros_like(highest).index_add_(0, part.owners, weights.sum(-1))
@@ -156,29 +170,44 @@ def _blocks(pool: torch.Tensor, segment: Segment) -> torch.Tensor:
 
 
 def _segments(blocks: np.ndarray, device: torch.device) -> tuple[np.ndarray, list[Segment]]:
-    """An order of int64[e] entries, and the segments that they form in it."""
+    """An order of int64[e] entries, -1 for a gap, and the segments that they form in it."""
     order = np.argsort(blocks, kind="stable")
     if device.type != "cpu":
-        index = torch.from_numpy(blocks[order]).to(device)
+        index = to_device(blocks[order], device)
         return order, [Segment(0, len(order), -1, index)]
-    ordered = blocks[order]
-    order, ordered = _repeats_last(order, ordered)
+    order, ordered = _repeats_last(order, blocks[order])
+    order, ordered = _with_gaps(order, ordered)
     borders = np.flatnonzero(np.diff(ordered) != 1) + 1
     begins = np.concatenate(([0], borders))
     lengths = np.diff(np.concatenate((begins, [len(ordered)])))
     is_run = lengths >= _MIN_RUN
     in_run = np.repeat(is_run, lengths)
-    order = np.concatenate((order[in_run], order[~in_run]))
+    is_lone = ~in_run & (order >= 0)
     segments: list[Segment] = []
     start = 0
     for first, length in zip(ordered[begins[is_run]], lengths[is_run], strict=True):
         segments.append(Segment(start, start + int(length), int(first), None))
         start += int(length)
-    alone = torch.from_numpy(ordered[~in_run])
+    alone = torch.from_numpy(ordered[is_lone])
     for index in alone.split(_MAX_COPIED) if len(alone) else ():
         segments.append(Segment(start, start + len(index), -1, index))
         start += len(index)
-    return order, segments
+    return np.concatenate((order[in_run], order[is_lone])), segments
+
+
+def _with_gaps(order: np.ndarray, ordered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Fill short gaps of rising blocks with entries of nobody, -1 in the order."""
+    steps = np.diff(ordered)
+    is_gap = (steps > 1) & (steps <= _MAX_GAP + 1)
+    if not is_gap.any():
+        return order, ordered
+    repeats = np.ones(len(ordered), np.int64)
+    repeats[:-1][is_gap] = steps[is_gap]
+    ends = np.cumsum(repeats)
+    offsets = np.arange(ends[-1]) - np.repeat(ends - repeats, repeats)
+    filled = np.repeat(order, repeats)
+    filled[offsets > 0] = -1
+    return filled, np.repeat(ordered, repeats) + offsets
 
 
 def _repeats_last(order: np.ndarray, ordered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

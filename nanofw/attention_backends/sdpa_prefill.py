@@ -10,6 +10,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from nanofw.core.contracts.attention_backend import ForwardBatch
 from nanofw.core.types import IntArray
+from nanofw.kernels.transfer import to_device
 
 _MAX_MASK = 1 << 22  # elements of a mask; more queries are handled in turns
 
@@ -46,7 +47,7 @@ def prepare_prefill(
         blocks = None
         if context > num_tokens:
             used = tables[row, : -(-context // block_size)].astype(np.int64)
-            blocks = torch.from_numpy(used).to(device)
+            blocks = to_device(used, device)
         result.append(PrefillRow(int(starts[row]), num_tokens, context, blocks))
     return result
 

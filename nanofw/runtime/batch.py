@@ -9,70 +9,132 @@ import torch
 
 from nanofw.core.contracts.attention_backend import ForwardBatch
 from nanofw.core.plan import StepPlan
-from nanofw.core.types import IntArray
+from nanofw.core.types import BoolArray, IntArray
 from nanofw.kernels.transfer import to_device
 from nanofw.runtime.rows import RowState
 
 
 @dataclass(slots=True)
+class Pass:
+    """A part of a plan that the model computes at once. Fields as in `StepPlan`."""
+
+    rows: IntArray
+    num_tokens: IntArray
+    starts: IntArray
+    samples: BoolArray
+    num_decodes: int
+
+
+@dataclass(slots=True)
 class StepBatch:
-    """A forward pass, and who samples after it.
+    """The forward passes of a step, and who samples after them.
 
     Attributes:
-        forward: what the model takes.
+        passes: what the model takes, in this order.
         rows: int32[s], rows that sample, in the plan's order.
         positions: int32[s], the position that each of their new tokens will have.
         device_rows, device_positions: the same, int64 on the device.
     """
 
-    forward: ForwardBatch
+    passes: list[ForwardBatch]
     rows: IntArray
     positions: IntArray
     device_rows: torch.Tensor
     device_positions: torch.Tensor
 
 
-def make_batch(plan: StepPlan, state: RowState, block_size: int, device: torch.device) -> StepBatch:
-    """The batch of a plan whose changes were applied to `state`.
+def make_batch(
+    plan: StepPlan,
+    state: RowState,
+    block_size: int,
+    device: torch.device,
+    max_pass_tokens: int | None = None,
+) -> StepBatch:
+    """The batch of a plan whose changes were applied to `state`."""
+    parts = split(plan, max_pass_tokens)
+    rows, positions = plan.rows, plan.starts + plan.num_tokens
+    if not plan.samples.all():
+        rows, positions = rows[plan.samples], positions[plan.samples]
+    packed = Packed(device)
+    rows_at, positions_at = packed.add(rows), packed.add(positions)
+    packed.send()
+    return StepBatch(
+        passes=[_forward_batch(part, state, block_size, device) for part in parts],
+        rows=rows,
+        positions=positions,
+        device_rows=packed[rows_at],
+        device_positions=packed[positions_at],
+    )
 
-    Everything that the host knows goes to the device as one array; token ids and block tables
-    are there already.
+
+def split(plan: StepPlan, max_tokens: int | None) -> list[Pass]:
+    """The plan as passes of at most so many tokens; None: as one.
+
+    Rows stay in order and whole, unless one alone is longer: its parts follow one another.
     """
-    ends = plan.starts + plan.num_tokens
-    query_starts = np.zeros(len(plan.rows) + 1, np.int64)
-    np.cumsum(plan.num_tokens, out=query_starts[1:])
-    token_rows, positions = _tokens(plan, query_starts)
+    if not len(plan.rows):
+        return []
+    if max_tokens is None or plan.total_tokens <= max_tokens:
+        return [Pass(plan.rows, plan.num_tokens, plan.starts, plan.samples, plan.num_decodes)]
+    pieces: list[list[tuple[int, int, int]]] = [[]]  # (line of the plan, first token, tokens)
+    room = max_tokens
+    for line, count in enumerate(plan.num_tokens.tolist()):
+        for first in range(0, count, max_tokens):
+            length = min(max_tokens, count - first)
+            if length > room:
+                pieces.append([])
+                room = max_tokens
+            pieces[-1].append((line, first, length))
+            room -= length
+    return [_part(plan, part) for part in pieces]
+
+
+def _part(plan: StepPlan, pieces: list[tuple[int, int, int]]) -> Pass:
+    lines, firsts, lengths = (np.array(column, np.int32) for column in zip(*pieces, strict=True))
+    is_last = firsts + lengths == plan.num_tokens[lines]
+    return Pass(
+        rows=plan.rows[lines],
+        num_tokens=lengths,
+        starts=plan.starts[lines] + firsts,
+        samples=plan.samples[lines] & is_last,
+        num_decodes=int((lines < plan.num_decodes).sum()),
+    )
+
+
+def _forward_batch(
+    part: Pass, state: RowState, block_size: int, device: torch.device
+) -> ForwardBatch:
+    """Everything that the host knows goes to the device as one array; token ids and block
+    tables are there already."""
+    ends = part.starts + part.num_tokens
+    query_starts = np.zeros(len(part.rows) + 1, np.int64)
+    np.cumsum(part.num_tokens, out=query_starts[1:])
+    token_rows, positions = _tokens(part, query_starts)
     blocks = state.host_block_tables[token_rows, positions // block_size]
-    slots = blocks.astype(np.int64) * block_size + positions % block_size
-    samples = slice(None) if plan.samples.all() else plan.samples
-    rows, places = plan.rows[samples], ends[samples]
     packed = Packed(device)
     token_rows_at = packed.add(token_rows)
     positions_at = packed.add(positions)
-    slots_at = packed.add(slots)
-    logits_at = packed.add(query_starts[1:][samples] - 1)
+    slots_at = packed.add(blocks.astype(np.int64) * block_size + positions % block_size)
+    logits_at = packed.add(query_starts[1:][part.samples] - 1)
     starts_at = packed.add(query_starts)
     ends_at = packed.add(ends)
-    plan_rows_at = packed.add(plan.rows)
-    rows_at = packed.add(rows)
-    places_at = packed.add(places)
+    rows_at = packed.add(part.rows)
     packed.send()
     device_positions = packed[positions_at]
     width = -(-int(ends.max()) // block_size)
-    forward = ForwardBatch(
+    return ForwardBatch(
         token_ids=state.token_ids[packed[token_rows_at], device_positions],
         positions=device_positions,
         slots=packed[slots_at],
-        block_tables=state.block_tables[packed[plan_rows_at], :width],
+        block_tables=state.block_tables[packed[rows_at], :width],
         query_starts=packed[starts_at].to(torch.int32),
         context_lens=packed[ends_at].to(torch.int32),
-        host_query_lens=plan.num_tokens,
+        host_query_lens=part.num_tokens,
         host_context_lens=ends,
-        host_block_tables=state.host_block_tables[plan.rows, :width],
-        num_decodes=plan.num_decodes,
+        host_block_tables=state.host_block_tables[part.rows, :width],
+        num_decodes=part.num_decodes,
         logits_indices=packed[logits_at],
     )
-    return StepBatch(forward, rows, places, packed[rows_at], packed[places_at])
 
 
 class Packed:
@@ -97,10 +159,10 @@ class Packed:
         return self._parts[index]
 
 
-def _tokens(plan: StepPlan, query_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _tokens(part: Pass, query_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """int64[t] row and position of each token, rows one after another."""
-    if query_starts[-1] == len(plan.rows):  # one token each
-        return plan.rows.astype(np.int64), plan.starts.astype(np.int64)
-    offsets = np.repeat(plan.starts - query_starts[:-1], plan.num_tokens)
+    if query_starts[-1] == len(part.rows):  # one token each
+        return part.rows.astype(np.int64), part.starts.astype(np.int64)
+    offsets = np.repeat(part.starts - query_starts[:-1], part.num_tokens)
     positions = np.arange(query_starts[-1]) + offsets
-    return np.repeat(plan.rows.astype(np.int64), plan.num_tokens), positions
+    return np.repeat(part.rows.astype(np.int64), part.num_tokens), positions

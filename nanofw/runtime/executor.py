@@ -7,6 +7,7 @@ that two steps may be in flight.
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from dataclasses import dataclass
 from typing import Any
@@ -159,9 +160,8 @@ def _num_blocks(runner: Runner, config: ExecutorConfig) -> int:
         facts = memory.cuda_memory(runner.device, weights, peak)
         return memory.num_kv_blocks(facts, config.engine.memory_utilization, bytes_per_block)
     blocks_per_row = -(-config.max_model_len // config.block_size)
-    peak = memory.activation_estimate(
-        config.spec, config.max_num_batched_tokens, config.max_num_seqs
-    )
+    num_tokens = min(config.max_num_batched_tokens, runner.max_pass_tokens or sys.maxsize)
+    peak = memory.activation_estimate(config.spec, num_tokens, config.max_num_seqs)
     return memory.num_cpu_blocks(
         memory.available_main_memory(), config.max_num_seqs * blocks_per_row, peak, bytes_per_block
     )

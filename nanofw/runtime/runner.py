@@ -26,6 +26,9 @@ from nanofw.runtime.batch import StepBatch, make_batch
 from nanofw.runtime.rows import RowState
 from nanofw.runtime.weights import Checkpoint, open_checkpoint
 
+MAX_CPU_TOKENS = 1024
+"""More tokens at once only make activations that leave the caches and the heap."""
+
 
 @dataclass(frozen=True, slots=True)
 class Context:
@@ -52,6 +55,7 @@ class Runner:
 
     Attributes:
         backend, model, sampler: the chosen components.
+        max_pass_tokens: tokens that the model computes at once; None: as many as come.
         pool: KV by layer, after `allocate`.
     """
 
@@ -59,6 +63,7 @@ class Runner:
         self._config, self._communicator = config, communicator
         self.device = torch.device(config.device)
         self.dtype = getattr(torch, config.spec.dtype)
+        self.max_pass_tokens = MAX_CPU_TOKENS if self.device.type == "cpu" else None
         checkpoint = open_checkpoint(Path(config.spec.path))
         self.backend: AttentionBackend = self._make("attention_backend", self._attention_config())
         sampler_config = self._sampler_config()
@@ -105,18 +110,22 @@ class Runner:
 
     def forward(self, plan: StepPlan) -> tuple[StepBatch, torch.Tensor]:
         """Run the model over an applied plan; float32[s, vocab] logits of the rows that sample."""
-        batch = make_batch(plan, self._rows, self._config.block_size, self.device)
-        batch.forward.attention = self.backend.prepare(batch.forward)
-        hidden = self.model.forward(batch.forward, self.pool)
+        batch = make_batch(
+            plan, self._rows, self._config.block_size, self.device, self.max_pass_tokens
+        )
+        hidden: list[torch.Tensor] = []
+        for one in batch.passes:
+            one.attention = self.backend.prepare(one)
+            hidden.append(self.model.forward(one, self.pool))
         return batch, self.logits(hidden)
 
-    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """float32[s, vocab] of [s, hidden], gathered from all ranks."""
+    def logits(self, hidden: list[torch.Tensor]) -> torch.Tensor:
+        """float32[s, vocab] of the passes' [., hidden], gathered from all ranks."""
         vocab_size = self._config.spec.vocab_size
-        if not len(hidden):
+        if not sum(map(len, hidden)):
             return torch.empty((0, vocab_size), device=self.device)
-        logits = self._communicator.all_gather(self.model.logits(hidden), dim=-1)
-        return logits[:, :vocab_size].float()
+        logits = self.model.logits(hidden[0] if len(hidden) == 1 else torch.cat(hidden))
+        return self._communicator.all_gather(logits, dim=-1)[:, :vocab_size].float()
 
     def sample(
         self, batch: StepBatch, logits: torch.Tensor, masks: HostMasks | None, host_rows: IntArray

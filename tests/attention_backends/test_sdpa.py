@@ -141,16 +141,18 @@ def test_rows_that_share_blocks_read_the_same_prefix() -> None:
 
 
 def test_runs_of_blocks_and_lone_blocks_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks that lie together are read as views, others are copied: no difference."""
+    """Blocks that lie together are read as views, gaps included, others are copied."""
     facts = config(block_size=8)
     rows = Rows([70, 90, 33], [1, 1, 1])
     got, expected = run(rows, facts)
     monkeypatch.setattr("nanofw.attention_backends.sdpa_decode._MIN_RUN", 1)
     views, _ = run(rows, facts)
+    monkeypatch.setattr("nanofw.attention_backends.sdpa_decode._MAX_GAP", 1000)
+    one_view, _ = run(rows, facts)
     monkeypatch.setattr("nanofw.attention_backends.sdpa_decode._MIN_RUN", 1 << 30)
     monkeypatch.setattr("nanofw.attention_backends.sdpa_decode._MAX_COPIED", 3)
     copies, _ = run(rows, facts)
-    for results in (got, views, copies):
+    for results in (got, views, one_view, copies):
         assert_close(results, expected, 1e-5)
 
 

@@ -208,6 +208,22 @@ def test_B083_positions_are_the_number_of_tokens_before(checkpoints: Any) -> Non
     assert seen == [[0, 1, 2], [3, 4], [5], [6], [7]]
 
 
+@pytest.mark.parametrize("max_tokens", [1, 5, 16])
+def test_steps_are_computed_in_passes(checkpoints: Any, max_tokens: int) -> None:
+    folder, model = checkpoints("gqa2")
+    executor = make_executor(folder)
+    executor._runner.max_pass_tokens = max_tokens
+    driver = Driver(executor)
+    forced = Forced(driver, model)
+    early = [forced.add(row, 10 + row, 60) for row in range(3)]
+    late = forced.add(6, 50, 70)
+    driver.step([(row, row.known) for row in early])
+    driver.step([(early[0], 1), (late, 13), (early[2], 1)])
+    driver.step([(late, 37), (early[1], 1)])
+    driver.decode(late, *early, steps=3)
+    forced.check(16)
+
+
 def test_sharded_checkpoint(tmp_path: Path) -> None:
     model = write_qwen3(tmp_path, max_shard_size="60KB")
     assert (tmp_path / INDEX).is_file()
