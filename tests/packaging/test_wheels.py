@@ -64,10 +64,12 @@ def test_B111_the_wheel_has_every_sub_package(nanofw_wheel: Path) -> None:
     assert {name.split("/")[0] for name in names if "dist-info" not in name} == {"nanofw"}
 
 
-def test_B111_a_preset_runs_from_another_folder(environment: Environment, tmp_path: Path) -> None:
-    done = environment.run(
-        "nanofw", "run", "sim", "sampling.max_tokens=3", "output.file=out.jsonl", cwd=tmp_path
-    )
+@pytest.mark.parametrize("preset", ["sim", "qwen3-demo"])
+def test_B111_presets_and_embedded_model_run_from_another_folder(
+    environment: Environment, tmp_path: Path, preset: str
+) -> None:
+    options = ("engine.device=cpu", "sampling.max_tokens=3", "output.file=out.jsonl")
+    done = environment.run("nanofw", "run", preset, *options, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     results = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     assert [len(json.loads(line)["token_ids"]) for line in results] == [3] * len(results)

@@ -1,0 +1,69 @@
+"""What the kit offers, what it costs to import, and that its page is true."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import nanofw.testing
+from nanofw.errors import UnknownPlugin
+from nanofw.testing import PolicyChecks, check_policy, construct, installed, load_component
+from nanofw.testing.checks import run_checks
+
+PAGE = Path(__file__).parents[2] / "docs" / "plugins" / "testing.md"
+
+
+def test_importing_the_kit_imports_neither_torch_nor_pytest() -> None:
+    code = "import sys, nanofw.testing; print({'torch', 'pytest', 'hypothesis'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
+
+
+def test_all_that_is_exported_is_there_and_described() -> None:
+    for name in nanofw.testing.__all__:
+        assert getattr(nanofw.testing, name).__doc__, name
+
+
+def test_the_page_names_what_there_is() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert len(blocks) == 3
+    for block in blocks:
+        scope: dict = {}
+        exec(compile(block, str(PAGE), "exec"), scope)
+        checks = [value for name, value in scope.items() if name.startswith("Test")]
+        assert len(checks) == 1
+        if issubclass(checks[0], PolicyChecks):
+            run_checks(checks[0]())
+
+
+def test_one_installed_plugin_with_options() -> None:
+    component = load_component("scheduler", "earliest_deadline_first", {"default_slack_s": 3})
+    assert component.options.default_slack_s == 3
+    check = construct(component)
+    assert type(check).__name__ == "EarliestDeadlineFirst"
+    with pytest.raises(UnknownPlugin, match="earliest_deadline_first"):
+        load_component("scheduler", "earliest_deadline")
+
+
+def test_installed_plugins_of_one_package() -> None:
+    names = [component.name for component in installed("kv_allocator", "nanofw")]
+    assert names == sorted(names)
+    assert {"paged", "paged_prefix"} <= set(names)
+    assert installed("kv_allocator", "no-such-package") == []
+
+
+def test_a_failure_names_its_check() -> None:
+    class Fails(Exception):
+        pass
+
+    def factory():
+        raise Fails
+
+    with pytest.raises(Fails) as caught:
+        check_policy(factory)
+    assert caught.value.__notes__[0].startswith("in PolicyChecks.test_")
