@@ -1,4 +1,4 @@
-"""Drawing tokens: races between exponential clocks, and the sets that top-k and top-p keep.
+"""Drawing tokens: races between exponential clocks, and the sets that min-p, top-k, top-p keep.
 
 The token with the smallest `E / w`, E exponential and w its weight, is a draw with probability
 proportional to w. Each token's E comes from its own counter, so a draw does not depend on how
@@ -68,26 +68,32 @@ def total_weights(
 
 
 def num_kept(
-    weights: torch.Tensor, totals: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
+    weights: torch.Tensor,
+    totals: torch.Tensor,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
+    min_p: torch.Tensor,
 ) -> torch.Tensor:
-    """How many candidates top-k, then top-p keep, at least one: int64[s].
+    """How many candidates min-p and top-k, then top-p keep, at least one: int64[s].
 
-    Top-p takes the smallest set of most likely tokens that reaches its share of what top-k
-    kept.
+    Min-p takes tokens of at least its share of the highest weight, which is 1. Top-p takes the
+    smallest set of most likely tokens that reaches its share of what the other two kept.
 
     Args:
         weights: float32[s, c] in falling order.
-        totals: float64[s], over the whole vocabulary; read where top-k cuts nothing.
+        totals: float64[s], over the whole vocabulary; read where min-p and top-k cut nothing.
         top_k: int32[s], at least 1.
         top_p: float64[s], in (0, 1].
+        min_p: float64[s], in [0, 1].
     """
     ranks = torch.arange(weights.shape[1], device=weights.device)
-    in_top_k = ranks < top_k.unsqueeze(1)
-    masses = weights.double().masked_fill_(~in_top_k, 0)
+    masses = weights.double()
+    is_allowed = (ranks < top_k.unsqueeze(1)) & (masses >= min_p.unsqueeze(1))
+    masses.masked_fill_(~is_allowed, 0)
     reached = masses.cumsum(dim=-1)
-    whole = torch.where(in_top_k[:, -1], totals, reached[:, -1])
+    whole = torch.where(is_allowed[:, -1], totals, reached[:, -1])
     is_short = reached - masses < (top_p * whole).unsqueeze(1)
-    kept = in_top_k & (is_short | (top_p >= 1).unsqueeze(1))
+    kept = is_allowed & (is_short | (top_p >= 1).unsqueeze(1))
     return kept.sum(dim=-1).clamp_(min=1)
 
 

@@ -12,5 +12,5 @@ def sampler() -> Plugin:
         "nanofw.samplers.standard:StandardSampler",
         api="sampler/1",
         capabilities={"devices": ("*",), "tensor_parallel": True, "overlap": True},
-        summary="greedy, temperature, top-k, top-p; counter-based random numbers",
+        summary="every sampling parameter; counter-based random numbers",
     )

@@ -1,4 +1,4 @@
-"""Sampling parameters by row, and the groups of rows that a step draws in one way each."""
+"""What is kept and how it is drawn, by row, and the groups that a step draws in one way each."""
 
 from __future__ import annotations
 
@@ -8,24 +8,12 @@ import numpy as np
 import torch
 
 from nanofw.core.plan import NewRow
-from nanofw.core.types import BoolArray, IntArray, LongArray, SamplingParams
+from nanofw.core.types import BoolArray, IntArray, LongArray
 from nanofw.kernels.random import base_key
 from nanofw.kernels.transfer import to_device
 
 LOWEST_TEMPERATURE = 1e-5
 """Below it a row is greedy: the quotient would leave float32."""
-
-
-def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
-    """Raise ValueError, naming the allowed range, when a parameter makes no sense."""
-    if not (0 <= sampling.temperature < float("inf")):
-        raise ValueError(f"temperature must be finite and at least 0, not {sampling.temperature}")
-    if sampling.top_k < -1:
-        raise ValueError(f"top_k must be at least 1, or 0 or -1 for no limit, not {sampling.top_k}")
-    if not (0 < sampling.top_p <= 1):
-        raise ValueError(f"top_p must be above 0 and at most 1, not {sampling.top_p}")
-    if sampling.seed is not None and not (-(1 << 63) <= sampling.seed < 1 << 64):
-        raise ValueError(f"seed must fit in 64 bits, which {sampling.seed} does not")
 
 
 @dataclass(slots=True)
@@ -39,6 +27,7 @@ class Group:
         base_keys: int32[g, 2].
         top_k: int32[g], the vocabulary's size where nothing is cut.
         top_p: float64[g].
+        min_p: float64[g].
         host_top_k: `top_k` on the host.
     """
 
@@ -48,6 +37,7 @@ class Group:
     base_keys: torch.Tensor
     top_k: torch.Tensor
     top_p: torch.Tensor
+    min_p: torch.Tensor
     host_top_k: IntArray
 
 
@@ -57,7 +47,7 @@ class Groups:
 
     Attributes:
         whole: lines that draw from the whole vocabulary.
-        cut: lines with top-k or top-p.
+        cut: lines with top-k, top-p or min-p.
     """
 
     whole: Group | None
@@ -65,7 +55,7 @@ class Groups:
 
 
 class RowParameters:
-    """What `SamplingParams` say, as arrays over rows.
+    """Temperature, top-k, top-p and min-p, as arrays over rows.
 
     A step over the same rows as the step before takes the groups made then: nothing is looked
     at or sent again.
@@ -77,6 +67,7 @@ class RowParameters:
         self._base_keys: IntArray = np.zeros((num_rows, 2), np.int32)
         self._top_k: IntArray = np.zeros(num_rows, np.int32)
         self._top_p = np.ones(num_rows, np.float64)
+        self._min_p = np.zeros(num_rows, np.float64)
         self._is_greedy: BoolArray = np.ones(num_rows, np.bool_)
         self._last_rows: IntArray | None = None
         self._last_groups = Groups(None, None)
@@ -89,7 +80,7 @@ class RowParameters:
             self._inverse_temperatures[row] = 1 / sampling.temperature
         limit = sampling.top_k if sampling.top_k > 0 else self._vocab_size
         self._top_k[row] = min(limit, self._vocab_size)
-        self._top_p[row] = sampling.top_p
+        self._top_p[row], self._min_p[row] = sampling.top_p, sampling.min_p
         self._base_keys[row] = base_key(new.seed, new.sample_index)
         self._last_rows = None
 
@@ -102,7 +93,8 @@ class RowParameters:
 
     def _make(self, rows: IntArray) -> Groups:
         is_drawn = ~self._is_greedy[rows]
-        is_cut = is_drawn & ((self._top_k[rows] < self._vocab_size) | (self._top_p[rows] < 1))
+        cuts = (self._top_k < self._vocab_size) | (self._top_p < 1) | (self._min_p > 0)
+        is_cut = is_drawn & cuts[rows]
         return Groups(self._group(rows, is_drawn & ~is_cut), self._group(rows, is_cut))
 
     def _group(self, rows: IntArray, chosen: BoolArray) -> Group | None:
@@ -117,5 +109,6 @@ class RowParameters:
             base_keys=to_device(self._base_keys[rows], device),
             top_k=to_device(self._top_k[rows], device),
             top_p=to_device(self._top_p[rows], device),
+            min_p=to_device(self._min_p[rows], device),
             host_top_k=self._top_k[rows],
         )

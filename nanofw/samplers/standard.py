@@ -1,9 +1,16 @@
-"""Sampler `standard`: greedy, temperature, top-k, top-p, from counter-based random numbers.
+"""Sampler `standard`: every parameter of `SamplingParams`, from counter-based random numbers.
+
+The order in which the parameters act, each on what the one before left (docs/sampling.md):
+
+    logit_bias, bad_words, min_tokens     sums and bans of single logits
+    repetition, frequency, presence       penalties
+    temperature 0                         the highest logit wins
+    temperature, min_p, top_k, top_p      else a draw from what is kept
 
 A step looks for the highest logit of every row, which is all that greedy rows need. Rows that
 draw from the whole vocabulary run a race over it, a few rows at a time so that they stay in the
-cache. Rows with top-k or top-p take a short list of candidates first, and a longer one only if
-the short list cannot tell what is kept.
+cache. Rows that keep a part of it take a short list of candidates first, and a longer one only
+if the short list cannot tell what is kept. A parameter that no row of a step has costs nothing.
 """
 
 from __future__ import annotations
@@ -28,7 +35,10 @@ from nanofw.kernels.sampling import (
     total_weights,
 )
 from nanofw.kernels.transfer import to_device
-from nanofw.samplers.parameters import Group, RowParameters, check_sampling
+from nanofw.samplers.bad_words import BadWords
+from nanofw.samplers.parameters import Group, RowParameters
+from nanofw.samplers.penalties import Penalties
+from nanofw.samplers.token_biases import TokenBiases
 
 _LINES_AT_ONCE = 8  # on a CPU
 _CANDIDATES = (64, 1024)  # lengths of the lists that are tried before the whole vocabulary
@@ -36,13 +46,14 @@ _CANDIDATES = (64, 1024)  # lengths of the lists that are tried before the whole
 
 @dataclass(slots=True)
 class _Cut:
-    """Lines with top-k or top-p. Shapes as in `Group`; logits float32[g, vocab]."""
+    """Lines with min-p, top-k or top-p. Shapes as in `Group`; logits float32[g, vocab]."""
 
     logits: torch.Tensor
     highest: torch.Tensor
     inverse_temperatures: torch.Tensor
     top_k: torch.Tensor
     top_p: torch.Tensor
+    min_p: torch.Tensor
     keys: torch.Tensor
     totals: torch.Tensor | None = None
 
@@ -50,7 +61,7 @@ class _Cut:
         """Only the given int64[m] lines."""
         return _Cut(
             self.logits[members], self.highest[members], self.inverse_temperatures[members],
-            self.top_k[members], self.top_p[members], self.keys[members],
+            self.top_k[members], self.top_p[members], self.min_p[members], self.keys[members],
             None if self.totals is None else self.totals[members],
         )  # fmt: skip
 
@@ -65,9 +76,10 @@ class _Cut:
         values, ids = ordered_candidates(self.logits, count)
         scale = self.inverse_temperatures.unsqueeze(1)
         weights = (values - self.highest.unsqueeze(1)).mul_(scale).exp_()
-        kept = num_kept(weights, self.totals, self.top_k, self.top_p)
+        kept = num_kept(weights, self.totals, self.top_k, self.top_p, self.min_p)
         last_kept = values.gather(1, kept.unsqueeze(1) - 1).squeeze(1)
-        is_enough = (self.top_k < count) | (self.top_k == self.logits.shape[1])
+        is_whole = (self.top_k == self.logits.shape[1]) & (self.min_p == 0)
+        is_enough = is_whole | (self.top_k < count) | (weights[:, -1] < self.min_p)
         # A row that is not finite has failed, whatever is drawn.
         is_known = is_enough & (last_kept > values[:, -1]) | ~torch.isfinite(self.highest)
         return race_among(weights, kept, self.keys, ids), is_known
@@ -79,21 +91,42 @@ class StandardSampler:
     def __init__(self, options: Any, config: SamplerConfig) -> None:
         self._vocab_size, self._device = config.vocab_size, config.device
         self._parameters = RowParameters(config.max_num_seqs, config.vocab_size, config.device)
+        self._biases = TokenBiases(config)
+        self._bad_words = BadWords(config)
+        self._penalties = Penalties(config)
         self._token_ids = torch.arange(config.vocab_size, dtype=torch.int32, device=config.device)
 
     def check(self, sampling: SamplingParams, vocab_size: int) -> None:
-        """Raise ValueError, naming the allowed range, when a parameter is not supported."""
-        check_sampling(sampling, vocab_size)
+        """Every parameter is supported."""
 
     def add(self, new: NewRow) -> None:
         """A request entered a row."""
         self._parameters.add(new)
+        self._biases.add(new)
+        self._bad_words.add(new)
+        self._penalties.add(new)
 
     def remove(self, row: int) -> None:
-        """The row is empty. Its parameters are overwritten by the next `add`."""
+        """The row is empty."""
+        self._biases.remove(row)
+        self._bad_words.remove(row)
+        self._penalties.remove(row)
 
     def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
         """Draw one token for each of s rows. See the contract."""
+        # None of these hides a logit that is not finite.
+        self._biases.apply(logits, rows, positions)
+        self._bad_words.apply(logits, rows)
+        self._penalties.apply(logits, rows)
+        token_ids, failed = self._draw(logits, rows, positions)
+        self._bad_words.drawn(rows, token_ids)
+        self._penalties.drawn(rows, token_ids)
+        return SampledTokens(token_ids=token_ids, failed=failed)
+
+    def _draw(
+        self, logits: torch.Tensor, rows: IntArray, positions: IntArray
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """int32[s] tokens and bool[s] lines that failed, from the logits as they are now."""
         highest, token_ids = greedy(logits)
         failed = ~torch.isfinite(highest)
         groups = self._parameters.groups(rows)
@@ -101,9 +134,7 @@ class StandardSampler:
             self._draw_whole(logits, highest, groups.whole, positions, token_ids)
         if groups.cut is not None:
             self._draw_cut(logits, highest, groups.cut, positions, token_ids)
-        return SampledTokens(
-            token_ids=token_ids.masked_fill_(failed, 0).to(torch.int32), failed=failed
-        )
+        return token_ids.masked_fill_(failed, 0).to(torch.int32), failed
 
     def _draw_whole(
         self,
@@ -133,7 +164,7 @@ class StandardSampler:
         for part, lines in self._parts(group):
             cut = _Cut(
                 logits[lines], highest[lines], group.inverse_temperatures[part],
-                group.top_k[part], group.top_p[part], keys[part],
+                group.top_k[part], group.top_p[part], group.min_p[part], keys[part],
             )  # fmt: skip
             token_ids[lines] = self._draw_among(cut, lengths)
 

@@ -23,6 +23,7 @@ class SamplerConfig:
         max_num_seqs: rows.
         max_model_len: positions.
         device: where the logits live.
+        eos_token_ids: the model's end tokens, which `min_tokens` holds back.
         communicator: the ranks among which the vocabulary is split, or None.
     """
 
@@ -30,6 +31,7 @@ class SamplerConfig:
     max_num_seqs: int
     max_model_len: int
     device: torch.device
+    eos_token_ids: tuple[int, ...] = ()
     communicator: Communicator | None = None
 
 
@@ -57,7 +59,10 @@ class Sampler(Protocol):
     """
 
     def check(self, sampling: SamplingParams, vocab_size: int) -> None:
-        """Raise ValueError, naming the allowed range, when a parameter is not supported."""
+        """Raise ValueError, naming what is allowed, when a parameter is not supported.
+
+        The engine has checked the ranges of all parameters before.
+        """
         ...
 
     def add(self, new: NewRow) -> None:
