@@ -83,6 +83,10 @@ class BadWords:
         if self._words.pop(row, None) is not None:
             self._last = None
 
+    def concerns(self, rows: IntArray) -> bool:
+        """Whether any of the rows has words."""
+        return self._group(rows) is not None
+
     def apply(self, logits: torch.Tensor, rows: IntArray) -> None:
         """Set to -inf, in float32[s, vocab] logits, the tokens that would complete a word."""
         group = self._group(rows)

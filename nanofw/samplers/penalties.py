@@ -75,8 +75,14 @@ class Penalties:
 
     def remove(self, row: int) -> None:
         """The row is empty."""
-        self._num_active -= int(self._active[row])
-        self._active[row] = False
+        if self._active[row]:
+            self._num_active -= 1
+            self._active[row] = False
+            self._last = None
+
+    def concerns(self, rows: IntArray) -> bool:
+        """Whether any of the rows is penalised."""
+        return self._group(rows) is not None
 
     def apply(self, logits: torch.Tensor, rows: IntArray) -> None:
         """Penalise float32[s, vocab] logits, in place."""

@@ -35,10 +35,8 @@ from nanofw.kernels.sampling import (
     total_weights,
 )
 from nanofw.kernels.transfer import to_device
-from nanofw.samplers.bad_words import BadWords
+from nanofw.samplers.edits import LogitEdits
 from nanofw.samplers.parameters import Group, RowParameters
-from nanofw.samplers.penalties import Penalties
-from nanofw.samplers.token_biases import TokenBiases
 
 _LINES_AT_ONCE = 8  # on a CPU
 _CANDIDATES = (64, 1024)  # lengths of the lists that are tried before the whole vocabulary
@@ -91,9 +89,7 @@ class StandardSampler:
     def __init__(self, options: Any, config: SamplerConfig) -> None:
         self._vocab_size, self._device = config.vocab_size, config.device
         self._parameters = RowParameters(config.max_num_seqs, config.vocab_size, config.device)
-        self._biases = TokenBiases(config)
-        self._bad_words = BadWords(config)
-        self._penalties = Penalties(config)
+        self._edits = LogitEdits(config)
         self._token_ids = torch.arange(config.vocab_size, dtype=torch.int32, device=config.device)
 
     def check(self, sampling: SamplingParams, vocab_size: int) -> None:
@@ -102,25 +98,17 @@ class StandardSampler:
     def add(self, new: NewRow) -> None:
         """A request entered a row."""
         self._parameters.add(new)
-        self._biases.add(new)
-        self._bad_words.add(new)
-        self._penalties.add(new)
+        self._edits.add(new)
 
     def remove(self, row: int) -> None:
         """The row is empty."""
-        self._biases.remove(row)
-        self._bad_words.remove(row)
-        self._penalties.remove(row)
+        self._edits.remove(row)
 
     def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
         """Draw one token for each of s rows. See the contract."""
-        # None of these hides a logit that is not finite.
-        self._biases.apply(logits, rows, positions)
-        self._bad_words.apply(logits, rows)
-        self._penalties.apply(logits, rows)
+        self._edits.apply(logits, rows, positions)
         token_ids, failed = self._draw(logits, rows, positions)
-        self._bad_words.drawn(rows, token_ids)
-        self._penalties.drawn(rows, token_ids)
+        self._edits.drawn(rows, token_ids)
         return SampledTokens(token_ids=token_ids, failed=failed)
 
     def _draw(

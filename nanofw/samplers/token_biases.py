@@ -65,6 +65,10 @@ class TokenBiases:
         if self._own.pop(row, None) is not None:
             self._last = None
 
+    def concerns(self, rows: IntArray) -> bool:
+        """Whether any of the rows has something to add."""
+        return bool(self._own) and any(row in self._own for row in rows.tolist())
+
     def apply(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> None:
         """Change float32[s, vocab] logits in place, before tokens at int32[s] positions."""
         if not self._own:

@@ -18,7 +18,7 @@ from nanofw.kernels.qk_norm_rope import qk_norm_rope
 from nanofw.kernels.rope import rotation
 from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
 from tests.runtime.checkpoints import reference_logits, write_qwen3
-from tests.runtime.driver import GREEDY, Driver, component, make_executor
+from tests.runtime.driver import GREEDY, Driver, RecordingSampler, component, make_executor
 
 VOCAB = 128
 SUPPRESS = "nanofw.samplers.logits_processors.suppress_tokens:SuppressTokens"
@@ -196,17 +196,25 @@ def test_processors_options_hold_for_all_rows(folder: Path) -> None:
     assert [row.outputs for row in rows] == [[allowed], [allowed]]
 
 
+class PickySampler(RecordingSampler):
+    """Supports less than the standard sampler."""
+
+    def check(self, sampling: SamplingParams, vocab_size: int) -> None:
+        if sampling.min_p:
+            raise ValueError("min_p must be 0: this sampler has none")
+
+
 def test_check_refuses_what_sampler_and_processors_refuse(folder: Path) -> None:
     processor = component(
         "logits_processor", "suppress_tokens", SUPPRESS, options=SuppressTokensOptions()
     )
-    executor = make_executor(folder, components={"logits_processor": [processor]})
+    picky = component("sampler", "picky", "tests.runtime.test_executor:PickySampler")
+    components = {"logits_processor": [processor], "sampler": picky}
+    executor = make_executor(folder, components=components)
     executor.check(Request(id="a", prompt_token_ids=[1]))
     executor.check(Request(id="a", prompt_token_ids=[1], arguments={"suppress_tokens": [3]}))
-    with pytest.raises(ValueError, match="temperature"):
-        executor.check(
-            Request(id="a", prompt_token_ids=[1], sampling=SamplingParams(temperature=-1))
-        )
+    with pytest.raises(ValueError, match="min_p"):
+        executor.check(Request(id="a", prompt_token_ids=[1], sampling=SamplingParams(min_p=0.5)))
     with pytest.raises(ValueError, match=r"suppress_tokens: .* 0 to 127"):
         executor.check(Request(id="a", prompt_token_ids=[1], arguments={"suppress_tokens": [500]}))
 

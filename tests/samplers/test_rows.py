@@ -62,7 +62,7 @@ def test_rows_without_an_option_do_no_work_for_one_that_has_it(sampling: Samplin
 
 def test_counts_exist_only_after_somebody_asked() -> None:
     sampler = sampler_for(VOCAB)
-    penalties = sampler._penalties
+    penalties = sampler._edits._penalties
     sampler.add(new_row(0, SamplingParams(min_p=0.1, logit_bias={3: 1.0}, bad_words=((1,),))))
     assert penalties._counts is None
     sampler.add(new_row(1, SamplingParams(frequency_penalty=0.1)))
@@ -198,3 +198,21 @@ def test_a_request_without_any_token_left_fails_alone() -> None:
     drawn = sampler.sample(torch.zeros(2, 3), rows, rows * 0 + 1)
     assert drawn.failed.tolist() == [True, False]
     assert drawn.token_ids.tolist() == [0, 2]
+
+
+def test_edits_say_whom_they_concern() -> None:
+    sampler = sampler_for(8, eos_token_ids=(0,))
+    plain = SamplingParams(temperature=0.5, top_k=3, min_p=0.1, seed=4)
+    options: list[dict[str, Any]] = [
+        {"logit_bias": {1: 1.0}}, {"bad_words": ((1,),)}, {"bad_words": ((1, 2),)},
+        {"min_tokens": 1}, {"presence_penalty": 0.1}, {"repetition_penalty": 1.1},
+    ]  # fmt: skip
+    sampler.add(new_row(0, plain))
+    for row, option in enumerate(options, start=1):
+        sampler.add(new_row(row, SamplingParams(**option)))
+    edits = sampler._edits
+    assert not edits.concern(np.array([0], np.int32))
+    for row in range(1, len(options) + 1):
+        assert edits.concern(np.array([0, row], np.int32))
+        sampler.remove(row)
+        assert not edits.concern(np.array([0, row], np.int32))

@@ -1,0 +1,52 @@
+"""Everything that parameters do to single logits before a token is drawn, in its order."""
+
+from __future__ import annotations
+
+import torch
+
+from nanofw.core.contracts.sampler import SamplerConfig
+from nanofw.core.plan import NewRow
+from nanofw.core.types import IntArray
+from nanofw.samplers.bad_words import BadWords
+from nanofw.samplers.penalties import Penalties
+from nanofw.samplers.token_biases import TokenBiases
+
+
+class LogitEdits:
+    """Sums and bans of single logits, then penalties. None of them hides a logit that is not
+    finite.
+
+    `apply` before a draw, `drawn` after it. For rows that ask for none of this both do nothing.
+    """
+
+    def __init__(self, config: SamplerConfig) -> None:
+        self._biases = TokenBiases(config)
+        self._bad_words = BadWords(config)
+        self._penalties = Penalties(config)
+
+    def add(self, new: NewRow) -> None:
+        """A request entered a row, perhaps with outputs made before a preemption."""
+        self._biases.add(new)
+        self._bad_words.add(new)
+        self._penalties.add(new)
+
+    def remove(self, row: int) -> None:
+        """The row is empty."""
+        self._biases.remove(row)
+        self._bad_words.remove(row)
+        self._penalties.remove(row)
+
+    def concern(self, rows: IntArray) -> bool:
+        """Whether any of int32[s] rows asks for an edit; where not, `apply` can be left out."""
+        return any(part.concerns(rows) for part in (self._biases, self._bad_words, self._penalties))
+
+    def apply(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> None:
+        """Edit float32[s, vocab] logits in place, before the tokens at int32[s] positions."""
+        self._biases.apply(logits, rows, positions)
+        self._bad_words.apply(logits, rows)
+        self._penalties.apply(logits, rows)
+
+    def drawn(self, rows: IntArray, token_ids: torch.Tensor) -> None:
+        """Each row drew one of the [s] tokens, which are on the device."""
+        self._bad_words.drawn(rows, token_ids)
+        self._penalties.drawn(rows, token_ids)
