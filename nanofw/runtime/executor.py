@@ -103,14 +103,13 @@ class TorchExecutor:
             raise ExecutorError(f"step {step.plan.step} waits for masks: call provide first")
         self._steps.popleft()
         try:
-            token_ids, failed, logprobs = step.transfer.wait()
+            token_ids, failed = step.transfer.wait()
         except RuntimeError as error:  # CUDA reports here what went wrong earlier
             raise _failure(f"step {step.plan.step} failed", error) from error
         return StepResult(
             step=step.plan.step,
             token_ids=token_ids,
             failed=failed if failed.any() else None,
-            logprobs=logprobs,
             seconds=step.timer.seconds(),
         )
 

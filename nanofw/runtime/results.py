@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 
-import numpy as np
 import torch
 
 from nanofw.core.contracts.sampler import SampledTokens
-from nanofw.core.types import BoolArray, FloatArray, IntArray
+from nanofw.core.types import BoolArray, IntArray
 
 
 class Transfer:
@@ -17,18 +16,16 @@ class Transfer:
     def __init__(self, sampled: SampledTokens) -> None:
         self._token_ids = _to_host(sampled.token_ids)
         self._failed = _to_host(sampled.failed)
-        self._logprobs = None if sampled.logprobs is None else _to_host(sampled.logprobs)
         self._done: torch.cuda.Event | None = None
         if sampled.token_ids.is_cuda:
             self._done = torch.cuda.Event()
             self._done.record()
 
-    def wait(self) -> tuple[IntArray, BoolArray, FloatArray | None]:
-        """int32[s] tokens, bool[s] failures, float64[s] log probabilities or None."""
+    def wait(self) -> tuple[IntArray, BoolArray]:
+        """int32[s] tokens and bool[s] failures."""
         if self._done is not None:
             self._done.synchronize()
-        logprobs = None if self._logprobs is None else self._logprobs.numpy().astype(np.float64)
-        return self._token_ids.numpy(), self._failed.numpy(), logprobs
+        return self._token_ids.numpy(), self._failed.numpy()
 
 
 class Timer:
