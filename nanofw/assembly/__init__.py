@@ -8,6 +8,7 @@ from __future__ import annotations
 from nanofw.assembly.build import DowngradeWarning, assemble, build
 from nanofw.assembly.explanation import Choice, Explanation, Feature
 from nanofw.assembly.model_source import locate, read_spec
+from nanofw.assembly.schema import json_schema
 from nanofw.assembly.selection import Selection, check, registry_for, select
 from nanofw.assembly.workload import build_workload
 
@@ -21,6 +22,7 @@ __all__ = [
     "build",
     "build_workload",
     "check",
+    "json_schema",
     "locate",
     "read_spec",
     "registry_for",

@@ -1,4 +1,4 @@
-"""`nanofw config show | validate | presets`."""
+"""`nanofw config show | validate | schema | presets`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ def main(arguments: list[str]) -> int:
     for name, text in (
         ("show", "print the merged configuration"),
         ("validate", "check every key, also the options of the chosen components"),
+        ("schema", "print the JSON Schema, with the options of installed plugins, for editors"),
         ("presets", "list the presets"),
     ):
         sub = commands.add_parser(name, help=text, description=text)
-        if name != "presets":
+        if name in ("show", "validate"):
             add_config(sub)
         if name == "show":
             sub.add_argument("--sources", action="store_true", help="say where each value is from")
@@ -26,7 +27,13 @@ def main(arguments: list[str]) -> int:
         sub.set_defaults(parser=sub)
     known, rest = parser.parse_known_args(arguments[:1])
     options: Any = known.parser.parse_intermixed_args(arguments[1:] + rest)
-    return {"show": _show, "validate": _validate, "presets": _presets}[known.command](options)
+    commands_by_name = {
+        "show": _show,
+        "validate": _validate,
+        "schema": _schema,
+        "presets": _presets,
+    }
+    return commands_by_name[known.command](options)
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -48,6 +55,14 @@ def _validate(options: argparse.Namespace) -> int:
     loaded = load(options.config)
     checked = check(loaded)
     print(f"valid; {', '.join(checked)}")
+    return 0
+
+
+def _schema(options: argparse.Namespace) -> int:
+    from nanofw.assembly import json_schema
+    from nanofw.plugins import build_registry
+
+    print_json(json_schema(build_registry()))
     return 0
 
 
