@@ -80,6 +80,7 @@ class JsonlFile:
         self._path, self._pending_path = path, path.with_name(path.name + PENDING_SUFFIX)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
+            self._pending_path.unlink(missing_ok=True)
             self._file = path.open("w", encoding="utf-8")
         except OSError as error:
             raise ConfigError(

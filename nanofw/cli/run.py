@@ -83,6 +83,9 @@ def run(loaded: LoadedConfig) -> int:
     entries = list(read_entries(config.input))
     if not entries:
         raise ConfigError("there are no prompts: set input.prompts or input.file", key="input")
+    results = config.output.file
+    if results is not None and results.name != STDOUT and results == config.input.file:
+        raise ConfigError("the results would overwrite the prompts", key="output.file")
     log_to_stderr()
     output = open_output(config.output)
     try:

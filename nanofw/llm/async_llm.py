@@ -30,7 +30,8 @@ class AsyncLLM:
             async for event in llm.generate("Once upon a time"):
                 print(event.text, end="")
 
-    For one event loop. Leaving an iterator, or cancelling its task, aborts the request.
+    For one event loop; making one blocks until the model is loaded. Leaving an iterator, or
+    cancelling its task, aborts the request.
 
     Args:
         model, keywords: as for `LLM`.
@@ -50,10 +51,9 @@ class AsyncLLM:
         if max_requests < 1:
             raise ValueError(f"max_requests is {max_requests}; it must be at least 1")
         self.loaded = load(model, keywords)
-        self._session = open_session(self.loaded)
         self._timeout_s, self._max_requests = admission_timeout_s, max_requests
         self._places = asyncio.Semaphore(max_requests)
-        self._thread = EngineThread(self._session)
+        self._thread = EngineThread(lambda: open_session(self.loaded))
 
     @classmethod
     def from_config(
@@ -118,8 +118,8 @@ class AsyncLLM:
 
     async def _encode(self, prompt: Prompt) -> Encoded:
         if prompt.messages is None and len(prompt.text or "") <= INLINE_CHARACTERS:
-            return self._session.encoder.encode(prompt)
-        return await asyncio.to_thread(self._session.encoder.encode, prompt)
+            return self._thread.encoder.encode(prompt)
+        return await asyncio.to_thread(self._thread.encoder.encode, prompt)
 
     async def _take_place(self, prompt: Prompt) -> None:
         try:

@@ -52,22 +52,31 @@ _Command: TypeAlias = _Add | _Abort | _Call | None
 class EngineThread:
     """Steps a session for as long as it has something to do, and sleeps otherwise.
 
-    Only this thread touches the session; its methods may be called from any other.
+    Only this thread touches the session, from its making on: devices and graphs belong to the
+    thread that made them. The methods here may be called from any other.
+
+    Args:
+        make_session: called in the thread; what it raises is raised here.
 
     Attributes:
+        encoder: of the session; any thread may use it.
         failure: what ended the engine, or None.
     """
 
-    def __init__(self, session: Session) -> None:
-        self._session = session
+    def __init__(self, make_session: Callable[[], Session]) -> None:
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._receivers: dict[int, Receiver] = {}
         self._tickets: dict[Receiver, int] = {}
         self._lock = threading.Lock()
         self._stopping = False
         self.failure: Exception | None = None
-        self._thread = threading.Thread(target=self._run, name="nanofw-engine", daemon=True)
+        made: Future[Session] = Future()
+        self._thread = threading.Thread(
+            target=self._main, args=(make_session, made), name="nanofw-engine", daemon=True
+        )
         self._thread.start()
+        self._session = made.result()
+        self.encoder = self._session.encoder
 
     def add(self, receiver: Receiver, prompt: Prompt, encoded: Encoded) -> None:
         """Queue a request. Raises `ExecutorError` when the engine is gone."""
@@ -101,8 +110,16 @@ class EngineThread:
 
     # -- in the thread --------------------------------------------------------------------
 
-    def _run(self) -> None:
-        session = self._session
+    def _main(self, make_session: Callable[[], Session], made: Future[Session]) -> None:
+        try:
+            session = self._session = make_session()
+        except BaseException as error:
+            made.set_exception(error)
+            return
+        made.set_result(session)
+        self._run(session)
+
+    def _run(self, session: Session) -> None:
         try:
             while not self._stopping:
                 self._take_commands(wait=not session.has_unfinished)

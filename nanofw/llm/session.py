@@ -28,7 +28,7 @@ from nanofw.text.tokenizer import Tokenizer
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class TextDelta:
     """New tokens of a streamed request and the text that they make certain; may be empty.
 

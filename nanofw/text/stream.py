@@ -49,7 +49,15 @@ class TextStream:
 
     def push(self, token_ids: Iterable[int]) -> str:
         """The text that these tokens make certain. Tokens past a stop string are ignored."""
-        return "".join(self._push(int(token_id)) for token_id in token_ids)
+        if self._finder is not None:
+            return "".join([self._push(int(token_id)) for token_id in token_ids])
+        shown = ""
+        for token_id in token_ids:
+            self.token_ids.append(token_id)
+            shown += self._stream.push(token_id)
+        if shown:
+            self._parts.append(shown)
+        return shown
 
     def finish(self) -> str:
         """The text that waited for more tokens. The request is over."""

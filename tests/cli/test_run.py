@@ -232,6 +232,14 @@ def scheduler():
 '''
 
 
+def test_results_never_overwrite_their_prompts(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "p.jsonl", [{"prompt": "x"}])
+    code, _, errors = nanofw_run(tmp_path, "sim", "input.file=p.jsonl", "output.file=./p.jsonl")
+    assert code == 2
+    assert "overwrite" in errors
+    assert read_results(path) == [{"prompt": "x"}]
+
+
 def test_a_failing_engine_is_exit_code_3_and_keeps_what_was_finished(tmp_path: Path) -> None:
     (tmp_path / "fragile.py").write_text(FAILING_POLICY, encoding="utf-8")
     lines = [{"prompt": "x", "max_tokens": 5 + 30 * (index % 2)} for index in range(8)]

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import pytest
 
 from nanofw import LLM, SamplingParams
-from nanofw.errors import ExecutorError, RequestError
+from nanofw.errors import ExecutorError, NanofwError, RequestError
 from nanofw.llm.async_llm import AsyncLLM
 from nanofw.llm.results import RequestResult
 from tests.llm.test_llm import FAILING
@@ -163,6 +163,13 @@ def test_closing_ends_open_requests() -> None:
             await anext(llm.generate("b"))
 
     run(main())
+
+
+def test_what_keeps_the_engine_from_starting_is_raised() -> None:
+    with pytest.raises(NanofwError, match="no such folder"):
+        AsyncLLM("./nowhere", executor="sim")
+    with pytest.raises(ValueError, match="at least 1"):
+        AsyncLLM.from_config("sim", max_requests=0)
 
 
 def test_metrics_are_prometheus_text() -> None:
