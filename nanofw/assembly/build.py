@@ -160,4 +160,5 @@ def construct(component: Component, contract: Any, *config: Any) -> Any:
 
 
 def _methods(contract: Any) -> list[str]:
-    return [name for name in vars(contract) if not name.startswith("_")]
+    names: list[str] = list(contract.__dict__)
+    return [name for name in names if not name.startswith("_")]

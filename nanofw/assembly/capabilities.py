@@ -107,9 +107,10 @@ def _problem(key: str, claimed: Any, wanted: Any) -> str | None:
     word = _WORDS[key]
     if not isinstance(claimed, Collection) or isinstance(claimed, str) or not claimed:
         return f"it claims no {word}, {wanted} is needed"
-    if ANY in claimed or wanted in claimed:
+    items: list[Any] = list(claimed)  # pyright: ignore[reportUnknownArgumentType]
+    if ANY in items or wanted in items:
         return None
-    return f"{word} {wanted} is needed, it claims {', '.join(str(item) for item in claimed)}"
+    return f"{word} {wanted} is needed, it claims {', '.join(map(str, items))}"
 
 
 def probe(component: Component, device: str) -> Mapping[str, Any] | str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from pydantic import BaseModel
 
@@ -62,15 +62,20 @@ def json_schema(registry: Registry) -> dict[str, Any]:
 
 
 def _redirect(place: Any, target: str) -> None:
-    """Point the reference to the bare component section somewhere else."""
-    if isinstance(place, dict):
-        if place.get("$ref") == "#/$defs/ComponentSection":
-            place["$ref"] = target
-        for value in place.values():  # pyright: ignore[reportUnknownVariableType]
-            _redirect(value, target)
-    elif isinstance(place, list):
-        for value in place:  # pyright: ignore[reportUnknownVariableType]
-            _redirect(value, target)
+    """Point the references to the bare component section somewhere else."""
+    for found in _mappings(place):
+        if found.get("$ref") == "#/$defs/ComponentSection":
+            found["$ref"] = target
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    """Every mapping in a plain value, itself included, the innermost first."""
+    if isinstance(value, list):
+        return [found for item in cast("list[Any]", value) for found in _mappings(item)]
+    if not isinstance(value, dict):
+        return []
+    mapping = cast("dict[str, Any]", value)
+    return [*(found for item in mapping.values() for found in _mappings(item)), mapping]
 
 
 def _section(
@@ -120,14 +125,10 @@ def _variant(
 
 def _allow_interpolations(schema: Any) -> None:
     """Let every property be `${...}`, whose value is known only when it is loaded."""
-    if isinstance(schema, list):
-        for item in schema:  # pyright: ignore[reportUnknownVariableType]
-            _allow_interpolations(item)
-    if not isinstance(schema, dict):
-        return
-    for value in schema.values():  # pyright: ignore[reportUnknownVariableType]
-        _allow_interpolations(value)
-    properties: Any = schema.get("properties")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    if isinstance(properties, dict) and "type" in schema:
-        for key, value in list(properties.items()):  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
-            properties[key] = {"anyOf": [value, _INTERPOLATION]}
+    for found in _mappings(schema):
+        properties = found.get("properties")
+        if isinstance(properties, dict) and "type" in found:
+            found["properties"] = {
+                key: {"anyOf": [value, _INTERPOLATION]}
+                for key, value in cast("dict[str, Any]", properties).items()
+            }
