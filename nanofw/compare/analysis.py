@@ -186,7 +186,8 @@ def _unequal_work(results: Results) -> list[str]:
 
 def _tails(results: Results) -> list[str]:
     """A 99th percentile of few requests is the maximum of few."""
-    names = [name for name in results.experiment.options.all_metrics if ".p99" in name]
+    metrics = results.experiment.options.all_metrics
+    names = [name for name in metrics if ".p99" in name and not name.startswith("itl.")]
     fewest = min(run.num_measured for runs in results.runs.values() for run in runs)
     if names and fewest < 1000:
         return [f"{', '.join(names)}: 99th percentiles of {fewest} requests a run; 1000 are needed"]
@@ -200,9 +201,9 @@ def _outcome(
     results: Results, analysis: Analysis, item: Expectation, point: float | None
 ) -> Outcome:
     against = item.against or results.experiment.baseline
-    ours, theirs = (
-        _mean(_values(results.runs[(point, arm)], item.metric)) for arm in (item.arm, against)
-    )
+    other = item.against_metric or item.metric
+    ours = _mean(_values(results.runs[(point, item.arm)], item.metric))
+    theirs = _mean(_values(results.runs[(point, against)], other))
     ratio = ours / theirs if theirs else math.inf if ours else 1.0
     difference = ours - theirs
     complaints = [
@@ -214,7 +215,11 @@ def _outcome(
         if found != item.verdict:
             complaints.append(f"verdict {found}, expected {item.verdict}")
     where = "" if point is None else f" at {point:g}"
-    text = f"{item.metric}{where}: {item.arm} {ours:.4g}, {against} {theirs:.4g}, ratio {ratio:.3g}"
+    name = "" if other == item.metric else f" {other}"
+    text = (
+        f"{item.metric}{where}: {item.arm} {ours:.4g}, {against}{name} {theirs:.4g}, "
+        f"ratio {ratio:.3g}"
+    )
     if complaints:
         text += ": " + "; ".join(complaints)
     return Outcome(expectation=item, met=not complaints, text=text)

@@ -56,12 +56,14 @@ class Expectation(Section):
     """One of `loads` or `rates`; null: all of them."""
     against: str | None = None
     """The other arm; null: the baseline."""
+    against_metric: str | None = None
+    """The other arm's metric; null: the same one."""
     min_ratio: float | None = None
-    """Least value of metric(arm) / metric(against), mean over runs."""
+    """Least value of metric(arm) / metric(against), means over runs."""
     max_ratio: float | None = None
     """Greatest value of it."""
     min_difference: float | None = None
-    """Least value of metric(arm) - metric(against), mean over runs."""
+    """Least value of metric(arm) - metric(against), means over runs."""
     max_difference: float | None = None
     """Greatest value of it."""
     verdict: Verdict | None = None
@@ -126,7 +128,8 @@ class ExperimentOptions(Section):
         for name in (*self.metrics, *([self.primary] if self.primary else [])):
             Metric.parse(name)
         for item in self.expect:
-            Metric.parse(item.metric)
+            for metric in (item.metric, item.against_metric or item.metric):
+                Metric.parse(metric)
             for arm in (item.arm, item.against or item.arm):
                 if arm not in self.arms:
                     raise ValueError(f"expect: {arm!r} is none of the arms: {_listed(self.arms)}")
@@ -141,7 +144,8 @@ class ExperimentOptions(Section):
     def all_metrics(self) -> tuple[str, ...]:
         """Reported ones, the primary and those that expectations name, each once."""
         primary = (self.primary,) if self.primary else ()
-        named = (item.metric for item in self.expect)
+        named = [item.metric for item in self.expect]
+        named += [item.against_metric for item in self.expect if item.against_metric]
         return tuple(dict.fromkeys((*primary, *self.metrics, *named)))
 
 

@@ -39,4 +39,11 @@ def cost_model() -> list[Plugin]:
             options="nanofw.sim.roofline:RooflineOptions",
             summary="arithmetic against memory traffic, from the model's shape",
         ),
+        Plugin(
+            "fitted",
+            "nanofw.sim.fitted:FittedCost",
+            api="cost_model/1",
+            options="nanofw.sim.fitted:FittedOptions",
+            summary="as a real run was measured by nanofw calibrate",
+        ),
     ]

@@ -1,0 +1,222 @@
+"""Measure steps of a real engine and fit a cost model to them: `nanofw calibrate`.
+
+The engine serves closed loops of 1, 2, 4, ... users with prompts and outputs of all lengths, so
+that steps of every mix occur. A step's time is that between one collected step and the next
+while the engine is busy: planning, committing and the device, as requests feel them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from nanofw.assembly import Selection, build
+from nanofw.configs.schema import Section
+from nanofw.core.clock import Clock
+from nanofw.core.contracts.executor import Executor
+from nanofw.core.contracts.workload import WorkloadConfig
+from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
+from nanofw.core.types import FloatArray, LongArray, Request
+from nanofw.sim.fitted import FEATURES, Fit
+from nanofw.sim.work import StepWork
+from nanofw.workloads.closed_loop import ClosedLoop, ClosedLoopOptions
+from nanofw.workloads.drive import drive
+from nanofw.workloads.lengths import Uniform
+
+FOLDS = 5
+HICCUP = 5.0
+"""A step that took so many times what is predicted was held up by something else: left out."""
+
+
+class Design(Section):
+    """What is run to calibrate."""
+
+    requests_per_user: Annotated[int, Field(ge=1)] = 6
+    """Requests of each user in a closed loop."""
+    max_users: Annotated[int, Field(ge=1)] | None = None
+    """Users in the largest loop; null: `engine.max_num_seqs`."""
+    max_prompt: Annotated[int, Field(ge=1)] | None = None
+    """Longest prompt; null: half of the model's length."""
+    max_output: Annotated[int, Field(ge=1)] = 48
+    """Longest output."""
+    repeats: Annotated[int, Field(ge=1)] = 1
+    """How often everything is run, with other lengths each time."""
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """A recorded step; `loop` tells which closed loop it belongs to."""
+
+    work: StepWork
+    seconds: float
+    loop: int
+
+
+class RecordingExecutor:
+    """Implements `Executor` around another one and notes what each step took."""
+
+    def __init__(self, inner: Executor, clock: Clock) -> None:
+        self._inner, self._clock = inner, clock
+        self._pending: list[StepWork] = []
+        self._collected: float | None = None
+        self.steps: list[tuple[StepWork, float]] = []
+
+    def idle(self) -> None:
+        """The engine has nothing to do: the next step has no step before it."""
+        self._collected = None
+
+    def submit(self, plan: StepPlan) -> None:
+        self._pending.append(StepWork.of(plan))
+        self._inner.submit(plan)
+
+    def collect(self) -> StepResult:
+        result = self._inner.collect()
+        now, work = self._clock.now(), self._pending.pop(0)
+        if self._collected is not None:
+            self.steps.append((work, now - self._collected))
+        self._collected = now
+        return result
+
+    def capacity(self) -> Capacity:
+        return self._inner.capacity()
+
+    def check(self, request: Request) -> None:
+        self._inner.check(request)
+
+    def provide(self, masks: HostMasks) -> None:
+        self._inner.provide(masks)
+
+    def close(self) -> None:
+        self._inner.close()
+
+
+def record(selection: Selection, design: Design) -> list[Step]:
+    """Run the design on a fresh engine. A first loop warms up and is not kept."""
+    found: list[Step] = []
+    with build(selection) as engine:
+        watch = engine.executor = RecordingExecutor(engine.executor, engine.clock)
+        for loop, workload in enumerate(_loops(selection, design)):
+            watch.idle()
+            watch.steps = []
+            for _ in drive(engine, workload):
+                pass
+            if loop:
+                found += [Step(work, seconds, loop) for work, seconds in watch.steps]
+    return found
+
+
+def _loops(selection: Selection, design: Design) -> Iterator[ClosedLoop]:
+    longest = selection.max_model_len
+    most = design.max_users or selection.loaded.config.engine.max_num_seqs
+    users = [2**i for i in range(most.bit_length()) if 2**i <= most]
+    prompt = min(design.max_prompt or longest // 2, longest - 2)
+    output = max(1, min(design.max_output, longest - prompt - 1))
+    for number, num in enumerate([users[-1], *users * design.repeats]):
+        options = ClosedLoopOptions(
+            num_requests=max(8, num * design.requests_per_user),
+            concurrency=num,
+            prompt=Uniform(distribution="uniform", low=1, high=prompt),
+            output=Uniform(distribution="uniform", low=1, high=output),
+        )
+        config = WorkloadConfig(
+            vocab_size=selection.spec.vocab_size,
+            max_model_len=longest,
+            seed=design.seed + number,
+            sampling=selection.loaded.config.sampling,
+        )
+        yield ClosedLoop(options, config)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """How far a fit is off, on steps that it has not seen.
+
+    Attributes:
+        median, p90: of the relative error of single steps.
+        total: relative error of the sum over a held-out part, the worst of all parts.
+    """
+
+    median: float
+    p90: float
+    total: float
+
+
+def fit(steps: Sequence[Step], about: dict[str, Any] | None = None) -> tuple[Fit, Errors]:
+    """Fit by non-negative least squares of relative errors, cross-validated.
+
+    Each of `FOLDS` parts, a stretch of time, is predicted from the others.
+
+    Raises:
+        ValueError: there are too few steps.
+    """
+    if len(steps) < 10 * FOLDS:
+        raise ValueError(f"{len(steps)} steps are too few to fit; at least {10 * FOLDS} are needed")
+    counts = np.array([[FEATURES[name](s.work) for name in FEATURES] for s in steps], float)
+    seconds = np.array([s.seconds for s in steps])
+    parts = np.arange(len(steps)) * FOLDS * 4 // len(steps) % FOLDS
+    errors, totals = list[FloatArray](), list[float]()
+    for part in range(FOLDS):
+        held = parts == part
+        predicted = counts[held] @ _solve(counts[~held], seconds[~held])
+        sane = seconds[held] <= HICCUP * predicted
+        predicted, measured = predicted[sane], seconds[held][sane]
+        errors.append(np.abs(predicted / measured - 1))
+        totals.append(abs(float(predicted.sum() / measured.sum()) - 1))
+    every = np.concatenate(errors)
+    found = Errors(
+        median=float(np.median(every)), p90=float(np.percentile(every, 90)), total=max(totals)
+    )
+    names = zip(FEATURES, _solve(counts, seconds).tolist(), strict=True)
+    made = Fit(
+        coefficients={name: value for name, value in names if value > 0},
+        about={
+            **(about or {}),
+            "num_steps": len(steps),
+            "num_hiccups": len(steps) - len(every),
+            "cross_validated": {
+                "median_error": found.median, "p90_error": found.p90, "total_error": found.total,
+            },
+        },
+    )  # fmt: skip
+    return made, found
+
+
+def _solve(counts: FloatArray, seconds: FloatArray) -> FloatArray:
+    """Coefficients whose sum over all steps is the measured one.
+
+    Steps that a first fit shows to be hiccups are left out of the second.
+    """
+    first = _nonnegative(counts, seconds)
+    sane = seconds <= HICCUP * np.maximum(counts @ first, 1e-9)
+    second = _nonnegative(counts[sane], seconds[sane])
+    return second * float(seconds[sane].sum() / (counts[sane] @ second).sum())
+
+
+def _nonnegative(counts: FloatArray, seconds: FloatArray) -> FloatArray:
+    from scipy.optimize import nnls
+
+    scale = np.maximum(counts.max(axis=0), 1e-12)
+    weighted = counts / scale / seconds[:, None]
+    answer: Any = nnls(weighted, np.ones(len(seconds)))
+    return np.asarray(answer[0], float) / scale
+
+
+def table(steps: Sequence[Step], made: Fit) -> list[tuple[str, int, float, float]]:
+    """By number of rows: steps, mean measured and mean predicted seconds."""
+    rows: LongArray = np.array([step.work.num_rows for step in steps])
+    predicted = np.array([made.seconds(step.work) for step in steps])
+    seconds = np.array([step.seconds for step in steps])
+    lines: list[tuple[str, int, float, float]] = []
+    for exponent in range(int(rows.max()).bit_length()):
+        low, high = 2**exponent, 2 ** (exponent + 1) - 1
+        inside = (rows >= low) & (rows <= high)
+        if inside.any():
+            name = str(low) if low == high else f"{low} to {high}"
+            means = float(seconds[inside].mean()), float(predicted[inside].mean())
+            lines.append((name, int(inside.sum()), *means))
+    return lines

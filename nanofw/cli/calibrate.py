@@ -1,0 +1,76 @@
+"""`nanofw calibrate`: time steps of a real run and fit a cost model for the simulator."""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nanofw.cli.arguments import add_config, console, load
+
+if TYPE_CHECKING:
+    from nanofw.bench.calibrate import Errors, Step
+    from nanofw.sim.fitted import Fit
+
+EPILOG = """\
+The file is used as executor: {name: sim, cost_model: {name: fitted, file: cost.json}}. Keys that
+begin with calibrate. change what is run: calibrate.max_users=16, calibrate.max_prompt=200,
+calibrate.max_output=48, calibrate.requests_per_user=6, calibrate.repeats=1, calibrate.seed=0.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Entry of the command."""
+    parser = argparse.ArgumentParser(
+        prog="nanofw calibrate", description=__doc__, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add_config(parser)
+    parser.add_argument("--output", type=Path, default=Path("cost.json"), help="default: cost.json")
+    options = parser.parse_intermixed_args(arguments)
+    from nanofw.assembly import select
+    from nanofw.bench.calibrate import Design, fit, record
+    from nanofw.compare.provenance import commit, machine
+    from nanofw.configs.layers import override_layer
+    from nanofw.configs.validation import Values, validate
+    from nanofw.errors import ConfigError, PluginLoadError
+
+    if importlib.util.find_spec("scipy") is None:
+        raise PluginLoadError("nanofw calibrate needs scipy: pip install 'nanofw[compare]'")
+    own = [word for word in options.config if word.startswith("calibrate.")]
+    layer = override_layer([word.removeprefix("calibrate.") for word in own])
+    design = validate(Design, layer.data, Values(layer.data, layer.sources, layer.texts, {}))
+    selection = select(load([word for word in options.config if word not in own]))
+    if selection.virtual_time:
+        raise ConfigError("a simulated run has no times to measure; choose another executor",
+                          key="executor.name")  # fmt: skip
+    steps = record(selection, design)
+    facts = selection.explanation.facts
+    about = {
+        "model": Path(str(facts["model"])).name, "device": facts["device"],
+        "dtype": facts["dtype"], "overlap": selection.overlap, "machine": machine(),
+        "commit": commit(),
+    }  # fmt: skip
+    made, errors = fit(steps, about)
+    made.write(options.output)
+    _print(steps, made, errors, options.output)
+    return 0
+
+
+def _print(steps: Sequence[Step], made: Fit, errors: Errors, output: Path) -> None:
+    from rich.table import Table
+
+    from nanofw.bench.calibrate import table
+
+    out = console()
+    lines = Table("rows in a step", "steps", "measured ms", "fitted ms", title="mean step time")
+    for name, num, measured, fitted in table(steps, made):
+        lines.add_row(name, str(num), f"{1e3 * measured:.3f}", f"{1e3 * fitted:.3f}")
+    out.print(lines)
+    out.print(
+        f"error on held-out steps: median {errors.median:.1%}, 90th percentile {errors.p90:.1%}; "
+        f"of their sum {errors.total:.1%}"
+    )
+    out.print(f"written to {output}")

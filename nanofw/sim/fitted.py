@@ -1,0 +1,99 @@
+"""Cost model `fitted`: a sum of counts times coefficients, from steps that a real run recorded.
+
+`nanofw calibrate` writes its file. Some counts are capped: `token<=16` grows up to 16 tokens
+and then stays, so that a sum of them bends where small matrix products cost as much as larger
+ones. No coefficient is negative: more work never takes less time.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from nanofw.core.contracts.cost_model import CostModelConfig
+from nanofw.core.plan import StepPlan
+from nanofw.errors import ConfigError
+from nanofw.plugins import Options
+from nanofw.sim.work import StepWork
+
+FEATURES: Mapping[str, Callable[[StepWork], float]] = MappingProxyType(
+    {
+        "step": lambda work: 1.0,
+        "row": lambda work: work.num_rows,
+        "prefill": lambda work: work.num_prefills,
+        "sampled": lambda work: work.num_sampled,
+        "token": lambda work: work.num_tokens,
+        "token<=4": lambda work: min(work.num_tokens, 4),
+        "token<=16": lambda work: min(work.num_tokens, 16),
+        "token<=64": lambda work: min(work.num_tokens, 64),
+        "token<=256": lambda work: min(work.num_tokens, 256),
+        "key": lambda work: work.num_keys,
+        "pair": lambda work: work.num_pairs,
+    }
+)
+"""What a step is counted in, by name."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """A fitted cost model, as its file holds it.
+
+    Attributes:
+        coefficients: seconds per unit, by feature; those that are 0 are left out.
+        about: what was measured: model, device, number of steps, errors.
+    """
+
+    coefficients: Mapping[str, float]
+    about: Mapping[str, Any]
+
+    def seconds(self, work: StepWork) -> float:
+        """Time of a step."""
+        return sum(value * FEATURES[name](work) for name, value in self.coefficients.items())
+
+    def write(self, path: Path) -> None:
+        """Write the file that `read` reads."""
+        record = {"cost_model": "fitted", "coefficients": dict(self.coefficients)}
+        text = json.dumps({**record, "about": dict(self.about)}, indent=1)
+        path.write_text(text + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Fit:
+        """Read a file. Raises `ConfigError` when it is none of `nanofw calibrate`."""
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            coefficients = {str(k): float(v) for k, v in record["coefficients"].items()}
+        except OSError as error:
+            raise ConfigError(f"cannot be read: {error.strerror}", source=str(path)) from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ConfigError(
+                "is no fitted cost model; nanofw calibrate writes one", source=str(path)
+            ) from None
+        if unknown := sorted(set(coefficients) - set(FEATURES)):
+            raise ConfigError(
+                f"has unknown features {', '.join(unknown)}; calibrate again", source=str(path)
+            )
+        return cls(coefficients=coefficients, about=record.get("about", {}))
+
+
+class FittedOptions(Options):
+    """`cost_model: {name: fitted, file: cost.json}`."""
+
+    file: Path
+    """What `nanofw calibrate` wrote."""
+
+
+class FittedCost:
+    """Times as they were measured."""
+
+    def __init__(self, options: FittedOptions, config: CostModelConfig) -> None:
+        self._seconds = Fit.read(options.file).seconds
+
+    def seconds(self, plan: StepPlan) -> float:
+        return self._seconds(StepWork.of(plan))
+
+    def kv_bytes(self) -> int | None:
+        return None

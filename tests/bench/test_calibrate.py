@@ -1,0 +1,133 @@
+"""Calibration: what is recorded, how well it is fitted, and what the file is good for."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from nanofw.assembly import Selection, select
+from nanofw.bench.calibrate import Design, Step, fit, record, table
+from nanofw.cli.main import main
+from nanofw.configs.load import load_config
+from nanofw.errors import ConfigError
+from nanofw.sim.fitted import FEATURES, Fit
+from nanofw.sim.work import StepWork
+
+TRUE = {"step": 3e-3, "token": 2e-5, "token<=16": 1e-4, "key": 1e-7, "pair": 1e-9}
+
+
+def work(rng: np.random.Generator) -> StepWork:
+    rows = int(rng.integers(1, 32))
+    prefills = int(rng.integers(0, 3))
+    tokens = rows + int(rng.integers(0, 300)) * (prefills > 0)
+    keys = tokens + int(rng.integers(0, 8000))
+    return StepWork(rows + prefills, prefills, tokens, rows, keys, keys + tokens * 50)
+
+
+def steps(num: int, noise: float, seed: int = 0) -> list[Step]:
+    rng = np.random.default_rng(seed)
+    made = Fit(coefficients=TRUE, about={})
+    works = [work(rng) for _ in range(num)]
+    factors = np.exp(rng.normal(0, noise, num))
+    return [Step(w, made.seconds(w) * f, 1) for w, f in zip(works, factors, strict=True)]
+
+
+def simulated(**engine: Any) -> Selection:
+    values = {
+        "model": {"path": "shape:qwen3-0.6b"},
+        "engine": {"max_num_seqs": 8, "max_model_len": 256, "overlap": False, **engine},
+        "executor": {"name": "sim", "cost_model": {"name": "constant", "seconds_per_token": 1e-3}},
+    }
+    return select(load_config(None, values=values))
+
+
+class TestFit:
+    def test_finds_the_coefficients_that_made_the_times(self) -> None:
+        made, errors = fit(steps(400, noise=0.0))
+        assert errors.p90 < 1e-3
+        unseen = steps(50, noise=0.0, seed=9)
+        assert [made.seconds(s.work) for s in unseen] == pytest.approx(
+            [s.seconds for s in unseen], rel=1e-3
+        )
+
+    def test_noise_and_hiccups_do_not_move_it(self) -> None:
+        noisy = steps(600, noise=0.1)
+        noisy[100] = Step(noisy[100].work, 5.0, 1)
+        made, errors = fit(noisy)
+        assert errors.total < 0.2
+        assert 0.05 < errors.median < 0.12
+        unseen = steps(200, noise=0.0, seed=9)
+        predicted = sum(made.seconds(s.work) for s in unseen)
+        assert predicted == pytest.approx(sum(s.seconds for s in unseen), rel=0.03)
+
+    def test_more_work_never_takes_less(self) -> None:
+        made, _ = fit(steps(200, noise=0.4))
+        assert all(value > 0 for value in made.coefficients.values())
+
+    def test_too_few_steps_are_refused(self) -> None:
+        with pytest.raises(ValueError, match="49 steps are too few to fit; at least 50"):
+            fit(steps(49, noise=0.0))
+
+    def test_the_table_covers_all_steps(self) -> None:
+        every = steps(100, noise=0.0)
+        lines = table(every, Fit(coefficients=TRUE, about={}))
+        assert sum(line[1] for line in lines) == 100
+        assert all(line[2] == pytest.approx(line[3]) for line in lines)
+
+
+class TestRecord:
+    @pytest.mark.parametrize("overlap", [False, True])
+    def test_steps_take_what_the_device_takes(self, overlap: bool) -> None:
+        found = record(simulated(overlap=overlap), Design(max_users=4, requests_per_user=2))
+        expected = [0.01 + 1e-3 * step.work.num_tokens for step in found]
+        assert [step.seconds for step in found] == pytest.approx(expected)
+        assert {step.work.num_rows for step in found} >= {1, 2, 4}
+        assert any(step.work.num_prefills for step in found)
+
+    def test_what_was_fitted_is_what_is_simulated(self, tmp_path: Path) -> None:
+        made, _ = fit(record(simulated(), Design(max_users=4)))
+        made.write(tmp_path / "cost.json")
+        values = {
+            "model": {"path": "shape:qwen3-0.6b"},
+            "engine": {"max_num_seqs": 8, "max_model_len": 256, "overlap": False},
+            "executor": {
+                "name": "sim",
+                "cost_model": {"name": "fitted", "file": str(tmp_path / "cost.json")},
+            },
+        }
+        again = record(select(load_config(None, values=values)), Design(max_users=4, seed=5))
+        expected = [0.01 + 1e-3 * step.work.num_tokens for step in again]
+        assert [step.seconds for step in again] == pytest.approx(expected, rel=1e-3)
+
+
+class TestFile:
+    def test_written_and_read_again(self, tmp_path: Path) -> None:
+        made = Fit(coefficients=TRUE, about={"device": "cpu"})
+        made.write(tmp_path / "cost.json")
+        assert Fit.read(tmp_path / "cost.json") == made
+        assert set(TRUE) <= set(FEATURES)
+
+    @pytest.mark.parametrize(
+        ("text", "message"),
+        [
+            ("{", "is no fitted cost model"),
+            ("[]", "is no fitted cost model"),
+            (json.dumps({"coefficients": {"frob": 1.0}}), "unknown features frob"),
+        ],
+    )
+    def test_other_files_are_refused(self, tmp_path: Path, text: str, message: str) -> None:
+        path = tmp_path / "cost.json"
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError, match=message):
+            Fit.read(path)
+        with pytest.raises(ConfigError, match="cannot be read"):
+            Fit.read(tmp_path / "gone.json")
+
+
+def test_the_command_refuses_a_simulated_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["calibrate", "sim", "model.path=shape:qwen3-0.6b"]) == 2
+    assert "has no times to measure" in capsys.readouterr().err
