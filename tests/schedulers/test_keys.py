@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanofw.core.contracts.policy import RequestView, RunningView, SchedulerView
@@ -115,6 +115,7 @@ def test_sjf_predicts_from_finished_requests_of_the_same_kind() -> None:
     assert policy.key(View(client="chat", max_tokens=4), 0) == 4
 
 
+@settings(max_examples=50, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 500), min_size=2, max_size=2),
     arrivals=st.lists(st.integers(0, 100), min_size=2, max_size=2),
