@@ -50,7 +50,7 @@ class DecodePart:
         tokens: int64[n], the flat position of each row's query.
         owners: int64[e], the row of each entry.
         queries: int64[e], the flat position of its query.
-        entries_of: int64[n + 1, m], the entries of each row; padded with one of its own.
+        entries_of: int64[(n + 1) * m], m entries of each row: its own, the last one repeated.
         mask: float32[e, 1, 1, block_size], 0 where a key is visible, else very negative.
         segments: the entries in order.
     """
@@ -101,7 +101,7 @@ def prepare_decode(
         tokens=to_device(tokens.astype(np.int64), device),
         owners=to_device(owners, device),
         queries=to_device(queries, device),
-        entries_of=to_device(np.concatenate((entries_of, entries_of[:1])), device),
+        entries_of=to_device(np.concatenate((entries_of, entries_of[:1])).ravel(), device),
         mask=to_device(mask, device),
         segments=segments,
     )
@@ -124,31 +124,37 @@ def attend_decode(
     """
     heads, size, dim = keys.shape[1:]
     group = query.shape[1] // heads
-    num_rows, lines = len(part.tokens), len(part.owners) * heads
-    by_entry = query[part.queries].view(lines, group, dim).transpose(1, 2)
-    scores = _products(keys, by_entry, part.segments)
-    weights, total = _softmax(scores.view(-1, heads, size, group), part, scale)
-    weights = weights.to(query.dtype).view(lines, group, size).transpose(1, 2)
-    partial = _products(values, weights, part.segments).view(-1, heads, dim, group)
+    num_rows, num_entries = part.tokens.shape[0], part.owners.shape[0]
+    lines = num_entries * heads
+    by_entry = query.index_select(0, part.queries).view(lines, group, dim)
+    scores = _products(keys, by_entry.transpose(1, 2), part.segments)
+    scores = scores.view(num_entries, heads, size, group)
+    weights, total = _softmax(scores, part, num_rows, scale)
+    weights = weights.to(query.dtype).view(lines, group, size)
+    partial = _products(values, weights.transpose(1, 2), part.segments)
+    partial = partial.view(num_entries, heads, dim, group)
     summed = total.new_zeros(num_rows + 1, heads, dim, group)
     summed.index_add_(0, part.owners, partial.to(summed.dtype))
-    result = (summed.transpose(2, 3) / total.unsqueeze(-1))[:num_rows]
-    out[part.tokens] = result.reshape(-1, heads * group, dim).to(out.dtype)
+    result = (summed / total.unsqueeze(2))[:num_rows].transpose(2, 3)
+    out.index_copy_(0, part.tokens, result.reshape(num_rows, -1, dim).to(out.dtype))
 
 
 def _products(pool: torch.Tensor, right: torch.Tensor, segments: list[Segment]) -> torch.Tensor:
     """[e * heads, x, group]: each entry's block, [heads, x, y], times its [heads, y, group]."""
     heads, x, y = pool.shape[1:]
-    result = torch.empty((len(right), x, right.shape[2]), dtype=pool.dtype, device=pool.device)
+    if len(segments) == 1:
+        return torch.bmm(_blocks(pool, segments[0]).view(-1, x, y), right)
+    lines, _, group = right.shape
+    result = torch.empty((lines, x, group), dtype=pool.dtype, device=pool.device)
     for segment in segments:
-        lines = slice(segment.start * heads, segment.stop * heads)
-        blocks = _blocks(pool, segment).reshape(-1, x, y)
-        torch.bmm(blocks, right[lines], out=result[lines])
+        start, length = segment.start * heads, (segment.stop - segment.start) * heads
+        blocks = _blocks(pool, segment).view(-1, x, y)
+        torch.bmm(blocks, right.narrow(0, start, length), out=result.narrow(0, start, length))
     return result
 
 
 def _softmax(
-    scores: torch.Tensor, part: DecodePart, scale: float
+    scores: torch.Tensor, part: DecodePart, num_rows: int, scale: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Weights float32[e, heads, group, size], not yet divided, and their sums by row.
 
@@ -157,15 +163,16 @@ def _softmax(
     entries, heads, size, group = scores.shape
     weights = torch.empty((entries, heads, group, size), device=scores.device)
     torch.add(part.mask, scores.transpose(2, 3), alpha=scale, out=weights)
-    highest = weights.amax(-1)[part.entries_of].amax(1)
-    weights.sub_(highest[part.owners].unsqueeze(-1)).exp_()
+    by_row = weights.amax(-1).index_select(0, part.entries_of)
+    highest = by_row.view(num_rows + 1, -1, heads, group).amax(1)
+    weights.sub_(highest.index_select(0, part.owners).unsqueeze(-1)).exp_()
     total = torch.zeros_like(highest).index_add_(0, part.owners, weights.sum(-1))
     return weights, total
 
 
 def _blocks(pool: torch.Tensor, segment: Segment) -> torch.Tensor:
     if segment.index is not None:
-        return pool[segment.index]
+        return pool.index_select(0, segment.index)
     return pool.narrow(0, segment.first, segment.stop - segment.start)
 
 

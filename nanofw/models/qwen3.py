@@ -17,6 +17,7 @@ from nanofw.core.model_spec import ModelSpec
 from nanofw.models.layers import (
     Attention,
     GatedMLP,
+    Layer,
     ParallelHead,
     PassInputs,
     RMSNorm,
@@ -29,7 +30,7 @@ from nanofw.models.layers import (
 )
 
 
-class Qwen3Layer(nn.Module):
+class Qwen3Layer(Layer):
     """Attention and feed-forward part, each behind a norm and beside the residual stream."""
 
     def __init__(
@@ -67,7 +68,7 @@ class Qwen3Layer(nn.Module):
         )
 
 
-class Qwen3ForCausalLM(nn.Module):
+class Qwen3ForCausalLM(Layer):
     """Constructed as `Qwen3ForCausalLM(spec, context)`, empty; `load` fills it."""
 
     def __init__(self, spec: ModelSpec, context: ModelContext) -> None:

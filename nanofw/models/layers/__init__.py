@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nanofw.models.layers.attention import Attention, PassInputs, pass_inputs
 from nanofw.models.layers.embedding import ParallelHead, VocabParallelEmbedding, VocabularyRange
+from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.linear import (
     ColumnParallelLinear,
     Linear,
@@ -22,6 +23,7 @@ __all__ = [
     "Attention",
     "ColumnParallelLinear",
     "GatedMLP",
+    "Layer",
     "Linear",
     "MergedColumnParallelLinear",
     "ParallelHead",

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
 
 from nanofw.core.contracts.attention_backend import (
     ForwardBatch,
@@ -16,6 +15,7 @@ from nanofw.core.contracts.model import ModelContext
 from nanofw.core.model_spec import ModelSpec
 from nanofw.kernels.qk_norm_rope import qk_norm_rope
 from nanofw.kernels.rope import Rotation
+from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.linear import QKVParallelLinear, RowParallelLinear
 from nanofw.models.layers.loading import Targets, joined
 from nanofw.models.layers.norm import RMSNorm
@@ -37,7 +37,7 @@ class PassInputs:
     angles: Rotation | None
 
 
-class Attention(nn.Module):
+class Attention(Layer):
     """Projections, optional norm of queries and keys, rotation, attention, projection.
 
     Args:

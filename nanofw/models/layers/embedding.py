@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from nanofw.core.contracts.communicator import Communicator
+from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.linear import Linear
 from nanofw.models.layers.loading import Targets, empty_parameter, fill
 
@@ -33,7 +34,7 @@ class VocabularyRange:
         fill(parameter, padding, torch.zeros_like(padding))
 
 
-class VocabParallelEmbedding(nn.Module):
+class VocabParallelEmbedding(Layer):
     """Token ids to vectors."""
 
     def __init__(

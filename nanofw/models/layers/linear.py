@@ -18,10 +18,11 @@ from nanofw.core.contracts.communicator import Communicator
 from nanofw.core.model_spec import heads_of_rank
 from nanofw.errors import ModelError
 from nanofw.kernels.linear import can_pack, linear, pack, packed_linear
+from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.loading import Targets, empty_parameter, fill
 
 
-class Linear(nn.Module):
+class Linear(Layer):
     """y = x W^T + b with this rank's weight [out_features, in_features]."""
 
     weight: nn.Parameter | None

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
 
 from nanofw.core.contracts.model import ModelContext
 from nanofw.kernels.activation import silu_and_mul
+from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.linear import MergedColumnParallelLinear, RowParallelLinear
 from nanofw.models.layers.loading import Targets, joined
 
 
-class GatedMLP(nn.Module):
+class GatedMLP(Layer):
     """down(silu(gate(x)) * up(x)), gate and up in one product.
 
     Shazeer, "GLU Variants Improve Transformer".

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 
 import torch
-from torch import nn
 
 from nanofw.kernels.norm import add_rms_norm, rms_norm
+from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.loading import Targets, empty_parameter, fill
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(Layer):
     """Scales vectors of `size` elements to a root mean square of one, times the weight."""
 
     def __init__(self, size: int, eps: float, *, dtype: torch.dtype, device: torch.device) -> None:
