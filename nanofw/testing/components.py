@@ -2,13 +2,41 @@
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
+from nanofw.assembly.build import construct as construct_as_contract
+from nanofw.assembly.capabilities import probe
 from nanofw.errors import NanofwError
-from nanofw.plugins import Component, Registry, build_registry, load_plugin, load_target
+from nanofw.plugins import (
+    AttentionBackend,
+    Component,
+    CostModel,
+    Executor,
+    KVAllocator,
+    Policy,
+    Registry,
+    Sampler,
+    Workload,
+    build_registry,
+    load_plugin,
+    load_target,
+)
 from nanofw.plugins.discovery import normalized
+
+CONTRACTS: Mapping[str, Any] = MappingProxyType(
+    {
+        "scheduler": Policy,
+        "kv_allocator": KVAllocator,
+        "attention_backend": AttentionBackend,
+        "sampler": Sampler,
+        "executor": Executor,
+        "cost_model": CostModel,
+        "workload": Workload,
+    }
+)
+"""What the object of each kind must be."""
 
 
 def installed(
@@ -40,19 +68,16 @@ def load_component(kind: str, name: str, options: Mapping[str, Any] | None = Non
 
 
 def construct(component: Component, *config: Any) -> Any:
-    """The component's object, made as a run makes it; see `Plugin` for the arguments."""
-    target = component.load()
-    if component.kind == "scheduler" and component.plugin.options is None:
-        return target()
-    return target(component.options, *config)
+    """The component's object, made as a run makes it; see `Plugin` for the arguments.
+
+    Raises `PluginLoadError` when it fails to import or to start, or lacks a method of its contract.
+    """
+    return construct_as_contract(component, CONTRACTS[component.kind], *config)
 
 
 def claims(component: Component, device: str) -> Mapping[str, Any] | str:
     """What the component claims on this machine, or why it cannot be used here."""
-    module = importlib.import_module(component.plugin.target.partition(":")[0])
-    probe = getattr(module, "probe", None)
-    answer = {} if probe is None else probe(device, component.options)
-    return answer if isinstance(answer, str) else {**component.plugin.capabilities, **answer}
+    return probe(component, device)
 
 
 def _component(entry: Any, options: Mapping[str, Any] | None = None) -> Component:
