@@ -48,13 +48,14 @@ def values(num_requests: int) -> dict[str, Any]:
 def arm(num_requests: int, capacity: float) -> dict[str, Any]:
     selection = select(load_config(None, values=values(num_requests)))
     options = ExperimentOptions(arms={"fcfs": {}}, metrics=("ttft.mean", "e2el.mean", "itl.p99"))
-    started = time.perf_counter()
+    started, cpu = time.perf_counter(), time.process_time()
     run = run_once(selection, options, seed=0, time_scale=1 / (0.9 * capacity))
-    seconds = time.perf_counter() - started
+    seconds, cpu = time.perf_counter() - started, time.process_time() - cpu
     return {
-        "requests": num_requests, "seconds": round(seconds, 2), "steps": run.num_steps,
+        "requests": num_requests, "seconds": round(seconds, 2), "cpu_seconds": round(cpu, 2),
+        "steps": run.num_steps,
         "output_tokens": run.num_output_tokens, "simulated_seconds": round(run.seconds, 1),
-        "us_per_step": round(1e6 * seconds / run.num_steps, 1), "values": run.values,
+        "cpu_us_per_step": round(1e6 * cpu / run.num_steps, 1), "values": run.values,
     }  # fmt: skip
 
 
