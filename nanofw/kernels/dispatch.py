@@ -14,11 +14,12 @@ import torch
 
 def uses_triton(tensor: torch.Tensor) -> bool:
     """Whether kernels on this tensor are Triton's."""
-    return tensor.is_cuda and _has_triton()
+    return tensor.is_cuda and has_triton()
 
 
 @cache
-def _has_triton() -> bool:
+def has_triton() -> bool:
+    """Whether Triton's kernels can run on the CUDA devices of this process."""
     if torch.version.hip is not None:
         return False
     try:

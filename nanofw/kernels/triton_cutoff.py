@@ -153,6 +153,14 @@ def _cutoff_kernel(
             )
             wanted = top_k - count
             inside = wanted.to(tl.float32) * tl.exp((_value(cut) - base) * scale)
+        if MIN_P:
+            lowest = ordered_key(base + tl.log(min_p) / scale)
+            if (min_p > 0.0) & (lowest > cut):
+                # Everything above the key just below, and nothing with that key.
+                cut = lowest - 1
+                wanted = tl.full((), 0, tl.int32)
+                equal = tl.full((), 1, tl.int32)
+                inside = tl.zeros((), tl.float32)
         if top_p < 1.0:
             zero = tl.full((), 0, tl.int32)
             total1, _, _ = _masses(logits, vocab_size, zero, zero, cut, base, scale, BLOCK)
@@ -177,10 +185,6 @@ def _cutoff_kernel(
             share = tl.minimum(tl.maximum(share, 1.0), 2147483520.0).to(tl.int32)
             wanted = tl.where(least == cut, tl.minimum(wanted, share), share)
             cut, equal = least, ties
-        if MIN_P and min_p > 0.0:
-            least = ordered_key(base + tl.log(min_p) / scale)
-            wanted = tl.where(least > cut, LAST_ID, wanted)
-            cut = tl.maximum(cut, least)
     last_id = tl.full((), LAST_ID, tl.int32)
     if equal > wanted:
         # The lowest id up to which `wanted` tokens have the cut logit.
@@ -196,7 +200,7 @@ def _cutoff_kernel(
             reached = tl.sum(found, axis=0) >= wanted
             high = tl.where(reached, middle, high)
             low = tl.where(reached, low, middle + 1)
-        last_id = low
+        last_id = tl.where(wanted > 0, low, -1)
     tl.store(keys_ptr + line, cut)
     tl.store(last_ids_ptr + line, last_id)
 
@@ -222,7 +226,7 @@ def cutoffs_triton(
     top_p: torch.Tensor,
     min_p: torch.Tensor | None = None,
 ) -> Cutoffs:
-    """Where each line is cut: top-k first, then top-p of what is left, then min-p.
+    """Where each line is cut: by top-k and min-p, then by top-p of what these leave.
 
     Top-p takes the smallest beginning of the order that reaches its share of the mass, which is
     summed in float32; min-p takes tokens of at least that share of the most likely one's

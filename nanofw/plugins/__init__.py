@@ -41,7 +41,7 @@ from nanofw.core.contracts.logits_processor import (
 )
 from nanofw.core.contracts.model import Model, ModelContext
 from nanofw.core.contracts.policy import Policy, Rank, RequestView, RunningView, SchedulerView
-from nanofw.core.contracts.sampler import SampledTokens, Sampler, SamplerConfig
+from nanofw.core.contracts.sampler import DeviceSampler, SampledTokens, Sampler, SamplerConfig
 from nanofw.core.contracts.workload import Workload, WorkloadConfig
 from nanofw.core.model_spec import ModelSpec
 from nanofw.core.plan import Capacity, HostMasks, NewRow, StepPlan, StepResult
@@ -104,6 +104,7 @@ __all__ = [
     "HostProcessor",
     "HostProcessorConfig",
     "LogitsProcessor",
+    "DeviceSampler",
     "SampledTokens",
     "Sampler",
     "SamplerConfig",

@@ -34,6 +34,7 @@ class StepBatch:
         rows: int32[s], rows that sample, in the plan's order.
         positions: int32[s], the position that each of their new tokens will have.
         device_rows, device_positions: the same, int64 on the device.
+        graph_size: the bucket whose graph ran the pass; 0: it ran eagerly.
     """
 
     passes: list[ForwardBatch]
@@ -41,6 +42,7 @@ class StepBatch:
     positions: IntArray
     device_rows: torch.Tensor
     device_positions: torch.Tensor
+    graph_size: int = 0
 
 
 def make_batch(

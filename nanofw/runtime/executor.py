@@ -21,6 +21,7 @@ from nanofw.core.types import Request
 from nanofw.errors import ExecutorError, NanofwError
 from nanofw.runtime import memory, profiling
 from nanofw.runtime.batch import StepBatch
+from nanofw.runtime.graphs import CudaRecorder
 from nanofw.runtime.options import TorchOptions
 from nanofw.runtime.results import Timer, Transfer
 from nanofw.runtime.runner import Runner
@@ -30,12 +31,12 @@ _MAX_IN_FLIGHT = 2
 
 @dataclass(slots=True)
 class _Step:
-    """A submitted step; `logits` are there while it waits for masks, `transfer` after."""
+    """A submitted step; `hidden` is there while it waits for masks, `transfer` after."""
 
     plan: StepPlan
     batch: StepBatch
     timer: Timer
-    logits: torch.Tensor | None = None
+    hidden: torch.Tensor | None = None
     transfer: Transfer | None = None
 
 
@@ -51,6 +52,8 @@ class TorchExecutor:
             self._runner: Runner | None = Runner(config, SingleRank())
             num_blocks = _num_blocks(self._runner, config)
             self._runner.allocate(num_blocks)
+            if config.cuda_graphs and self._runner.device.type == "cuda":
+                self._runner.capture(CudaRecorder())
         self._capacity = Capacity(
             num_blocks=num_blocks, block_size=config.block_size, max_in_flight=_MAX_IN_FLIGHT
         )
@@ -58,6 +61,12 @@ class TorchExecutor:
     def capacity(self) -> Capacity:
         """The pool's size, as configured or as memory allows."""
         return self._capacity
+
+    @property
+    def graph_steps(self) -> dict[str, int]:
+        """Steps replayed from CUDA graphs (`replayed`), and the others by reason."""
+        graphs = self._open().graphs
+        return {} if graphs is None else {"replayed": graphs.hits, **graphs.misses}
 
     def check(self, request: Request) -> None:
         """Raise ValueError when the sampler or a logits processor cannot do what is asked."""
@@ -71,8 +80,8 @@ class TorchExecutor:
         timer = Timer(runner.device)
         try:
             runner.apply(plan)
-            batch, logits = runner.forward(plan)
-            step = _Step(plan, batch, timer, logits=logits)
+            batch, hidden = runner.forward(plan)
+            step = _Step(plan, batch, timer, hidden=hidden)
             if not len(plan.host_rows):
                 self._sample(step, None)
         except Exception as error:
@@ -84,7 +93,7 @@ class TorchExecutor:
     def provide(self, masks: HostMasks) -> None:
         """Sample the step that waits, host rows among their allowed tokens."""
         step = self._steps[-1] if self._steps else None
-        if step is None or step.logits is None or step.plan.step != masks.step:
+        if step is None or step.hidden is None or step.plan.step != masks.step:
             raise ExecutorError(
                 f"masks of step {masks.step} came, but the last submitted step does not wait for "
                 "them: provide once, after submit, and only for plans with host rows"
@@ -123,9 +132,9 @@ class TorchExecutor:
             torch.cuda.empty_cache()
 
     def _sample(self, step: _Step, masks: HostMasks | None) -> None:
-        assert step.logits is not None
-        sampled = self._open().sample(step.batch, step.logits, masks, step.plan.host_rows)
-        step.logits = None
+        assert step.hidden is not None
+        sampled = self._open().sample(step.batch, step.hidden, masks, step.plan.host_rows)
+        step.hidden = None
         step.timer.stop()
         step.transfer = Transfer(sampled)
 
@@ -156,6 +165,10 @@ def _num_blocks(runner: Runner, config: ExecutorConfig) -> int:
     if runner.device.type == "cuda":
         weights = torch.cuda.memory_allocated(runner.device)
         peak = profiling.activation_peak(runner, config)
+        if config.cuda_graphs:  # they keep what their largest step takes
+            peak += memory.activation_estimate(
+                config.spec, config.max_num_seqs, config.max_num_seqs
+            )
         facts = memory.cuda_memory(runner.device, weights, peak)
         return memory.num_kv_blocks(facts, config.engine.memory_utilization, bytes_per_block)
     blocks_per_row = -(-config.max_model_len // config.block_size)

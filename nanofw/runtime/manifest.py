@@ -15,6 +15,7 @@ def executor() -> Plugin:
         capabilities={
             "devices": ("cuda", "cpu"),
             "overlap": True,
+            "cuda_graph": True,
             "needs": ("model", "attention_backend", "sampler", "logits_processor"),
         },
         summary="forward passes with PyTorch, on a GPU or a CPU",

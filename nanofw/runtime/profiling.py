@@ -25,11 +25,11 @@ def activation_peak(runner: Runner, config: ExecutorConfig) -> int:
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
     runner.apply(plan)
-    batch, logits = runner.forward(plan)
-    runner.sample(batch, logits, None, plan.host_rows)
+    batch, hidden = runner.forward(plan)
+    runner.sample(batch, hidden, None, plan.host_rows)
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - before
-    del batch, logits
+    del batch, hidden
     runner.apply(_empty_plan(plan.rows))
     runner.pool = []
     torch.cuda.empty_cache()

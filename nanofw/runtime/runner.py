@@ -15,7 +15,12 @@ from nanofw.core.contracts.communicator import Communicator
 from nanofw.core.contracts.executor import ExecutorConfig
 from nanofw.core.contracts.logits_processor import LogitsProcessor
 from nanofw.core.contracts.model import Model
-from nanofw.core.contracts.sampler import SampledTokens, Sampler, SamplerConfig
+from nanofw.core.contracts.sampler import (
+    DeviceSampler,
+    SampledTokens,
+    Sampler,
+    SamplerConfig,
+)
 from nanofw.core.model_spec import heads_of_rank
 from nanofw.core.plan import HostMasks, NewRow, StepPlan
 from nanofw.core.types import BoolArray, IntArray, Request
@@ -23,6 +28,7 @@ from nanofw.kernels.sampling import forbid
 from nanofw.kernels.transfer import to_device
 from nanofw.plugins import Component
 from nanofw.runtime.batch import StepBatch, make_batch
+from nanofw.runtime.graphs import DecodeGraphs, DecodeParts, Recorder
 from nanofw.runtime.rows import RowState
 from nanofw.runtime.weights import Checkpoint, open_checkpoint
 
@@ -57,6 +63,7 @@ class Runner:
         backend, model, sampler: the chosen components.
         max_pass_tokens: tokens that the model computes at once; None: as many as come.
         pool: KV by layer, after `allocate`.
+        graphs: of decode steps, after `capture`; None: every step runs eagerly.
     """
 
     def __init__(self, config: ExecutorConfig, communicator: Communicator) -> None:
@@ -78,15 +85,29 @@ class Runner:
         ]
         self.model = self._load_model(checkpoint)
         self.pool: list[Any] = []
+        self.graphs: DecodeGraphs | None = None
+        self._device_sampler = self.sampler if isinstance(self.sampler, DeviceSampler) else None
         blocks_per_row = -(-config.max_model_len // config.block_size) + 1
-        self._rows = RowState(
-            config.max_num_seqs, config.max_model_len + 1, blocks_per_row, self.device
+        self._rows = RowState(  # one more, for the padded lines of captured steps
+            config.max_num_seqs + 1, config.max_model_len + 1, blocks_per_row, self.device
         )
 
     def allocate(self, num_blocks: int) -> None:
         """Create the KV pool; what was there before is given back first."""
         self.pool = []
         self.pool = self.backend.allocate(num_blocks)
+
+    def capture(self, recorder: Recorder) -> None:
+        """Record decode steps of every bucket. The pool is final from here on."""
+        config, spec = self._config, self._config.spec
+        parts = DecodeParts(
+            self.model, self.backend, self.sampler, self._rows, self.pool, config.block_size,
+            spec.vocab_size,
+        )  # fmt: skip
+        hidden = torch.zeros(
+            config.max_num_seqs, spec.hidden_size, dtype=self.dtype, device=self.device
+        )
+        self.graphs = DecodeGraphs(parts, config.max_num_seqs, hidden, recorder)
 
     def check(self, request: Request) -> None:
         """Raise ValueError when sampling parameters or processors' arguments are not possible."""
@@ -109,7 +130,10 @@ class Runner:
             self.backend.copy_blocks(self.pool, copies)
 
     def forward(self, plan: StepPlan) -> tuple[StepBatch, torch.Tensor]:
-        """Run the model over an applied plan; float32[s, vocab] logits of the rows that sample."""
+        """Run the model over an applied plan; hidden states [s, hidden] of the rows that sample."""
+        replayed = None if self.graphs is None else self.graphs.forward(plan)
+        if replayed is not None:
+            return replayed
         batch = make_batch(
             plan, self._rows, self._config.block_size, self.device, self.max_pass_tokens
         )
@@ -117,29 +141,47 @@ class Runner:
         for one in batch.passes:
             one.attention = self.backend.prepare(one)
             hidden.append(self.model.forward(one, self.pool))
-        return batch, self.logits(hidden)
+        return batch, hidden[0] if len(hidden) == 1 else torch.cat(hidden)
 
-    def logits(self, hidden: list[torch.Tensor]) -> torch.Tensor:
-        """float32[s, vocab] of the passes' [., hidden], gathered from all ranks."""
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[s, vocab] of [s, hidden], gathered from all ranks, in the model's type."""
         vocab_size = self._config.spec.vocab_size
-        if not sum(map(len, hidden)):
-            return torch.empty((0, vocab_size), device=self.device)
-        logits = self.model.logits(hidden[0] if len(hidden) == 1 else torch.cat(hidden))
-        return self._communicator.all_gather(logits, dim=-1)[:, :vocab_size].float()
+        if not len(hidden):
+            return torch.empty((0, vocab_size), dtype=self.dtype, device=self.device)
+        logits = self._communicator.all_gather(self.model.logits(hidden), dim=-1)
+        return logits[:, :vocab_size]
 
     def sample(
-        self, batch: StepBatch, logits: torch.Tensor, masks: HostMasks | None, host_rows: IntArray
+        self, batch: StepBatch, hidden: torch.Tensor, masks: HostMasks | None, host_rows: IntArray
     ) -> SampledTokens:
         """Draw a token for each row of the batch that samples, and keep it for the next step."""
-        for processor in self.processors:
-            if processor.active[batch.rows].any():
-                logits = processor.target.apply(logits, batch.rows)
+        active = [p for p in self.processors if p.active[batch.rows].any()]
+        variant = self._variant(batch.rows)
+        if batch.graph_size and self.graphs and variant and not active and masks is None:
+            return self.graphs.draw(batch, variant)
+        logits = self.logits(hidden)
+        if active or masks is not None or variant is None:
+            logits = logits.float()
+        for processor in active:
+            logits = processor.target.apply(logits, batch.rows)
         if masks is not None:
             lines = _lines_of(host_rows, batch.rows)
             forbid(logits, to_device(lines, self.device), to_device(masks.bits, self.device))
-        sampled = self.sampler.sample(logits, batch.rows, batch.positions)
+        sampled = self._draw(logits, batch, variant)
         self._rows.append(batch.device_rows, batch.device_positions, sampled.token_ids)
         return sampled
+
+    def _variant(self, rows: IntArray) -> str | None:
+        """The draw that the device can do alone for these rows, or None."""
+        if self._device_sampler is None:
+            return None
+        self._device_sampler.sync()
+        return self._device_sampler.variant(rows)
+
+    def _draw(self, logits: torch.Tensor, batch: StepBatch, variant: str | None) -> SampledTokens:
+        if variant is None or self._device_sampler is None:
+            return self.sampler.sample(logits, batch.rows, batch.positions)
+        return self._device_sampler.draw(logits, batch.device_rows, batch.device_positions, variant)
 
     def _add(self, new: NewRow) -> None:
         self.sampler.add(new)

@@ -9,8 +9,13 @@ from nanofw.plugins import Plugin, hookimpl
 def sampler() -> Plugin:
     return Plugin(
         "standard",
-        "nanofw.samplers.standard:StandardSampler",
+        "nanofw.samplers.standard:standard_sampler",
         api="sampler/1",
-        capabilities={"devices": ("*",), "tensor_parallel": True, "overlap": True},
+        capabilities={
+            "devices": ("*",),
+            "tensor_parallel": True,
+            "overlap": True,
+            "cuda_graph": True,
+        },
         summary="every sampling parameter; counter-based random numbers",
     )

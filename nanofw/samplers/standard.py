@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from nanofw.core.contracts.sampler import SampledTokens, SamplerConfig
+from nanofw.core.contracts.sampler import SampledTokens, Sampler, SamplerConfig
 from nanofw.core.plan import NewRow
 from nanofw.core.types import IntArray, SamplingParams
+from nanofw.kernels.dispatch import has_triton
 from nanofw.kernels.random import position_keys
 from nanofw.kernels.sampling import (
     greedy,
@@ -190,3 +191,12 @@ class StandardSampler:
         return position_keys(
             group.base_keys, to_device(positions[group.host_lines].astype(np.int32), self._device)
         )
+
+
+def standard_sampler(options: Any, config: SamplerConfig) -> Sampler:
+    """The sampler for the device: Triton's on NVIDIA GPUs, this one everywhere else."""
+    if config.device.type == "cuda" and has_triton():
+        from nanofw.samplers.standard_cuda import CudaSampler
+
+        return CudaSampler(options, config)
+    return StandardSampler(options, config)

@@ -100,11 +100,12 @@ def keep_sorted(logits, inverse_temperature, top_k, top_p, min_p):
     weights = ((ordered - ordered[0]) * inverse_temperature).exp()
     limit = top_k if 0 < top_k < len(logits) else len(logits)
     weights[limit:] = 0.0
+    weights[weights < min_p] = 0.0
     before = weights.cumsum(0) - weights
     kept = (before < top_p * weights.sum()) if top_p < 1 else torch.ones_like(before).bool()
     kept &= torch.arange(len(logits), device=kept.device) < limit
-    kept[0] = True
     kept &= weights >= min_p
+    kept[0] = True
     out = torch.zeros_like(kept)
     out[ids] = kept
     return out
@@ -122,6 +123,9 @@ CASES = [
     (0.0, 3, 0.5, 0.2),
     (1.0, 10**9, 1.0, 0.0),
     (1.0, -1, 1e-6, 0.0),
+    (1.0, 0, 0.8, 0.05),
+    (0.9, 30, 0.6, 0.01),
+    (1.0, 0, 1.0, 1.0),
 ]
 
 
@@ -150,6 +154,8 @@ def kept_by(found, logits) -> torch.Tensor:
     return (keys > found.keys[:, None]) | at_cut
 
 
+# log(0) where a row has no min-p
+@pytest.mark.filterwarnings("ignore:divide by zero:RuntimeWarning")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("vocab", [50, 9000])
 def test_cutoffs_keep_what_sorting_keeps(vocab, dtype) -> None:

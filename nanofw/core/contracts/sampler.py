@@ -82,3 +82,38 @@ class Sampler(Protocol):
             positions: int32[s] on the host, the position that the drawn token will have.
         """
         ...
+
+
+@runtime_checkable
+class DeviceSampler(Sampler, Protocol):
+    """A sampler that keeps the parameters of its rows on the device.
+
+    Its draw needs nothing from the host, so it can be captured in a CUDA graph, once per
+    variant. There is one row more than `SamplerConfig.max_num_seqs`, the last: greedy, for
+    padded lines.
+
+    Attributes:
+        variants: names of the sequences of kernels that rows can need.
+    """
+
+    variants: tuple[str, ...]
+
+    def variant(self, rows: IntArray) -> str | None:
+        """The variant that serves all of int32[s] rows; None: they need `sample`."""
+        ...
+
+    def sync(self) -> None:
+        """Bring to the device what `add` changed. Called before each draw, never captured."""
+        ...
+
+    def draw(
+        self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
+    ) -> SampledTokens:
+        """Draw one token for each of s rows.
+
+        Args:
+            logits: [s, vocab] in any floating type. Not changed.
+            rows: int64[s] on the device.
+            positions: int64[s] on the device, the position that the drawn token will have.
+        """
+        ...

@@ -1,0 +1,84 @@
+"""Sampler `standard` on NVIDIA GPUs: rows' parameters on the device, the draw in Triton.
+
+The same race on the same numbers as `standard.py`, so it draws the same tokens, ties and
+rounding aside. Rows whose logits are edited first (biases, bad words, penalties) go through
+`sample`; steps without such rows can be captured in a CUDA graph.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from nanofw.core.contracts.sampler import SampledTokens, SamplerConfig
+from nanofw.core.plan import NewRow
+from nanofw.core.types import IntArray, SamplingParams
+from nanofw.kernels.transfer import to_device
+from nanofw.samplers.device_parameters import DeviceParameters
+from nanofw.samplers.edits import LogitEdits
+
+
+class CudaSampler:
+    """Constructed as `CudaSampler(options, config)`. A `DeviceSampler`."""
+
+    variants: tuple[str, ...] = ("whole", "cut")
+
+    def __init__(self, options: Any, config: SamplerConfig) -> None:
+        self._device = config.device
+        self._edits = LogitEdits(config)
+        self.parameters = DeviceParameters(config.max_num_seqs, config.device)
+
+    def check(self, sampling: SamplingParams, vocab_size: int) -> None:
+        """Every parameter is supported."""
+
+    def add(self, new: NewRow) -> None:
+        """A request entered a row."""
+        self.parameters.add(new)
+        self._edits.add(new)
+
+    def remove(self, row: int) -> None:
+        """The row is empty."""
+        self._edits.remove(row)
+
+    def variant(self, rows: IntArray) -> str | None:
+        """`cut` when top-k, top-p or min-p says anything for one of the rows, else `whole`.
+
+        None when logits are edited first.
+        """
+        return None if self._edits.concern(rows) else self._variant(rows)
+
+    def sync(self) -> None:
+        """Bring to the device what `add` changed."""
+        self.parameters.sync()
+
+    def draw(
+        self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
+    ) -> SampledTokens:
+        """Draw one token for each of s rows. See the contract."""
+        from nanofw.kernels.triton_cutoff import cutoffs_triton
+        from nanofw.kernels.triton_sampling import draw_triton
+
+        p = self.parameters
+        cutoffs = None
+        if variant == "cut":
+            cutoffs = cutoffs_triton(
+                logits, rows, p.inverse_temperatures, p.top_k, p.top_p, p.min_p
+            )
+        drawn = draw_triton(
+            logits, rows, p.inverse_temperatures, p.base_keys, positions, cutoffs=cutoffs
+        )
+        return SampledTokens(token_ids=drawn.token_ids, failed=drawn.failed)
+
+    def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
+        """Draw one token for each of s rows. See the contract."""
+        self.sync()
+        self._edits.apply(logits, rows, positions)
+        on_device = (to_device(array.astype(np.int64), self._device) for array in (rows, positions))
+        sampled = self.draw(logits, *on_device, self._variant(rows))
+        self._edits.drawn(rows, sampled.token_ids)
+        return sampled
+
+    def _variant(self, rows: IntArray) -> str:
+        return self.variants[self.parameters.any_cut(rows)]

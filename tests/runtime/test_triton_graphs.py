@@ -1,0 +1,166 @@
+"""Captured decode steps against eager ones.
+
+In the interpreter nothing is captured: what a graph would replay is run again, on the same
+persistent buffers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from nanofw.core.types import SamplingParams
+from nanofw.kernels.decode_inputs import DecodeInputs, gather_decode_inputs
+from nanofw.kernels.triton_decode_inputs import gather_decode_inputs_triton
+from nanofw.runtime.graphs import CudaRecorder
+from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
+from tests.kernels.paged import device
+from tests.runtime.checkpoints import reference_logits, write_qwen3
+from tests.runtime.driver import GREEDY, Driver, component, make_executor
+
+# The interpreter's numpy warns of what padded lines hold.
+pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
+SAMPLINGS = [
+    GREEDY,
+    SamplingParams(temperature=0.8),
+    SamplingParams(temperature=1.5, top_p=0.7),
+    SamplingParams(temperature=1.0, top_k=5),
+    SamplingParams(temperature=0.5),
+]
+COMPONENTS = {
+    "attention_backend": component(
+        "attention_backend", "triton", "nanofw.attention_backends.triton:TritonAttention"
+    ),
+    "sampler": component("sampler", "standard", "nanofw.samplers.standard_cuda:CudaSampler"),
+}
+
+
+class EagerRecorder:
+    """Replays by running again."""
+
+    def record(self, run):
+        run()
+        return run
+
+
+def recorder():
+    return CudaRecorder() if device().type == "cuda" else EagerRecorder()
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("qwen3")
+    return folder, write_qwen3(folder, num_hidden_layers=2)
+
+
+def make_driver(folder: Path, graphs: bool, **components) -> Driver:
+    executor = make_executor(
+        folder,
+        components={**COMPONENTS, **components},
+        max_num_seqs=6,
+        num_blocks=24,
+        device=device().type,
+    )
+    if graphs:
+        with torch.inference_mode():
+            executor._runner.capture(recorder())
+    return Driver(executor)
+
+
+def prompt(count: int, seed: int = 0) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(0, 128, count)]
+
+
+def run(folder: Path, graphs: bool):
+    """Five requests of all kinds, one of which leaves and another comes in its row."""
+    driver = make_driver(folder, graphs)
+    rows = [
+        driver.add(i, prompt(5 + 4 * i, i), sampling=sampling, seed=i)
+        for i, sampling in enumerate(SAMPLINGS)
+    ]
+    driver.step([(row, row.known) for row in rows])
+    for _ in range(3):
+        driver.step([(row, 1) for row in rows])
+    driver.remove(rows[1])
+    late = driver.add(1, prompt(7, 9), sampling=replace(SAMPLINGS[1], temperature=1.2), seed=7)
+    driver.step([(rows[0], 1), (rows[2], 1), (late, 7)])
+    alive = [rows[0], rows[2], late]
+    for _ in range(3):
+        driver.step([(row, 1) for row in alive])
+    driver.submit([(row, 1) for row in alive])  # two in flight
+    driver.submit([(row, 1) for row in alive[:2]])
+    driver.collect()
+    driver.collect()
+    return driver, [row.outputs for row in [*rows, late]]
+
+
+def test_replayed_steps_draw_the_same_tokens_and_leave_the_same_pool(checkpoint) -> None:
+    folder, _ = checkpoint
+    eager, expected = run(folder, graphs=False)
+    captured, outputs = run(folder, graphs=True)
+    assert outputs == expected
+    assert captured.executor.graph_steps == {"replayed": 8, "prefill": 2}
+    assert eager.executor.graph_steps == {}
+    for left, right in zip(
+        eager.executor._runner.pool, captured.executor._runner.pool, strict=True
+    ):
+        # B082: padded lines wrote nothing anywhere.
+        torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
+
+
+def test_B083_replayed_steps_continue_at_the_right_position(checkpoint) -> None:
+    folder, model = checkpoint
+    driver = make_driver(folder, graphs=True)
+    row = driver.add(2, prompt(12))
+    driver.prefill(row)
+    driver.decode(row, steps=6)
+    expected = reference_logits(model, [*row.tokens, *row.outputs]).argmax(-1).tolist()
+    assert row.outputs == expected[11:-1]
+
+
+def test_rows_with_a_processor_draw_outside_of_the_graph(checkpoint) -> None:
+    folder, _ = checkpoint
+    target = "nanofw.samplers.logits_processors.suppress_tokens:SuppressTokens"
+
+    def tokens(graphs: bool, suppressed: list[int]) -> list[int]:
+        options = SuppressTokensOptions(token_ids=suppressed)
+        processor = component("logits_processor", "suppress_tokens", target, options=options)
+        driver = make_driver(folder, graphs, logits_processor=[processor])
+        row = driver.add(0, prompt(6))
+        driver.prefill(row)
+        driver.decode(row, steps=4)
+        return row.outputs
+
+    first = tokens(True, [])
+    assert tokens(False, []) == first
+    without = tokens(True, [first[2]])
+    assert first[2] not in without
+    assert tokens(False, [first[2]]) == without
+
+
+def test_inputs_gathered_by_the_kernel_equal_those_of_torch() -> None:
+    generator = torch.Generator().manual_seed(0)
+    tokens = torch.randint(0, 99, (4, 20), generator=generator, dtype=torch.int32)
+    tables = torch.randint(0, 50, (4, 5), generator=generator, dtype=torch.int32)
+    lines = torch.tensor([[2, 19], [0, 0], [3, -1], [1, 7]])
+    expected = DecodeInputs.allocate(4, 5, torch.device("cpu"))
+    gather_decode_inputs(lines, tokens, tables, 4, expected)
+    found = DecodeInputs.allocate(4, 5, device())
+    gather_decode_inputs_triton(
+        lines.to(device()), tokens.to(device()), tables.to(device()), 4, found
+    )
+    for name in ("rows", "token_ids", "positions", "next_positions", "slots", "context_lens"):
+        left, right = getattr(found, name).cpu(), getattr(expected, name)
+        real = lines[:, 1] >= 0
+        assert torch.equal(left[real], right[real]), name
+    assert found.slots[2] == -1
+    assert found.context_lens[2] == 0
+    for line, (_, position) in enumerate(lines.tolist()):
+        used = max(position, 0) // 4 + 1
+        assert torch.equal(
+            found.block_tables[line, :used].cpu(), expected.block_tables[line, :used]
+        )
