@@ -416,10 +416,13 @@ def _sampling_row(dtype: torch.dtype, lines: int) -> dict[str, object]:
     keys = torch.randint(0, 2**31 - 1, (lines, 2), dtype=torch.int32, device="cuda")
     top_k = torch.full((lines,), 50, dtype=torch.int32, device="cuda")
     top_p = torch.full((lines,), 0.95, device="cuda")
+    no_min_p = torch.zeros_like(top_p)
     everything = (torch.zeros_like(top_k), torch.ones_like(top_p))
 
     def draw(i: int, rules: tuple[torch.Tensor, torch.Tensor] | None = None) -> None:
-        cutoffs = None if rules is None else cutoffs_triton(logits[i], index, inverse, *rules)
+        cutoffs = (
+            None if rules is None else cutoffs_triton(logits[i], index, inverse, *rules, no_min_p)
+        )
         draw_triton(logits[i], index, inverse, keys, index, cutoffs=cutoffs)
 
     runs: dict[str, Callable[[int], object]] = {

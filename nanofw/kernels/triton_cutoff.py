@@ -115,7 +115,6 @@ def _cutoff_kernel(
     vocab_size,
     stride_logits,
     LOW_BITS: tl.constexpr,
-    MIN_P: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
     line = tl.program_id(0).to(tl.int64)
@@ -126,10 +125,8 @@ def _cutoff_kernel(
     logits = logits_ptr + line * stride_logits
     offs = tl.arange(0, BLOCK)
     cuts_k = (top_k > 0) & (top_k < vocab_size)
-    cuts = cuts_k | (top_p < 1.0)
-    if MIN_P:
-        min_p = tl.load(min_p_ptr + row)
-        cuts = cuts | (min_p > 0.0)
+    min_p = tl.load(min_p_ptr + row)
+    cuts = cuts_k | (top_p < 1.0) | (min_p > 0.0)
     cut = tl.full((), LOWEST, tl.int32)
     # How many tokens of the cut logit are kept, and how many there are.
     wanted = tl.full((), LAST_ID, tl.int32)
@@ -153,14 +150,13 @@ def _cutoff_kernel(
             )
             wanted = top_k - count
             inside = wanted.to(tl.float32) * tl.exp((_value(cut) - base) * scale)
-        if MIN_P:
-            lowest = ordered_key(base + tl.log(min_p) / scale)
-            if (min_p > 0.0) & (lowest > cut):
-                # Everything above the key just below, and nothing with that key.
-                cut = lowest - 1
-                wanted = tl.full((), 0, tl.int32)
-                equal = tl.full((), 1, tl.int32)
-                inside = tl.zeros((), tl.float32)
+        lowest = ordered_key(base + tl.log(min_p) / scale)
+        if (min_p > 0.0) & (lowest > cut):
+            # Everything above the key just below, and nothing with that key.
+            cut = lowest - 1
+            wanted = tl.full((), 0, tl.int32)
+            equal = tl.full((), 1, tl.int32)
+            inside = tl.zeros((), tl.float32)
         if top_p < 1.0:
             zero = tl.full((), 0, tl.int32)
             total1, _, _ = _masses(logits, vocab_size, zero, zero, cut, base, scale, BLOCK)
@@ -224,7 +220,7 @@ def cutoffs_triton(
     inverse_temperatures: torch.Tensor,
     top_k: torch.Tensor,
     top_p: torch.Tensor,
-    min_p: torch.Tensor | None = None,
+    min_p: torch.Tensor,
 ) -> Cutoffs:
     """Where each line is cut: by top-k and min-p, then by top-p of what these leave.
 
@@ -238,7 +234,7 @@ def cutoffs_triton(
         inverse_temperatures: float32[rows]; 0 for greedy rows.
         top_k: int32[rows]; 0 or less, or the vocabulary's size, cuts nothing.
         top_p: float32[rows]; 1 cuts nothing.
-        min_p: float32[rows]; 0 cuts nothing; None: no row has it.
+        min_p: float32[rows]; 0 cuts nothing.
     """
     num_lines, vocab_size = logits.shape
     keys = torch.empty(num_lines, dtype=torch.int32, device=logits.device)
@@ -250,6 +246,6 @@ def cutoffs_triton(
             vocab_size, logits.stride(0),
             # Patterns of bfloat16 differ in the upper half alone.
             LOW_BITS=16 if logits.dtype == torch.bfloat16 else 0,
-            MIN_P=min_p is not None, BLOCK=block, num_warps=16 if block >= 4096 else 4,
+            BLOCK=block, num_warps=16 if block >= 4096 else 4,
         )  # fmt: skip
     return Cutoffs(keys, last_ids)

@@ -141,7 +141,7 @@ def cut(logits, cases):
             inverse,
             torch.tensor(top_k, dtype=torch.int32, device=device()),
             torch.tensor(top_p, device=device()),
-            torch.tensor(min_p, device=device()) if any(min_p) else None,
+            torch.tensor(min_p, device=device()),
         ),
     )
 
