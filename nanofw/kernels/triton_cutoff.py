@@ -150,7 +150,7 @@ def _cutoff_kernel(
             )
             wanted = top_k - count
             inside = wanted.to(tl.float32) * tl.exp((_value(cut) - base) * scale)
-        lowest = ordered_key(base + tl.log(min_p) / scale)
+        lowest = ordered_key(base + tl.log(tl.maximum(min_p, 1e-37)) / scale)
         if (min_p > 0.0) & (lowest > cut):
             # Everything above the key just below, and nothing with that key.
             cut = lowest - 1

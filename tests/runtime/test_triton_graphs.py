@@ -27,9 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
 SAMPLINGS = [
     GREEDY,
     SamplingParams(temperature=0.8),
-    SamplingParams(temperature=1.5, top_p=0.7),
-    SamplingParams(temperature=1.0, top_k=5),
-    SamplingParams(temperature=0.5),
+    SamplingParams(temperature=1.5, top_k=20, top_p=0.7),
 ]
 COMPONENTS = {
     "attention_backend": component(
@@ -61,7 +59,7 @@ def make_driver(folder: Path, graphs: bool, **components) -> Driver:
     executor = make_executor(
         folder,
         components={**COMPONENTS, **components},
-        max_num_seqs=6,
+        max_num_seqs=4,
         num_blocks=24,
         device=device().type,
     )
@@ -76,21 +74,20 @@ def prompt(count: int, seed: int = 0) -> list[int]:
 
 
 def run(folder: Path, graphs: bool):
-    """Five requests of all kinds, one of which leaves and another comes in its row."""
+    """Three requests of all kinds, one of which leaves and another comes in its row."""
     driver = make_driver(folder, graphs)
     rows = [
         driver.add(i, prompt(5 + 4 * i, i), sampling=sampling, seed=i)
         for i, sampling in enumerate(SAMPLINGS)
     ]
     driver.step([(row, row.known) for row in rows])
-    for _ in range(3):
+    for _ in range(2):
         driver.step([(row, 1) for row in rows])
     driver.remove(rows[1])
     late = driver.add(1, prompt(7, 9), sampling=replace(SAMPLINGS[1], temperature=1.2), seed=7)
     driver.step([(rows[0], 1), (rows[2], 1), (late, 7)])
     alive = [rows[0], rows[2], late]
-    for _ in range(3):
-        driver.step([(row, 1) for row in alive])
+    driver.step([(row, 1) for row in alive])
     driver.submit([(row, 1) for row in alive])  # two in flight
     driver.submit([(row, 1) for row in alive[:2]])
     driver.collect()
@@ -103,7 +100,7 @@ def test_replayed_steps_draw_the_same_tokens_and_leave_the_same_pool(checkpoint)
     eager, expected = run(folder, graphs=False)
     captured, outputs = run(folder, graphs=True)
     assert outputs == expected
-    assert captured.executor.graph_steps == {"replayed": 8, "prefill": 2}
+    assert captured.executor.graph_steps == {"replayed": 5, "prefill": 2}
     assert eager.executor.graph_steps == {}
     for left, right in zip(
         eager.executor._runner.pool, captured.executor._runner.pool, strict=True

@@ -1,0 +1,97 @@
+"""nanofw beside nano-vllm: engines in turn, each in its own process, one table at the end.
+
+    NANO_VLLM=checkout MODELS=folder python benchmarks/gpu/beside.py [SECONDS] RUN...
+
+A RUN is ENGINE:MODEL:PASSES[:profile], as `engine_run.py` takes them; MODEL is 0.6b or 8b, made in
+MODELS when it is not there (`make_model.py`). Name runs A B A B to see the spread between
+processes. Those for which SECONDS (default 560) leave no time are skipped, and said so.
+`OUT=folder` keeps logs and results.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from timing import table
+
+HERE = Path(__file__).parent
+SHORTEST_RUN_S = 25
+
+
+def run_one(spec: str, models: Path, log: Path, seconds: float) -> dict[str, Any] | None:
+    """The result of one process, or None with the end of its log on the screen."""
+    engine, model, passes, *rest = spec.split(":")
+    command = [sys.executable, "-u", str(HERE / "engine_run.py"), engine, str(models / model)]
+    with log.open("w", encoding="utf-8") as file:
+        process = subprocess.Popen(
+            [*command, passes, *rest], stdout=file, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            code: int | str = process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.wait()
+            code = "out of time"
+    text = log.read_text(encoding="utf-8", errors="replace")
+    for line in reversed(text.splitlines()):
+        if line.startswith("RESULT "):
+            return json.loads(line[7:])
+    print(f"{spec}: exit {code}\n{text[-2500:]}", flush=True)
+    return None
+
+
+def ensure_model(models: Path, name: str) -> None:
+    if not (models / name / "model.safetensors.index.json").is_file():
+        command = [sys.executable, str(HERE / "make_model.py"), str(models), name]
+        subprocess.run(command, check=True)
+
+
+def as_row(result: dict[str, Any]) -> dict[str, object]:
+    row: dict[str, object] = {"engine": result["engine"], "model": result["model"]}
+    row["ready s"] = round(result["construct_s"], 1)
+    for number, rate in enumerate(result["tokens_per_s"], start=1):
+        row[f"pass {number}"] = round(rate)
+    row |= {f"B={b} ms": round(ms, 3) for b, ms in result["step_ms"].items()}
+    row["first ms"] = round(result["first_token_ms"], 1)
+    return row
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    seconds = float(arguments.pop(0)) if arguments and ":" not in arguments[0] else 560.0
+    if not arguments:
+        sys.exit(__doc__)
+    begin = time.monotonic()
+    out = Path(os.environ.get("OUT") or tempfile.mkdtemp())
+    models = Path(os.environ.get("MODELS") or out / "models")
+    results: list[dict[str, Any]] = []
+    for number, spec in enumerate(arguments):
+        ensure_model(models, spec.split(":")[1])
+        left = seconds - (time.monotonic() - begin)
+        if left < SHORTEST_RUN_S:
+            print("no time left for", *arguments[number:])
+            break
+        started = time.monotonic()
+        log = out / f"{number:02d}_{spec.replace(':', '_')}.log"
+        result = run_one(spec, models, log, left)
+        print(f"[{time.monotonic() - started:.0f} s] {spec}", flush=True)
+        if result is not None:
+            results.append(result)
+            print(table([as_row(result)]), flush=True)
+            if "profile" in result:
+                print(json.dumps(result["profile"], indent=1), flush=True)
+            print({k: result[k] for k in ("graph_steps",) if k in result}, flush=True)
+            (out / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
+    print()
+    print(table([as_row(result) for result in results]))
+
+
+if __name__ == "__main__":
+    main()
