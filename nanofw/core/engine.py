@@ -265,11 +265,12 @@ class Engine:
 
     def _provide(self, plan: StepPlan) -> None:
         """Masks of the rows that wait for them; the step before has been committed."""
-        rows = self.scheduler.rows
-        bits = self._host.blank(len(plan.host_rows))
-        for i, row in enumerate(plan.host_rows.tolist()):
-            if rows.alive[row]:  # else it ended meanwhile, and what it draws is surplus
-                self._fail_on(self._host.mask(rows.state(row).key, bits[i]), row)
+        rows, waiting = self.scheduler.rows, plan.host_rows.tolist()
+        bits = self._host.blank(len(waiting))
+        # a row that ended meanwhile draws a surplus token, so it needs no mask
+        keys = [rows.state(row).key if rows.alive[row] else None for row in waiting]
+        for i, problem in self._host.mask_rows(keys, bits).items():
+            self._fail_on(problem, waiting[i])
         self.executor.provide(HostMasks(step=plan.step, bits=bits))
 
     def _advance(self, plan: StepPlan) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from nanofw.core.contracts.logits_processor import HostProcessor
+from nanofw.core.contracts.logits_processor import HostProcessor, MasksRows
 from nanofw.core.types import IntArray, Request
 
 ALL_ALLOWED = -1
@@ -62,14 +62,46 @@ class HostProcessors:
         """Masks int32[num_rows, words] that allow everything."""
         return np.full((num_rows, self._num_words), ALL_ALLOWED, np.int32)
 
-    def mask(self, key: str, bits: IntArray) -> str | None:
-        """Clear what may not come next; the sentence of the processor that failed, or None."""
-        for name in self._constrained.get(key, ()):
+    def mask_rows(self, keys: Sequence[str | None], bits: IntArray) -> dict[int, str]:
+        """Clear in each line of `bits`, int32[h, words], what may not come next.
+
+        Args:
+            keys: whose lines they are; None: nobody's, the line stays as it is.
+
+        Returns:
+            The lines for which a processor failed, each with a sentence.
+        """
+        problems: dict[int, str] = {}
+        for name, processor in self._processors.items():
+            wanted = [
+                key if i not in problems and self._constrains(name, key) else None
+                for i, key in enumerate(keys)
+            ]
+            if any(key is not None for key in wanted):
+                problems |= self._mask_rows(name, processor, wanted, bits)
+        return problems
+
+    def _constrains(self, name: str, key: str | None) -> bool:
+        return key is not None and name in self._constrained.get(key, ())
+
+    def _mask_rows(
+        self, name: str, processor: HostProcessor, keys: Sequence[str | None], bits: IntArray
+    ) -> dict[int, str]:
+        if isinstance(processor, MasksRows):
             try:
-                self._processors[name].mask(key, bits)
+                failed = processor.mask_rows(keys, bits)
             except Exception as error:
-                return f"logits processor {name} failed: {type(error).__name__}: {error}"
-        return None
+                failed = {i: _reason(error) for i, key in enumerate(keys) if key is not None}
+            return {i: f"logits processor {name} failed: {why}" for i, why in failed.items()}
+        problems: dict[int, str] = {}
+        for i, key in enumerate(keys):
+            if key is None:
+                continue
+            try:
+                processor.mask(key, bits[i])
+            except Exception as error:
+                problems[i] = f"logits processor {name} failed: {_reason(error)}"
+        return problems
 
     def advance(self, key: str, token_ids: IntArray) -> str | None:
         """Committed tokens; the sentence of the processor that failed, or None."""
@@ -77,10 +109,14 @@ class HostProcessors:
             try:
                 self._processors[name].advance(key, token_ids)
             except Exception as error:
-                return f"logits processor {name} failed: {type(error).__name__}: {error}"
+                return f"logits processor {name} failed: {_reason(error)}"
         return None
 
     def finish(self, key: str) -> None:
         """The request ended, in whatever way."""
         for name in self._constrained.pop(key, ()):
             self._processors[name].finish(key)
+
+
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"

@@ -38,6 +38,7 @@ from nanofw.core.contracts.logits_processor import (
     HostProcessor,
     HostProcessorConfig,
     LogitsProcessor,
+    MasksRows,
 )
 from nanofw.core.contracts.model import Model, ModelContext
 from nanofw.core.contracts.policy import Policy, Rank, RequestView, RunningView, SchedulerView
@@ -103,6 +104,7 @@ __all__ = [
     # sampler, logits_processor
     "HostProcessor",
     "HostProcessorConfig",
+    "MasksRows",
     "LogitsProcessor",
     "DeviceSampler",
     "SampledTokens",

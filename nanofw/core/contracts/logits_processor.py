@@ -11,7 +11,7 @@ A processor declares in its manifest what it needs to know of the tokens before
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from nanofw.core.plan import NewRow
@@ -82,6 +82,23 @@ class HostProcessor(Protocol):
 
     def finish(self, request_id: str) -> None:
         """The request ended."""
+        ...
+
+
+@runtime_checkable
+class MasksRows(Protocol):
+    """Optional for a `HostProcessor`: the masks of a whole step in one call, instead of `mask`."""
+
+    def mask_rows(self, request_ids: Sequence[str | None], bits: IntArray) -> Mapping[int, str]:
+        """Clear in line i of `bits` the tokens that request i may not draw next, as `mask` does.
+
+        Args:
+            request_ids: h ids, each at most once; None: leave that line as it is.
+            bits: int32[h, ceil(vocab / 32)], contiguous.
+
+        Returns:
+            The lines whose masks could not be made, with the reason; their requests fail.
+        """
         ...
 
 

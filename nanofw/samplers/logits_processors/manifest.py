@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any, Literal
+
 from pydantic import Field
 
-from nanofw.plugins import Options, Plugin, hookimpl
+from nanofw.plugins import Options, Plugin, Requirement, hookimpl
 
 
 class SuppressTokensOptions(Options):
@@ -14,18 +16,53 @@ class SuppressTokensOptions(Options):
     """Tokens that no request draws."""
 
 
+class StructuredOptions(Options):
+    """`logits_processors: [{name: structured, ...}]`."""
+
+    default: dict[str, Any] | None = None
+    """What requests without an argument `structured` must match: a mapping with one of
+    json_schema, regex, choice, lark."""
+    json_whitespace: Literal["none", "space", "any"] = "space"
+    """Between the parts of a JSON text: nothing, at most one space, or any whitespace, which a
+    model may go on with for ever."""
+    max_cached_grammars: int = Field(default=128, ge=1)
+    """Compiled grammars to keep for later requests."""
+    num_threads: int | None = Field(default=None, ge=1)
+    """Threads that compute masks; null: most of the cores."""
+    max_lexer_states: int = Field(default=250_000, ge=16)
+    """Most states that a request's lexer may have, 1 to 2 kB each; a request that needs more
+    ends with an error."""
+
+
 @hookimpl
-def logits_processor() -> Plugin:
-    return Plugin(
-        "suppress_tokens",
-        "nanofw.samplers.logits_processors.suppress_tokens:SuppressTokens",
-        api="logits_processor/1",
-        options=SuppressTokensOptions,
-        capabilities={
-            "devices": ("*",),
-            "needs_history": "none",
-            "tensor_parallel": True,
-            "overlap": True,
-        },
-        summary="tokens that are never drawn, for all requests and for single ones",
-    )
+def logits_processor() -> list[Plugin]:
+    return [
+        Plugin(
+            "suppress_tokens",
+            "nanofw.samplers.logits_processors.suppress_tokens:SuppressTokens",
+            api="logits_processor/1",
+            options=SuppressTokensOptions,
+            capabilities={
+                "devices": ("*",),
+                "needs_history": "none",
+                "tensor_parallel": True,
+                "overlap": True,
+            },
+            summary="tokens that are never drawn, for all requests and for single ones",
+        ),
+        Plugin(
+            "structured",
+            "nanofw.samplers.logits_processors.structured:Structured",
+            api="logits_processor/1",
+            options=StructuredOptions,
+            capabilities={
+                "devices": ("*",),
+                "needs_history": "host",
+                "tensor_parallel": True,
+                "overlap": True,
+                "cuda_graph": True,
+            },
+            requires=(Requirement("llguidance", "pip install 'nanofw[structured]'"),),
+            summary="outputs that match a JSON schema, a regex, a list of choices or a grammar",
+        ),
+    ]

@@ -1,0 +1,215 @@
+"""Grammars of requests, compiled once: what a request writes, to matchers of `llguidance`."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from llguidance import LLMatcher, LLParserLimits, LLTokenizer
+
+from nanofw.core.contracts.logits_processor import HostProcessorConfig
+from nanofw.errors import ConfigError
+
+WHITESPACE: Mapping[str, Mapping[str, Any]] = {
+    "none": {"whitespace_flexible": False},
+    "space": {"whitespace_pattern": " ?"},
+    "any": {},
+}
+"""What may stand between the parts of a JSON text, as options of llguidance's compiler."""
+
+COPIES_PER_LEXER = 512
+"""Copies of a matcher share its lexer, whose states only grow (1 to 2 kB each): so many requests
+use one, those after them get a new one."""
+
+
+class Grammar:
+    """One compiled grammar.
+
+    Args:
+        source: the grammar as llguidance takes it.
+        tokenizer: with the slices that suit it.
+
+    Raises:
+        ValueError: it cannot be compiled, with the reason.
+    """
+
+    def __init__(self, source: str, tokenizer: LLTokenizer, limits: LLParserLimits) -> None:
+        self._source, self._tokenizer, self._limits = source, tokenizer, limits
+        self._prototype = self.compile()
+        self._num_copies = 0
+        if self._prototype.is_error():
+            raise ValueError(reason(self._prototype))
+
+    def matcher(self) -> LLMatcher:
+        """A matcher at the start, which shares its lexer with others: microseconds."""
+        if self._num_copies == COPIES_PER_LEXER:
+            self.renew()
+        self._num_copies += 1
+        return self._prototype.deep_copy()
+
+    def compile(self) -> LLMatcher:
+        """A matcher at the start with a lexer of its own: up to seconds, by the grammar."""
+        return LLMatcher(self._tokenizer, self._source, log_level=0, limits=self._limits)
+
+    def renew(self) -> None:
+        """Give those who come later a lexer without the states that were visited so far."""
+        self._prototype, self._num_copies = self.compile(), 0
+
+
+class Grammars:
+    """The grammars that requests ask for, the last used of them compiled.
+
+    Args:
+        capacity: compiled grammars to keep.
+        whitespace: a name in `WHITESPACE`, for JSON schemas.
+    """
+
+    def __init__(
+        self, tokenizer: LLTokenizer, capacity: int, whitespace: str, limits: LLParserLimits
+    ) -> None:
+        self._tokenizers = {"json_schema": tokenizer.with_slices(LLTokenizer.json_slices())}
+        self._tokenizer, self._capacity, self._limits = tokenizer, capacity, limits
+        self._json_options = dict(WHITESPACE[whitespace])
+        self._kept: OrderedDict[tuple[str, str], Grammar] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def get(self, arguments: Any) -> Grammar:
+        """The compiled grammar of a request's arguments.
+
+        Raises:
+            ValueError: they are not what is expected, or the grammar cannot be compiled.
+        """
+        kind, text = as_text(arguments)
+        grammar = self._kept.get((kind, text))
+        if grammar is None:
+            grammar = self._compile(kind, text)
+            self._kept[kind, text] = grammar
+            if len(self._kept) > self._capacity:
+                self._kept.popitem(last=False)
+        self._kept.move_to_end((kind, text))
+        return grammar
+
+    def _compile(self, kind: str, text: str) -> Grammar:
+        tokenizer = self._tokenizers.get(kind, self._tokenizer)
+        try:
+            if kind == "json_schema":
+                source = LLMatcher.grammar_from_json_schema(text, defaults=self._json_options)
+            elif kind == "lark":
+                source = LLMatcher.grammar_from_lark(text)
+            else:
+                source = LLMatcher.grammar_from_regex(text)
+            return Grammar(source, tokenizer, self._limits)
+        except ValueError as error:
+            raise ValueError(f"{kind} cannot be used: {error}") from None
+
+
+def as_text(arguments: Any) -> tuple[str, str]:
+    """Arguments as (one of `FORMS`, its text): equal arguments give equal pairs.
+
+    Raises:
+        ValueError: they are not a mapping with exactly one of `FORMS`, or its value is wrong.
+    """
+    if not isinstance(arguments, Mapping):
+        raise ValueError(f"give one of {_listed()}, not {arguments!r}")
+    if len(arguments) != 1 or next(iter(arguments)) not in FORMS:
+        given = ", ".join(str(key) for key in arguments) or "nothing"
+        raise ValueError(f"give exactly one of {_listed()}; there is {given}")
+    ((kind, value),) = arguments.items()
+    return kind, FORMS[kind](value)
+
+
+def _schema(value: Any) -> str:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise ValueError(f"json_schema is no JSON: {error}") from None
+    if not isinstance(value, (Mapping, bool)):
+        raise ValueError(f"json_schema must be an object, or its JSON text, not {value!r}")
+    try:
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"json_schema is no JSON: {error}") from None
+    except RecursionError:
+        raise ValueError("json_schema is nested too deeply") from None
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return dict(value)
+    raise TypeError(f"{type(value).__name__} is no type of JSON")
+
+
+def _regex(value: Any) -> str:
+    return _string("regex", value)
+
+
+def _lark(value: Any) -> str:
+    return _string("lark", value)
+
+
+def _string(kind: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{kind} must be a string, not {value!r}")
+    return value
+
+
+def _choice(value: Any) -> str:
+    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or not len(value):
+        raise ValueError(f"choice must be a list of at least one string, not {value!r}")
+    for text in value:
+        if not isinstance(text, str):
+            raise ValueError(f"choice must be made of strings, not {text!r}")
+    return "|".join(f"(?:{re.escape(text)})" for text in dict.fromkeys(value))
+
+
+FORMS: Mapping[str, Callable[[Any], str]] = {
+    "json_schema": _schema,
+    "regex": _regex,
+    "choice": _choice,
+    "lark": _lark,
+}
+"""What a request may ask for."""
+
+
+def _listed() -> str:
+    return ", ".join(FORMS)
+
+
+def reason(matcher: LLMatcher) -> str:
+    """Why a matcher failed, in one piece."""
+    return matcher.get_error().replace("<non-verbose/>", "").strip()
+
+
+def read_tokenizer(config: HostProcessorConfig) -> LLTokenizer:
+    """The model's tokenizer as llguidance sees it: the bytes of each token.
+
+    Raises:
+        ConfigError: there is none, it cannot be read, or the model has no end token.
+    """
+    key = "logits_processors.structured"
+    if config.tokenizer_path is None:
+        raise ConfigError("structured output needs a model with a tokenizer.json", key=key)
+    ends = [token for token in config.eos_token_ids if 0 <= token < config.vocab_size]
+    if not ends:
+        raise ConfigError(
+            "structured output needs a model with an end token: eos_token_id in its config.json "
+            "or generation_config.json",
+            key=key,
+        )
+    path = Path(config.tokenizer_path) / "tokenizer.json"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        problem = f"structured output cannot read {path}: {error.strerror}"
+        raise ConfigError(problem, key=key) from error
+    try:
+        return LLTokenizer(text, n_vocab=config.vocab_size, eos_token=ends)
+    except ValueError as error:
+        raise ConfigError(f"structured output cannot use {path}: {error}", key=key) from error

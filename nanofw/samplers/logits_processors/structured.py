@@ -1,0 +1,146 @@
+"""Logits processor `structured`: outputs that match a JSON schema, a regex, a list or a grammar.
+
+A request asks for it with the argument `structured: {json_schema: …}`, or `regex`, `choice`,
+`lark`. Masks come from `llguidance` (https://github.com/guidance-ai/llguidance): an Earley parser
+over a lexer of regex derivatives, walked through the tree of the vocabulary's bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from llguidance import LLExecutor, LLMatcher, LLParserLimits
+
+from nanofw.core.contracts.logits_processor import HostProcessorConfig
+from nanofw.core.types import IntArray
+from nanofw.errors import ConfigError
+from nanofw.samplers.logits_processors.grammars import Grammar, Grammars, read_tokenizer, reason
+
+
+@dataclass(slots=True)
+class _Request:
+    """A constrained request: where its grammar stands after the tokens committed so far."""
+
+    grammar: Grammar
+    matcher: LLMatcher
+    token_ids: list[int] = field(default_factory=list[int])
+    has_own_lexer: bool = False
+
+
+class Structured:
+    """Constructed as `Structured(options, config)`. A `HostProcessor` that `MasksRows`.
+
+    State is by request and moves on committed tokens only; it knows nothing of rows, so that a
+    preemption does not touch it. At the end of a grammar only end tokens are allowed.
+    """
+
+    def __init__(self, options: Any, config: HostProcessorConfig) -> None:
+        limits = LLParserLimits(max_lexer_states=options.max_lexer_states, verbose_errors=False)
+        self._grammars = Grammars(
+            read_tokenizer(config), options.max_cached_grammars, options.json_whitespace, limits
+        )
+        self._default = options.default
+        self._executor = LLExecutor(options.num_threads)
+        self._num_words = -(-config.vocab_size // 32)
+        self._own: IntArray = np.empty((0, self._num_words), np.int32)
+        self._live: dict[str, _Request] = {}
+        try:
+            self.check(self._default)
+        except ValueError as error:
+            raise ConfigError(str(error), key="logits_processors.structured.default") from None
+
+    def check(self, arguments: Any) -> None:
+        """Compile the grammar, or raise ValueError with the reason.
+
+        None stands for the option `default`, and False for no grammar.
+        """
+        self._grammar(arguments)
+
+    def start(self, request_id: str, arguments: Any, prompt: IntArray) -> bool:
+        """A request was accepted; whether it is constrained. The prompt is not looked at."""
+        grammar = self._grammar(arguments)
+        if grammar is not None:
+            self._live[request_id] = _Request(grammar, grammar.matcher())
+        return grammar is not None
+
+    def _grammar(self, arguments: Any) -> Grammar | None:
+        if arguments is None:
+            arguments = self._default
+        return None if arguments is None or arguments is False else self._grammars.get(arguments)
+
+    def advance(self, request_id: str, token_ids: IntArray) -> None:
+        """Move past committed tokens. Raises ValueError when the grammar forbids one."""
+        request = self._live[request_id]
+        tokens = token_ids.tolist()
+        request.token_ids += tokens
+        if not request.matcher.consume_tokens(tokens) and (problem := self._start_over(request)):
+            raise ValueError(problem)
+
+    def mask(self, request_id: str, bits: IntArray) -> None:
+        """Clear in `bits`, int32[words], what may not come next. Raises ValueError on failure."""
+        for problem in self.mask_rows([request_id], bits[None]).values():
+            raise ValueError(problem)
+
+    def mask_rows(self, request_ids: Sequence[str | None], bits: IntArray) -> Mapping[int, str]:
+        """Clear the lines of int32[h, words] together, in as many threads as there are."""
+        lines = {i: self._live[key] for i, key in enumerate(request_ids) if key is not None}
+        own = self._fill(lines, len(bits))
+        problems: dict[int, str] = {}
+        for i, request in lines.items():
+            if not request.matcher.is_error():
+                continue
+            if problem := self._start_over(request):
+                problems[i] = problem
+                continue
+            _fill_line(request.matcher, own[i])
+            if request.matcher.is_error():
+                problems[i] = reason(request.matcher)
+        if len(lines) == len(bits):
+            bits &= own
+        else:
+            places = list(lines)
+            bits[places] &= own[places]
+        return problems
+
+    def _fill(self, lines: Mapping[int, _Request], num_lines: int) -> IntArray:
+        """Allowed tokens of each request, int32[num_lines, words]; other lines hold anything."""
+        if len(self._own) < num_lines:
+            self._own = np.empty((num_lines, self._num_words), np.int32)
+        own = self._own[:num_lines]
+        if len(lines) == 1:
+            ((i, request),) = lines.items()
+            _fill_line(request.matcher, own[i])
+        elif lines:
+            self._executor.unsafe_compute_mask_ptr(
+                [(request.matcher, i) for i, request in lines.items()],
+                own.ctypes.data,
+                own.strides[0],
+                num_lines,
+            )
+        return own
+
+    def _start_over(self, request: _Request) -> str | None:
+        """Put a failed matcher back in place, with a lexer of its own; the reason if that fails.
+
+        A lexer that many requests share may be full where one of their own is not.
+        """
+        problem = reason(request.matcher)
+        if request.has_own_lexer:
+            return problem
+        request.grammar.renew()
+        request.matcher, request.has_own_lexer = request.grammar.compile(), True
+        if not request.matcher.consume_tokens(request.token_ids):
+            return reason(request.matcher) or problem
+        return None
+
+    def finish(self, request_id: str) -> None:
+        """The request ended."""
+        self._live.pop(request_id, None)
+
+
+def _fill_line(matcher: LLMatcher, line: IntArray) -> None:
+    """Write the allowed tokens into int32[words]."""
+    matcher.unsafe_compute_mask_ptr(line.ctypes.data, line.nbytes)
