@@ -60,6 +60,7 @@ def make_engine(
     overlap: bool = False,
     seed: int = 0,
     host_processors: HostProcessors | None = None,
+    spec: ModelSpec = SPEC,
     sim: dict[str, Any] | None = None,
     **limits: Any,
 ) -> Engine:
@@ -74,7 +75,7 @@ def make_engine(
         **limits,
     )
     config = ExecutorConfig(
-        spec=replace(SPEC, max_model_len=max_model_len),
+        spec=replace(spec, max_model_len=max_model_len),
         block_size=block_size,
         num_blocks=num_blocks,
         max_num_seqs=bounds.max_rows,
@@ -88,7 +89,7 @@ def make_engine(
     return Engine(
         spec=config.spec,
         scheduler=Scheduler(
-            bounds, policy or FirstCome(), make_allocator(allocator, bounds), SPEC.eos_token_ids
+            bounds, policy or FirstCome(), make_allocator(allocator, bounds), spec.eos_token_ids
         ),
         executor=SimExecutor(options, config),
         clock=clock,

@@ -26,6 +26,10 @@ COPIES_PER_LEXER = 512
 use one, those after them get a new one."""
 
 
+MAX_REASON = 200
+"""Characters of a grammar that an error quotes."""
+
+
 class Grammar:
     """One compiled grammar.
 
@@ -106,7 +110,8 @@ class Grammars:
                 source = LLMatcher.grammar_from_regex(text)
             return Grammar(source, tokenizer, self._limits)
         except ValueError as error:
-            raise ValueError(f"{kind} cannot be used: {error}") from None
+            why = str(error) if kind == "lark" else re.sub(r"^at \d+\(\d+\): ", "", str(error))
+            raise ValueError(f"{kind} cannot be used: {why}") from None
 
 
 def as_text(arguments: Any) -> tuple[str, str]:
@@ -125,15 +130,21 @@ def as_text(arguments: Any) -> tuple[str, str]:
 
 
 def _schema(value: Any) -> str:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise ValueError(f"json_schema is no JSON: {error}") from None
-    if not isinstance(value, (Mapping, bool)):
+    value = _json(json.loads, value) if isinstance(value, str) else value
+    if value is False:
+        raise ValueError("json_schema is false, which nothing matches")
+    if value is not True and not isinstance(value, Mapping):
         raise ValueError(f"json_schema must be an object, or its JSON text, not {value!r}")
+    return _json(_dumps, {} if value is True else value)
+
+
+def _dumps(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+
+
+def _json(function: Callable[[Any], Any], value: Any) -> Any:
     try:
-        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+        return function(value)
     except (TypeError, ValueError) as error:
         raise ValueError(f"json_schema is no JSON: {error}") from None
     except RecursionError:
@@ -183,8 +194,11 @@ def _listed() -> str:
 
 
 def reason(matcher: LLMatcher) -> str:
-    """Why a matcher failed, in one piece."""
-    return matcher.get_error().replace("<non-verbose/>", "").strip()
+    """Why a matcher failed, in one line without its state and without drawings."""
+    first, *others = matcher.get_error().strip().splitlines()
+    errors = [line.removeprefix("error: ") for line in others if line.startswith("error: ")]
+    first = first if len(first) <= MAX_REASON else f"{first[:MAX_REASON]}…"
+    return f"{first} {errors[0]}" if errors else first
 
 
 def read_tokenizer(config: HostProcessorConfig) -> LLTokenizer:
