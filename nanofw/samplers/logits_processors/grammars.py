@@ -14,7 +14,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 from nanofw.core.contracts.logits_processor import HostProcessorConfig
 from nanofw.errors import ConfigError
 
-WHITESPACE: Mapping[str, Mapping[str, Any]] = {
+WHITESPACE: Mapping[str, Any] = {
     "none": {"whitespace_flexible": False},
     "space": {"whitespace_pattern": " ?"},
     "any": {},
@@ -77,7 +77,7 @@ class Grammars:
     ) -> None:
         self._tokenizers = {"json_schema": tokenizer.with_slices(LLTokenizer.json_slices())}
         self._tokenizer, self._capacity, self._limits = tokenizer, capacity, limits
-        self._json_options = dict(WHITESPACE[whitespace])
+        self._json_options = WHITESPACE[whitespace]
         self._kept: OrderedDict[tuple[str, str], Grammar] = OrderedDict()
 
     def __len__(self) -> int:
