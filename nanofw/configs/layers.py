@@ -55,6 +55,13 @@ def _locate(text: str, folder: Path, named_by: Source) -> tuple[Path, str]:
     path = PRESETS / f"{text}.yaml"
     if path.is_file():
         return path, f"preset {text}"
+    if "=" in text:
+        raise ConfigError(
+            f"{text!r} is not of the form key=value, with a key such as engine.seed; a list is "
+            f"replaced as a whole",
+            source=named_by.name,
+            line=named_by.line,
+        )
     raise ConfigError(
         f"no preset {text!r}{near(text, presets())}; presets: {', '.join(presets())}; "
         f"a file's name ends in .yaml",

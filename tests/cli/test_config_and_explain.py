@@ -84,6 +84,12 @@ def test_two_configurations_are_a_usage_error(
     assert "one configuration at most" in text
 
 
+def test_a_key_that_is_none_is_not_taken_for_a_preset(capsys: pytest.CaptureFixture[str]) -> None:
+    text = output(capsys, "config", "show", "logits_processors[0].name=x", code=2)
+    assert "is not of the form key=value" in text
+    assert "a list is replaced as a whole" in text
+
+
 def test_B096_explain_prints_what_runs_in_order(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
