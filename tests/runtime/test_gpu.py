@@ -19,7 +19,7 @@ pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here"),
 ]
 
-STANDARD = component("sampler", "standard", "nanofw.samplers.standard:StandardSampler")
+STANDARD = component("sampler", "standard", "nanofw.samplers.standard:standard_sampler")
 
 
 @contextmanager
