@@ -72,7 +72,7 @@ class Empirical(Options):
     """One of `values`, drawn with replacement."""
 
     distribution: Literal["empirical"]
-    values: Annotated[tuple[Tokens, ...], Field(min_length=1)]
+    values: Annotated[list[Tokens], Field(min_length=1)]
 
     def sample(self, rng: np.random.Generator, num: int) -> LongArray:
         return rng.choice(np.array(self.values, np.int64), num)
@@ -94,7 +94,7 @@ class Mixture(Options):
     """Drawn from one of `parts`, chosen by weight."""
 
     distribution: Literal["mixture"]
-    parts: Annotated[tuple[Part, ...], Field(min_length=1)]
+    parts: Annotated[list[Part], Field(min_length=1)]
 
     def sample(self, rng: np.random.Generator, num: int) -> LongArray:
         weights = np.array([part.weight for part in self.parts])

@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from nanofw.assembly import build_workload, select
+from nanofw.configs.load import load_config
 from nanofw.core.contracts.workload import Workload, WorkloadConfig
 from nanofw.core.plan import EMPTY_INT
 from nanofw.core.types import FinishReason, Request, RequestOutput
@@ -268,3 +270,20 @@ def test_a_longer_prompt_of_a_key_begins_with_the_shorter() -> None:
     assert (long < 77).all()
     assert key_of(1, 2) != key_of(2, 1)
     assert len(EMPTY_INT) == len(tokens_by_key(5, 0, 77))
+
+
+@pytest.mark.parametrize(
+    "output",
+    [
+        7, {"distribution": "empirical", "values": [3, 9]},
+        {"distribution": "mixture", "parts": [{"length": {"distribution": "fixed", "tokens": 4}}]},
+    ],
+)  # fmt: skip
+def test_lengths_from_a_configuration(output: Any) -> None:
+    values = {
+        "model": {"path": "shape:qwen3-0.6b"},
+        "executor": {"name": "sim"},
+        "input": {"workload": {"name": "poisson", "num_requests": 5, "output": output}},
+    }
+    made = build_workload(select(load_config(None, values=values)))
+    assert {r.sampling.max_tokens for r in made.initial()} <= {3, 4, 7, 9}
