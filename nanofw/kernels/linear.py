@@ -9,12 +9,19 @@ at 8 rows, 1.6 ms instead of 4.8 at 256. The two operators are those that
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import torch
 from torch.nn import functional
 
 _NO_SCALARS: list[Any] = []
+
+# oneDNN, and PyTorch's layer around it, each keep up to 1024 prepared products, one per number of
+# rows and weight shape, about 280 KB each: a server that sees every batch size grows by more than
+# 500 MB. Both variables are read at the first product; whoever has set them keeps them.
+for _variable in ("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "LRU_CACHE_CAPACITY"):
+    os.environ.setdefault(_variable, "64")
 
 
 def can_pack(weight: torch.Tensor) -> bool:
