@@ -109,8 +109,10 @@ class Committer:
             if not rows.alive[row]:
                 continue
             kept = rows.state(row).prompt_logprobs
-            if sum(len(part) for part in kept) == starts[row]:
-                kept.append(logprobs)
+            # A prompt that is computed again may be cut into other chunks.
+            num_again = sum(len(part) for part in kept) - starts[row]
+            if 0 <= num_again < len(logprobs):
+                kept.append(logprobs.after(num_again))
 
     def _good(self, row: int, plan: StepPlan, result: StepResult) -> bool:
         failed = result.failed

@@ -137,6 +137,15 @@ class TokenLogprobs:
             self.top_logprobs[:length],
         )
 
+    def after(self, count: int) -> TokenLogprobs:
+        """All but the first `count` positions."""
+        return TokenLogprobs(
+            self.token_logprobs[count:],
+            self.ranks[count:],
+            self.top_ids[count:],
+            self.top_logprobs[count:],
+        )
+
     @staticmethod
     def joined(parts: Sequence[TokenLogprobs]) -> TokenLogprobs:
         """Positions one after the other; at least one part."""

@@ -41,7 +41,11 @@ def logprobs_of(logits: torch.Tensor, token_ids: torch.Tensor, num_top: int) -> 
     """
     count = lines_at_once(logits.shape[1])
     lines, tokens = logits.split(count), token_ids.split(count)
-    parts = [_of_lines(*pair, num_top) for pair in zip(lines, tokens, strict=True)]
+    return joined([_of_lines(*pair, num_top) for pair in zip(lines, tokens, strict=True)])
+
+
+def joined(parts: list[Logprobs]) -> Logprobs:
+    """One after the other; at least one part."""
     if len(parts) == 1:
         return parts[0]
     return Logprobs(

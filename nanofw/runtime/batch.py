@@ -11,6 +11,7 @@ from nanofw.core.contracts.attention_backend import ForwardBatch
 from nanofw.core.plan import StepPlan
 from nanofw.core.types import BoolArray, IntArray
 from nanofw.kernels.transfer import to_device
+from nanofw.runtime.logprobs import RowLogprobs
 from nanofw.runtime.rows import RowState
 
 
@@ -35,6 +36,8 @@ class StepBatch:
         positions: int32[s], the position that each of their new tokens will have.
         device_rows, device_positions: the same, int64 on the device.
         graph_size: the bucket whose graph ran the pass; 0: it ran eagerly.
+        logprobs, prompt_logprobs: of the tokens drawn and of prompt tokens, where rows asked,
+            once they were found.
     """
 
     passes: list[ForwardBatch]
@@ -43,6 +46,8 @@ class StepBatch:
     device_rows: torch.Tensor
     device_positions: torch.Tensor
     graph_size: int = 0
+    logprobs: RowLogprobs | None = None
+    prompt_logprobs: RowLogprobs | None = None
 
 
 def make_batch(

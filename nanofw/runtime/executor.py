@@ -119,6 +119,8 @@ class TorchExecutor:
             step=step.plan.step,
             token_ids=token_ids,
             failed=failed if failed.any() else None,
+            logprobs=step.transfer.logprobs(),
+            prompt_logprobs=step.transfer.prompt_logprobs(),
             seconds=step.timer.seconds(),
         )
 
@@ -136,7 +138,7 @@ class TorchExecutor:
         sampled = self._open().sample(step.batch, step.hidden, masks, step.plan.host_rows)
         step.hidden = None
         step.timer.stop()
-        step.transfer = Transfer(sampled)
+        step.transfer = Transfer(sampled, step.batch.logprobs, step.batch.prompt_logprobs)
 
     def _open(self) -> Runner:
         if self._runner is None:

@@ -7,25 +7,46 @@ import time
 import torch
 
 from nanofw.core.contracts.sampler import SampledTokens
-from nanofw.core.types import BoolArray, IntArray
+from nanofw.core.types import BoolArray, IntArray, TokenLogprobs
+from nanofw.runtime.logprobs import RowLogprobs
 
 
 class Transfer:
-    """Sampled tokens that travel to the host; `wait` waits for them and no longer."""
+    """What a step found, on its way to the host; nothing may be read before `wait`.
 
-    def __init__(self, sampled: SampledTokens) -> None:
+    Args:
+        sampled: the drawn tokens.
+        logprobs, prompt_logprobs: of them and of the prompts, where rows asked.
+    """
+
+    def __init__(
+        self,
+        sampled: SampledTokens,
+        logprobs: RowLogprobs | None = None,
+        prompt_logprobs: RowLogprobs | None = None,
+    ) -> None:
         self._token_ids = _to_host(sampled.token_ids)
         self._failed = _to_host(sampled.failed)
+        self._logprobs = logprobs and logprobs.copied(_to_host)
+        self._prompt_logprobs = prompt_logprobs and prompt_logprobs.copied(_to_host)
         self._done: torch.cuda.Event | None = None
         if sampled.token_ids.is_cuda:
             self._done = torch.cuda.Event()
             self._done.record()
 
     def wait(self) -> tuple[IntArray, BoolArray]:
-        """int32[s] tokens and bool[s] failures."""
+        """int32[s] tokens and bool[s] failures, once they are there and no later."""
         if self._done is not None:
             self._done.synchronize()
         return self._token_ids.numpy(), self._failed.numpy()
+
+    def logprobs(self) -> dict[int, TokenLogprobs]:
+        """Of the drawn tokens, by row."""
+        return {} if self._logprobs is None else self._logprobs.by_row()
+
+    def prompt_logprobs(self) -> dict[int, TokenLogprobs]:
+        """Of prompt tokens, by row."""
+        return {} if self._prompt_logprobs is None else self._prompt_logprobs.by_row()
 
 
 class Timer:

@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from nanofw.core.contracts.attention_backend import AttentionBackend, AttentionConfig
+from nanofw.core.contracts.attention_backend import (
+    AttentionBackend,
+    AttentionConfig,
+    ForwardBatch,
+)
 from nanofw.core.contracts.communicator import Communicator
 from nanofw.core.contracts.executor import ExecutorConfig
 from nanofw.core.contracts.logits_processor import LogitsProcessor
@@ -29,6 +33,7 @@ from nanofw.kernels.transfer import to_device
 from nanofw.plugins import Component
 from nanofw.runtime.batch import StepBatch, make_batch
 from nanofw.runtime.graphs import DecodeGraphs, DecodeParts, Recorder
+from nanofw.runtime.logprobs import LogprobRows, PromptTokens
 from nanofw.runtime.rows import RowState
 from nanofw.runtime.weights import Checkpoint, open_checkpoint
 
@@ -86,6 +91,7 @@ class Runner:
         self.model = self._load_model(checkpoint)
         self.pool: list[Any] = []
         self.graphs: DecodeGraphs | None = None
+        self._logprobs = LogprobRows(config.max_num_seqs, config.spec.vocab_size)
         self._device_sampler = self.sampler if isinstance(self.sampler, DeviceSampler) else None
         blocks_per_row = -(-config.max_model_len // config.block_size) + 1
         self._rows = RowState(  # one more, for the padded lines of captured steps
@@ -137,11 +143,35 @@ class Runner:
         batch = make_batch(
             plan, self._rows, self._config.block_size, self.device, self.max_pass_tokens
         )
-        hidden: list[torch.Tensor] = []
-        for one in batch.passes:
-            one.attention = self.backend.prepare(one)
-            hidden.append(self.model.forward(one, self.pool))
+        wanted = self._logprobs.prompt_tokens(plan, [len(one.positions) for one in batch.passes])
+        if wanted is not None:
+            return batch, self._forward_with_prompts(batch, wanted)
+        hidden = [self._forward(one) for one in batch.passes]
         return batch, hidden[0] if len(hidden) == 1 else torch.cat(hidden)
+
+    def _forward(self, one: ForwardBatch) -> torch.Tensor:
+        one.attention = self.backend.prepare(one)
+        return self.model.forward(one, self.pool)
+
+    def _forward_with_prompts(self, batch: StepBatch, wanted: PromptTokens) -> torch.Tensor:
+        """Hidden states of the rows that sample; those of prompts become log probabilities."""
+        hidden: list[torch.Tensor] = []
+        of_prompts: list[torch.Tensor] = []
+        for one, indices in zip(batch.passes, wanted.indices, strict=True):
+            num_sampled = len(one.logits_indices)
+            extra = to_device(indices, self.device)
+            one.logits_indices = torch.cat((one.logits_indices, extra))
+            states = self._forward(one)
+            hidden.append(states[:num_sampled])
+            of_prompts.append(states[num_sampled:])
+        rows, positions = to_device(np.stack((wanted.rows, wanted.positions)), self.device)
+        batch.prompt_logprobs = self._logprobs.of_prompts(
+            wanted,
+            torch.cat(of_prompts),
+            self._rows.token_ids[rows, positions],
+            lambda states: self.logits(states).float(),
+        )
+        return torch.cat(hidden)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[s, vocab] of [s, hidden], gathered from all ranks, in the model's type."""
@@ -155,21 +185,44 @@ class Runner:
         self, batch: StepBatch, hidden: torch.Tensor, masks: HostMasks | None, host_rows: IntArray
     ) -> SampledTokens:
         """Draw a token for each row of the batch that samples, and keep it for the next step."""
+        asks = self._logprobs.lines(batch.rows)
         active = [p for p in self.processors if p.active[batch.rows].any()]
+        is_changed = bool(active) or masks is not None
         variant = self._variant(batch.rows)
-        if batch.graph_size and self.graphs and variant and not active and masks is None:
+        if batch.graph_size and self.graphs and variant and asks is None and not is_changed:
             return self.graphs.draw(batch, variant)
         logits = self.logits(hidden)
-        if active or masks is not None or variant is None:
+        as_made = None if asks is None else logits[to_device(asks, self.device)].float()  # a copy
+        if is_changed or variant is None:
             logits = logits.float()
-        for processor in active:
-            logits = processor.target.apply(logits, batch.rows)
-        if masks is not None:
-            lines = _lines_of(host_rows, batch.rows)
-            forbid(logits, to_device(lines, self.device), to_device(masks.bits, self.device))
+        failed = None
+        if is_changed:
+            failed = ~torch.isfinite(logits.amax(dim=-1))  # what follows may hide it
+            logits = self._change(logits, batch.rows, active, masks, host_rows)
         sampled = self._draw(logits, batch, variant)
+        if failed is not None:
+            sampled.failed = sampled.failed | failed
         self._rows.append(batch.device_rows, batch.device_positions, sampled.token_ids)
+        if asks is not None and as_made is not None:
+            tokens = sampled.token_ids[to_device(asks, self.device)]
+            batch.logprobs = self._logprobs.of_drawn(batch.rows[asks], as_made, tokens)
         return sampled
+
+    def _change(
+        self,
+        logits: torch.Tensor,
+        rows: IntArray,
+        active: list[Processor],
+        masks: HostMasks | None,
+        host_rows: IntArray,
+    ) -> torch.Tensor:
+        """Logits after the processors of the device, in YAML order, and what the host forbids."""
+        for processor in active:
+            logits = processor.target.apply(logits, rows)
+        if masks is not None:
+            lines = to_device(_lines_of(host_rows, rows), self.device)
+            forbid(logits, lines, to_device(masks.bits, self.device))
+        return logits
 
     def _variant(self, rows: IntArray) -> str | None:
         """The draw that the device can do alone for these rows, or None."""
@@ -185,6 +238,7 @@ class Runner:
 
     def _add(self, new: NewRow) -> None:
         self.sampler.add(new)
+        self._logprobs.add(new)
         for processor in self.processors:
             processor.active[new.row] = processor.target.add(new)
 
@@ -232,6 +286,7 @@ class Runner:
             max_num_seqs=self._config.max_num_seqs,
             max_model_len=self._config.max_model_len,
             device=self.device,
+            eos_token_ids=self._config.spec.eos_token_ids,
             communicator=self._communicator,
         )
 

@@ -66,7 +66,9 @@ class BadWords:
         """A request entered a row, perhaps with outputs made before a preemption."""
         self._last = None
         self._words.pop(new.row, None)
-        words = [word for word in new.sampling.bad_words if len(word) > 1]
+        words = [
+            word for word in new.sampling.bad_words if not isinstance(word, str) and len(word) > 1
+        ]
         if not words:
             return
         self._widen(max(len(word) for word in words) - 1)

@@ -30,7 +30,6 @@ class DeviceParameters:
         self.top_k = torch.zeros(size, dtype=torch.int32, device=device)
         self.top_p = torch.ones(size, device=device)
         self.min_p = torch.zeros(size, device=device)
-        self.min_p = torch.zeros(size, device=device)
         self._is_cut: BoolArray = np.zeros(size, np.bool_)
         self._changed: dict[int, NewRow] = {}
 
@@ -67,5 +66,4 @@ class DeviceParameters:
         self.base_keys[rows] = sent[:, 2:4]
         self.top_k[rows] = sent[:, 4]
         self.top_p[rows] = sent[:, 5].view(torch.float32)
-        self.min_p[rows] = sent[:, 6].view(torch.float32)
         self.min_p[rows] = sent[:, 6].view(torch.float32)

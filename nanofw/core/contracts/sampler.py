@@ -41,13 +41,12 @@ class SampledTokens:
 
     Attributes:
         token_ids: int32[s].
-        failed: bool[s], rows without any finite logit or with NaN; their ids mean nothing.
-        logprobs: float32[s], of the drawn tokens; None when nobody asked.
+        failed: bool[s], rows without any finite logit, or with NaN or infinity; their ids mean
+            nothing.
     """
 
     token_ids: torch.Tensor
     failed: torch.Tensor
-    logprobs: torch.Tensor | None = None
 
 
 @runtime_checkable
@@ -76,8 +75,12 @@ class Sampler(Protocol):
     def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
         """Draw one token for each of s rows.
 
+        Log probabilities are none of its business: the executor finds them for every sampler,
+        from the logits as the model made them.
+
         Args:
-            logits: float32[s, vocab]; may be overwritten.
+            logits: float32[s, vocab], after logits processors and host masks; may be
+                overwritten.
             rows: int32[s] on the host, the row of each line.
             positions: int32[s] on the host, the position that the drawn token will have.
         """

@@ -1,0 +1,156 @@
+"""Which rows ask for log probabilities, and what the device finds for them.
+
+They are those of the model's own distribution: taken from the logits before processors, masks
+and sampling parameters change anything, whichever sampler draws.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from nanofw.core.plan import NewRow, StepPlan
+from nanofw.core.types import IntArray, LongArray, TokenLogprobs
+from nanofw.kernels.logprobs import Logprobs, joined, lines_at_once, logprobs_of
+
+_NONE = -1
+
+
+@dataclass(frozen=True, slots=True)
+class RowLogprobs:
+    """Log probabilities of positions of several rows, one row's after another's.
+
+    Attributes:
+        rows: int32[r] on the host.
+        counts: int64[r], positions of each row.
+        num_top: int32[r], how many of the most likely tokens each row asked for.
+        found: at all positions, for the row that asked for most.
+    """
+
+    rows: IntArray
+    counts: LongArray
+    num_top: IntArray
+    found: Logprobs
+
+    def copied(self, copy: Callable[[torch.Tensor], torch.Tensor]) -> RowLogprobs:
+        """The same with each tensor replaced by its copy."""
+        found = self.found
+        return RowLogprobs(
+            self.rows, self.counts, self.num_top,
+            Logprobs(
+                copy(found.token_logprobs), copy(found.ranks), copy(found.top_ids),
+                copy(found.top_logprobs),
+            ),
+        )  # fmt: skip
+
+    def by_row(self) -> dict[int, TokenLogprobs]:
+        """What each row asked for; the tensors must be on the host and there."""
+        found = self.found
+        tokens, ranks = found.token_logprobs.numpy(), found.ranks.numpy()
+        top_ids, top_logprobs = found.top_ids.numpy(), found.top_logprobs.numpy()
+        result: dict[int, TokenLogprobs] = {}
+        end = 0
+        columns = (self.rows.tolist(), self.counts.tolist(), self.num_top.tolist())
+        for row, count, num_top in zip(*columns, strict=True):
+            start, end = end, end + count
+            result[row] = TokenLogprobs(
+                tokens[start:end], ranks[start:end], top_ids[start:end, :num_top],
+                top_logprobs[start:end, :num_top],
+            )  # fmt: skip
+        return result
+
+
+@dataclass(frozen=True, slots=True)
+class PromptTokens:
+    """Positions of a step after which a prompt token stands whose log probability is asked for.
+
+    Attributes:
+        indices: for each forward pass, int64[p_i] places among its tokens.
+        rows, positions: int64[p], the row and the position of each of those prompt tokens.
+    """
+
+    indices: list[LongArray]
+    rows: LongArray
+    positions: LongArray
+
+
+class LogprobRows:
+    """Who asks for log probabilities, of drawn tokens and of prompts."""
+
+    def __init__(self, num_rows: int, vocab_size: int) -> None:
+        self._vocab_size = vocab_size
+
+        def numbers() -> IntArray:
+            return np.full(num_rows, _NONE, np.int32)
+
+        self._num_top, self._num_prompt_top, self._num_prompt = numbers(), numbers(), numbers()
+
+    def add(self, new: NewRow) -> None:
+        """A request entered a row."""
+        row, sampling = new.row, new.sampling
+        self._num_top[row] = _NONE if sampling.logprobs is None else sampling.logprobs
+        asked = sampling.prompt_logprobs
+        self._num_prompt_top[row] = _NONE if asked is None else asked
+        self._num_prompt[row] = new.num_prompt_tokens
+
+    def lines(self, rows: IntArray) -> LongArray | None:
+        """Which of int32[s] rows ask for log probabilities of what they draw; None: none."""
+        lines = np.flatnonzero(self._num_top[rows] != _NONE)
+        return lines if len(lines) else None
+
+    def of_drawn(
+        self, rows: IntArray, logits: torch.Tensor, token_ids: torch.Tensor
+    ) -> RowLogprobs:
+        """Of int[s] tokens that int32[s] rows drew; float32[s, vocab] logits as the model made
+        them."""
+        num_top = self._num_top[rows]
+        found = logprobs_of(logits, token_ids.long(), int(num_top.max()))
+        return RowLogprobs(rows, np.ones(len(rows), np.int64), num_top, found)
+
+    def prompt_tokens(self, plan: StepPlan, pass_lengths: Sequence[int]) -> PromptTokens | None:
+        """What the plan computes for rows that ask for their prompts; None: nothing.
+
+        Args:
+            pass_lengths: tokens of each forward pass; the plan's tokens in their order.
+        """
+        asks = self._num_prompt_top[plan.rows] != _NONE
+        asks &= plan.starts < self._num_prompt[plan.rows] - 1
+        if not asks.any():
+            return None
+        lines = np.repeat(np.arange(len(plan.rows)), plan.num_tokens)
+        firsts = np.cumsum(plan.num_tokens) - plan.num_tokens
+        positions = np.arange(len(lines)) - firsts[lines] + plan.starts[lines] + 1
+        rows = plan.rows[lines]
+        wanted = asks[lines] & (positions < self._num_prompt[rows])
+        parts = np.split(wanted, np.cumsum(pass_lengths)[:-1])
+        return PromptTokens(
+            [np.flatnonzero(part) for part in parts],
+            rows[wanted].astype(np.int64),
+            positions[wanted].astype(np.int64),
+        )
+
+    def of_prompts(
+        self,
+        wanted: PromptTokens,
+        hidden: torch.Tensor,
+        token_ids: torch.Tensor,
+        logits: Callable[[torch.Tensor], torch.Tensor],
+    ) -> RowLogprobs:
+        """Of int[p] wanted tokens, from hidden states [p, hidden] of the positions before them.
+
+        Args:
+            logits: makes float32[l, vocab] of some hidden states; called for a few at a time,
+                so that the vocabulary's width bounds the memory and not the prompts' length.
+        """
+        # A row's tokens are next to each other: it is in a plan once.
+        places, first, counts = np.unique(wanted.rows, return_index=True, return_counts=True)
+        order = np.argsort(first)
+        rows: IntArray = places[order].astype(np.int32)
+        num_top = self._num_prompt_top[rows]
+        count = lines_at_once(self._vocab_size)
+        parts = zip(hidden.split(count), token_ids.long().split(count), strict=True)
+        found = [logprobs_of(logits(part), tokens, int(num_top.max())) for part, tokens in parts]
+        return RowLogprobs(rows, counts[order], num_top, joined(found))
