@@ -75,10 +75,12 @@ class CudaSampler:
         """Draw one token for each of s rows. See the contract."""
         self.sync()
         self._edits.apply(logits, rows, positions)
-        on_device = (to_device(array.astype(np.int64), self._device) for array in (rows, positions))
-        sampled = self.draw(logits, *on_device, self._variant(rows))
+        sampled = self.draw(logits, self._sent(rows), self._sent(positions), self._variant(rows))
         self._edits.drawn(rows, sampled.token_ids)
         return sampled
+
+    def _sent(self, numbers: IntArray) -> torch.Tensor:
+        return to_device(numbers.astype(np.int64), self._device)
 
     def _variant(self, rows: IntArray) -> str:
         return self.variants[self.parameters.any_cut(rows)]
