@@ -22,9 +22,11 @@ WHITESPACE: Mapping[str, Any] = {
 """What may stand between the parts of a JSON text, as options of llguidance's compiler."""
 
 COPIES_PER_LEXER = 512
-"""Copies of a matcher share its lexer, whose states only grow (1 to 2 kB each): so many requests
-use one, those after them get a new one."""
+"""A lexer's states only grow (1 to 2 kB each): after so many requests it is replaced."""
 
+COPIES_IN_A_ROW = 4
+"""Requests that get the same lexer before it is the next one's turn: a grammar that is asked for
+seldom is compiled seldom."""
 
 MAX_REASON = 200
 """Characters of a grammar that an error quotes."""
@@ -32,6 +34,9 @@ MAX_REASON = 200
 
 class Grammar:
     """One compiled grammar.
+
+    Copies of a matcher share its lexer, which one thread at a time can use: so there are as many
+    lexers as threads, made one after the other as requests come.
 
     Args:
         source: the grammar as llguidance takes it.
@@ -41,27 +46,32 @@ class Grammar:
         ValueError: it cannot be compiled, with the reason.
     """
 
-    def __init__(self, source: str, tokenizer: LLTokenizer, limits: LLParserLimits) -> None:
+    def __init__(
+        self, source: str, tokenizer: LLTokenizer, limits: LLParserLimits, num_lexers: int = 1
+    ) -> None:
         self._source, self._tokenizer, self._limits = source, tokenizer, limits
-        self._prototype = self.compile()
-        self._num_copies = 0
-        if self._prototype.is_error():
-            raise ValueError(reason(self._prototype))
+        self._num_lexers = num_lexers
+        self.renew()
+        if self._prototypes[0].is_error():
+            raise ValueError(reason(self._prototypes[0]))
 
     def matcher(self) -> LLMatcher:
-        """A matcher at the start, which shares its lexer with others: microseconds."""
-        if self._num_copies == COPIES_PER_LEXER:
+        """A matcher at the start, which shares its lexer with others: mostly microseconds."""
+        if self._num_copies == self._num_lexers * COPIES_PER_LEXER:
             self.renew()
+        place = self._num_copies // COPIES_IN_A_ROW % self._num_lexers
+        if place == len(self._prototypes):
+            self._prototypes.append(self.compile())
         self._num_copies += 1
-        return self._prototype.deep_copy()
+        return self._prototypes[place].deep_copy()
 
     def compile(self) -> LLMatcher:
         """A matcher at the start with a lexer of its own: up to seconds, by the grammar."""
         return LLMatcher(self._tokenizer, self._source, log_level=0, limits=self._limits)
 
     def renew(self) -> None:
-        """Give those who come later a lexer without the states that were visited so far."""
-        self._prototype, self._num_copies = self.compile(), 0
+        """Give those who come later lexers without the states that were visited so far."""
+        self._prototypes, self._num_copies = [self.compile()], 0
 
 
 class Grammars:
@@ -70,13 +80,21 @@ class Grammars:
     Args:
         capacity: compiled grammars to keep.
         whitespace: a name in `WHITESPACE`, for JSON schemas.
+        num_lexers: threads that use a grammar at once.
     """
 
     def __init__(
-        self, tokenizer: LLTokenizer, capacity: int, whitespace: str, limits: LLParserLimits
+        self,
+        tokenizer: LLTokenizer,
+        limits: LLParserLimits,
+        *,
+        capacity: int,
+        whitespace: str,
+        num_lexers: int,
     ) -> None:
         self._tokenizers = {"json_schema": tokenizer.with_slices(LLTokenizer.json_slices())}
-        self._tokenizer, self._capacity, self._limits = tokenizer, capacity, limits
+        self._tokenizer, self._limits = tokenizer, limits
+        self._capacity, self._num_lexers = capacity, num_lexers
         self._json_options = WHITESPACE[whitespace]
         self._kept: OrderedDict[tuple[str, str], Grammar] = OrderedDict()
 
@@ -108,7 +126,7 @@ class Grammars:
                 source = LLMatcher.grammar_from_lark(text)
             else:
                 source = LLMatcher.grammar_from_regex(text)
-            return Grammar(source, tokenizer, self._limits)
+            return Grammar(source, tokenizer, self._limits, self._num_lexers)
         except ValueError as error:
             why = str(error) if kind == "lark" else re.sub(r"^at \d+\(\d+\): ", "", str(error))
             raise ValueError(f"{kind} cannot be used: {why}") from None

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from nanofw.plugins import Options, Plugin, Requirement, hookimpl
+from nanofw.plugins import Options, Plugin, hookimpl
 
 
 class SuppressTokensOptions(Options):
@@ -28,7 +28,7 @@ class StructuredOptions(Options):
     max_cached_grammars: int = Field(default=128, ge=1)
     """Compiled grammars to keep for later requests."""
     num_threads: int | None = Field(default=None, ge=1)
-    """Threads that compute masks; null: most of the cores."""
+    """Threads that compute masks; null: three quarters of the cores, at most 16."""
     max_lexer_states: int = Field(default=250_000, ge=16)
     """Most states that a request's lexer may have, 1 to 2 kB each; a request that needs more
     ends with an error."""
@@ -62,7 +62,7 @@ def logits_processor() -> list[Plugin]:
                 "overlap": True,
                 "cuda_graph": True,
             },
-            requires=(Requirement("llguidance", "pip install 'nanofw[structured]'"),),
+            requires=("llguidance>=1.9",),
             summary="outputs that match a JSON schema, a regex, a list of choices or a grammar",
         ),
     ]

@@ -7,6 +7,7 @@ over a lexer of regex derivatives, walked through the tree of the vocabulary's b
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +19,9 @@ from nanofw.core.contracts.logits_processor import HostProcessorConfig
 from nanofw.core.types import IntArray
 from nanofw.errors import ConfigError
 from nanofw.samplers.logits_processors.grammars import Grammar, Grammars, read_tokenizer, reason
+
+MAX_THREADS = 16
+"""More of them hardly gain anything with the rows of one step."""
 
 
 @dataclass(slots=True)
@@ -39,11 +43,16 @@ class Structured:
 
     def __init__(self, options: Any, config: HostProcessorConfig) -> None:
         limits = LLParserLimits(max_lexer_states=options.max_lexer_states, verbose_errors=False)
+        num_threads = options.num_threads or _most_cores()
         self._grammars = Grammars(
-            read_tokenizer(config), options.max_cached_grammars, options.json_whitespace, limits
+            read_tokenizer(config),
+            limits,
+            capacity=options.max_cached_grammars,
+            whitespace=options.json_whitespace,
+            num_lexers=num_threads,
         )
         self._default = options.default
-        self._executor = LLExecutor(options.num_threads)
+        self._executor = LLExecutor(num_threads)
         self._num_words = -(-config.vocab_size // 32)
         self._own: IntArray = np.empty((0, self._num_words), np.int32)
         self._live: dict[str, _Request] = {}
@@ -139,6 +148,13 @@ class Structured:
     def finish(self, request_id: str) -> None:
         """The request ended."""
         self._live.pop(request_id, None)
+
+
+def _most_cores() -> int:
+    """Three quarters of the cores that this process may use, at most `MAX_THREADS`."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    num_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return min(MAX_THREADS, max(1, num_cores * 3 // 4))
 
 
 def _fill_line(matcher: LLMatcher, line: IntArray) -> None:
