@@ -42,7 +42,7 @@ def attention_backend() -> list[Plugin]:
             capabilities={
                 "devices": ("cuda", "cpu"),
                 "dtypes": ("bfloat16", "float16", "float32"),
-                "head_dims": (64, 80, 96, 128, 256),
+                "head_dims": (128, 64, 80, 96, 256, 16, 32, 48, 112, 160, 192),
                 "block_sizes": (64, 128, 256, 32, 16, 8, 4, 2, 1),
                 "sliding_window": True,
                 "cuda_graph": True,

@@ -86,7 +86,8 @@ def _combine(
     tl.store(out_ptrs, out.to(out_ptrs.dtype.element_ty), mask=out_mask)
 
 
-@triton.jit(do_not_specialize=["num_rows"])
+# Each width of a batch's tables would compile anew.
+@triton.jit(do_not_specialize=["num_rows", "stride_table"])
 def _decode_kernel(
     q_ptr,
     k_ptr,

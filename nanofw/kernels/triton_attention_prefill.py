@@ -113,7 +113,7 @@ def _attend(
     return acc, total, new_top
 
 
-@triton.jit(do_not_specialize=["num_rows", "first_row"])
+@triton.jit(do_not_specialize=["num_rows", "first_row", "stride_table"])
 def _prefill_kernel(
     q_ptr,
     k_ptr,
