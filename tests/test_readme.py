@@ -99,3 +99,11 @@ def test_links_lead_somewhere(page: Path) -> None:
     for link in links:
         if not link.startswith("http"):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_every_page_is_in_the_index() -> None:
+    docs = ROOT / "docs"
+    index = (docs / "README.md").read_text(encoding="utf-8")
+    for page in docs.rglob("*.md"):
+        name = page.relative_to(docs).as_posix()
+        assert name.startswith(("decisions/", "README")) or f"({name})" in index, name
