@@ -68,18 +68,26 @@ class AsyncLLM:
         return self._thread.failure
 
     async def generate(
-        self, prompt: PromptLike, sampling_params: SamplingParams | None = None
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        arguments: Mapping[str, Any] | None = None,
     ) -> AsyncIterator[StreamEvent]:
         """Continue a prompt, text as it comes; the last event holds the result.
 
         A prompt that cannot be served gives a single event whose result is refused.
+
+        Args:
+            arguments: of logits processors, by their name.
 
         Raises:
             RequestError: no place came free in time.
             ExecutorError: the engine failed before, or was closed.
         """
         try:
-            parsed = parse_prompt(prompt, sampling_params or self.loaded.config.sampling)
+            params = sampling_params or self.loaded.config.sampling
+            parsed = parse_prompt(prompt, params, arguments)
             encoded = await self._encode(parsed)
         except ValueError as error:
             yield StreamEvent(result=refused(_id_of(prompt), str(error)))

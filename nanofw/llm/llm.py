@@ -97,6 +97,7 @@ class LLM:
         prompts: PromptLike | Sequence[PromptLike],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
+        arguments: Mapping[str, Any] | None = None,
         progress: bool = False,
     ) -> list[RequestResult]:
         """Continue all prompts; results come in their order.
@@ -107,6 +108,8 @@ class LLM:
         Args:
             prompts: one or many: a text, token ids, or an object as a line of a JSONL input.
             sampling_params: one for all, one for each, or None: those of the configuration.
+            arguments: of logits processors, by their name, for prompts that bring none:
+                `{"structured": {"regex": "[0-9]+"}}`.
             progress: show a progress bar on standard error.
 
         Raises:
@@ -115,7 +118,7 @@ class LLM:
         """
         wanted = _as_list(prompts)
         params = self._params(sampling_params, len(wanted))
-        return self._run(wanted, params, progress)
+        return self._run(wanted, params, arguments, progress)
 
     def chat(
         self,
@@ -143,7 +146,11 @@ class LLM:
         )
 
     def stream(
-        self, prompt: PromptLike, sampling_params: SamplingParams | None = None
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None = None,
+        *,
+        arguments: Mapping[str, Any] | None = None,
     ) -> Iterator[StreamEvent]:
         """Continue one prompt, text as it comes; the last event holds the result.
 
@@ -153,7 +160,8 @@ class LLM:
         ticket = -1
         try:
             with postponed():
-                ticket = self._add(prompt, sampling_params or self.sampling, stream=True)
+                params = sampling_params or self.sampling
+                ticket = self._add(prompt, params, arguments, stream=True)
                 self._inbox[ticket] = inbox
             while True:
                 while not inbox:
@@ -195,23 +203,34 @@ class LLM:
             raise ValueError(f"{num_prompts} prompts, but {len(given)} sampling parameters")
         return list(given)
 
-    def _add(self, prompt: Any, sampling: SamplingParams, *, stream: bool = False) -> int:
+    def _add(
+        self,
+        prompt: Any,
+        sampling: SamplingParams,
+        arguments: Mapping[str, Any] | None,
+        *,
+        stream: bool = False,
+    ) -> int:
         if self._closed:
             raise ValueError("this LLM is closed")
         try:
-            parsed = parse_prompt(prompt, sampling)
+            parsed = parse_prompt(prompt, sampling, arguments)
         except ValueError as error:
             return self._session.refuse(str(error))
         return self._session.add(parsed, stream=stream)
 
     def _run(
-        self, prompts: Sequence[Any], params: Sequence[SamplingParams], progress: bool
+        self,
+        prompts: Sequence[Any],
+        params: Sequence[SamplingParams],
+        arguments: Mapping[str, Any] | None,
+        progress: bool,
     ) -> list[RequestResult]:
         results: dict[int, RequestResult | None] = {}
         try:
             for prompt, sampling in zip(prompts, params, strict=True):
                 with postponed():
-                    results[self._add(prompt, sampling)] = None
+                    results[self._add(prompt, sampling, arguments)] = None
             self._collect(results, progress)
         except BaseException:
             self.partial_results = list(results.values())

@@ -52,15 +52,23 @@ class Prompt:
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def parse_prompt(value: Any, sampling: SamplingParams) -> Prompt:
+def parse_prompt(
+    value: Any, sampling: SamplingParams, arguments: Mapping[str, Any] | None = None
+) -> Prompt:
     """A prompt as the user gave it.
 
     Args:
         sampling: how it is sampled where it does not say otherwise.
+        arguments: of logits processors for which it brings none.
 
     Raises:
         ValueError: it is no prompt, or has a key that nobody reads.
     """
+    prompt = _parsed(value, sampling)
+    return replace(prompt, arguments={**arguments, **prompt.arguments}) if arguments else prompt
+
+
+def _parsed(value: Any, sampling: SamplingParams) -> Prompt:
     if isinstance(value, str):
         return Prompt(text=value, sampling=sampling)
     if isinstance(value, Mapping):

@@ -101,3 +101,11 @@ def test_override_keeps_the_rest() -> None:
     assert override_sampling(DEFAULTS, {"top_k": 3}) == SamplingParams(
         temperature=0.5, max_tokens=7, top_k=3
     )
+
+
+def test_arguments_for_all_give_way_to_those_of_a_prompt() -> None:
+    common = {"structured": {"regex": "a"}, "other": 1}
+    assert parse_prompt("text", SamplingParams(), common).arguments == common
+    record = {"prompt": "text", "arguments": {"structured": False}}
+    prompt = parse_prompt(record, SamplingParams(), common)
+    assert prompt.arguments == {"structured": False, "other": 1}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nanofw import LLM, SamplingParams
+from nanofw import LLM, AsyncLLM, SamplingParams
 from nanofw.cli.main import main
 from nanofw.core.types import FinishReason
 from tests.samplers.grammar_cases import problem, random_arguments
@@ -108,6 +109,21 @@ def test_the_command_line_takes_arguments_by_line_and_a_default(
     assert problem({"regex": "[0-9]{4}"}, results[2]["text"]) is None
     assert "unclosed character class" in results[3]["error"]
     assert len(results[4]["token_ids"]) == 3
+
+
+def test_arguments_of_a_call_hold_for_all_its_prompts() -> None:
+    digits = {"structured": {"regex": "[0-9]{3}"}}
+    params = SamplingParams(max_tokens=20)
+
+    async def streamed() -> str:
+        async with AsyncLLM("embedded:demo", logits_processors=[{"name": "structured"}]) as llm:
+            return "".join([e.text async for e in llm.generate("A", params, arguments=digits)])
+
+    with LLM("embedded:demo", logits_processors=[{"name": "structured"}]) as llm:
+        texts = [r.outputs[0].text for r in llm.generate(["A", "B"], params, arguments=digits)]
+        texts.append("".join(e.text for e in llm.stream("C", params, arguments=digits)))
+    for text in [*texts, asyncio.run(streamed())]:
+        assert re.fullmatch("[0-9]{3}", text)
 
 
 PAGE = Path(__file__).parents[2] / "docs" / "structured-output.md"
