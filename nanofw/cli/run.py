@@ -152,8 +152,10 @@ class Run:
 
     def add(self, entries: Sequence[Entry], sampling: SamplingParams, *, stream: bool) -> None:
         """Queue all prompts; those that cannot be served are refused alone."""
+        self._places = [entry.place for entry in entries]
         for entry in entries:
-            self._places.append(entry.place)
+            if self._interrupt.signal:
+                return
             try:
                 if entry.error is not None:
                     raise ValueError(entry.error)

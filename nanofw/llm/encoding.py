@@ -50,7 +50,12 @@ class Encoder:
         Raises:
             ValueError: it needs a tokenizer or a template that is not there, or cannot be read.
         """
-        text, token_ids = self._tokens(prompt)
+        try:
+            text, token_ids = self._tokens(prompt)
+        except (ValueError, TypeError):
+            raise
+        except Exception as error:  # tokenizers raises plain Exception
+            raise ValueError(f"the tokenizer cannot encode the prompt: {error}") from error
         sampling = prompt.sampling
         if any(isinstance(word, str) for word in sampling.bad_words):
             sampling = replace(sampling, bad_words=self._bad_words(sampling.bad_words))

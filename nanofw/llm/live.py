@@ -75,7 +75,7 @@ class LiveRequest:
             if text.match is not None:
                 return "", []
             num_before = len(text.token_ids)
-            silent = end is not None and end.finish_reason is FinishReason.STOP
+            silent = end is not None and self._ends_in_silence(end)
             shown = text.push(token_ids[:-1] if silent else token_ids)
             if text.match is not None:
                 token_ids = token_ids[: max(0, len(text.token_ids) - num_before)]
@@ -142,9 +142,10 @@ class LiveRequest:
             token_ids = token_ids[: len(sample.text.token_ids)]
             text, reason, stop_reason = sample.text.text, FinishReason.STOP, match
         else:
-            stopped = reason is FinishReason.STOP and bool(token_ids)
-            text = self._text(sample, token_ids[:-1] if stopped else token_ids)
-            if stopped and token_ids[-1] in self._sampling.stop_token_ids:
+            text = self._text(
+                sample, token_ids[:-1] if self._ends_in_silence(output) else token_ids
+            )
+            if reason is FinishReason.STOP and token_ids[-1] in self._sampling.stop_token_ids:
                 stop_reason = token_ids[-1]
         logprobs = output.logprobs
         return Completion(
@@ -155,6 +156,11 @@ class LiveRequest:
             stop_reason=stop_reason,
             logprobs=None if logprobs is None else readable(logprobs, token_ids, self._tokenizer),
         )
+
+    def _ends_in_silence(self, output: RequestOutput) -> bool:
+        """Whether the last token ended the sample and has no place in its text."""
+        stopped = output.finish_reason is FinishReason.STOP
+        return stopped and not self._sampling.include_stop_str_in_output
 
     def _text(self, sample: LiveSample, token_ids: Sequence[int]) -> str:
         if sample.text is not None:

@@ -76,6 +76,30 @@ def test_the_text_of_a_stop_token_is_not_shown_and_the_token_named() -> None:
     assert completion.token_ids == tuple(say("Hello."))
 
 
+@pytest.mark.parametrize("stream", [False, True])
+def test_the_text_of_a_stop_token_is_shown_on_request(stream: bool) -> None:
+    session = make_session(scripted_engine({"request-0": say("Hello.More")}))
+    wishes = {"stop_token_ids": (ord("."),), "include_stop_str_in_output": True}
+    ticket = ask(session, "Hi", stream=stream, **wishes)
+    transcript = Transcript(session)
+    assert transcript.results[ticket].outputs[0].text == "Hello."
+    assert transcript.shown.get(ticket, "Hello.") == "Hello."
+
+
+def test_a_tokenizer_that_fails_refuses_the_prompt_alone() -> None:
+    class Picky(ByteTokenizer):
+        def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+            if "?" in text:
+                raise Exception("missing [UNK] token")
+            return super().encode(text, add_special_tokens=add_special_tokens)
+
+    session = Session(scripted_engine({}), Picky(), ChatTemplate({}, {}))
+    wrong, good = ask(session, "a?"), ask(session, "a")
+    results = Transcript(session).results
+    assert "cannot encode the prompt: missing [UNK]" in str(results[wrong].error)
+    assert results[good].ok
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
 def test_B055_B098_stop_strings_end_the_request(overlap: bool, stream: bool) -> None:
