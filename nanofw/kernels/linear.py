@@ -10,6 +10,8 @@ at 8 rows, 1.6 ms instead of 4.8 at 256. The two operators are those that
 from __future__ import annotations
 
 import os
+import warnings
+from functools import cache
 from typing import Any
 
 import torch
@@ -28,9 +30,24 @@ def can_pack(weight: torch.Tensor) -> bool:
     """Whether oneDNN has a packed product for this device and element type."""
     if weight.device.type != "cpu" or not torch.backends.mkldnn.is_available():
         return False
-    if weight.dtype == torch.float32:
-        return True
-    return weight.dtype == torch.bfloat16 and torch.ops.mkldnn._is_mkldnn_bf16_supported()
+    return weight.dtype in (torch.float32, torch.bfloat16) and _packs(weight.dtype)
+
+
+@cache
+def _packs(dtype: torch.dtype) -> bool:
+    """Try it: the operators are not public, and not every processor has them for bfloat16."""
+    try:
+        if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            return False
+        ones = torch.ones(1, 8, dtype=dtype)
+        return bool((packed_linear(ones, pack(torch.ones(8, 8, dtype=dtype))) == 8).all())
+    except (RuntimeError, AttributeError) as error:
+        warnings.warn(
+            f"oneDNN's packed products do not work here ({error}): matrix products on the CPU "
+            "are slower",
+            stacklevel=2,
+        )
+        return False
 
 
 def pack(weight: torch.Tensor) -> torch.Tensor:
