@@ -45,12 +45,14 @@ class PassPlan:
     """What one forward pass needs in every layer.
 
     Attributes:
+        num_tokens: tokens of rows; those after them are padding.
         blocks, offsets: int64[t], where each token's keys and values go.
         started: int64[c], blocks that are cleared before they are written.
         decode: by sliding window, rows with one query token; empty: there are none.
         prefill: the other rows.
     """
 
+    num_tokens: int
     blocks: torch.Tensor
     offsets: torch.Tensor
     started: torch.Tensor
@@ -110,6 +112,7 @@ class SdpaBackend:
                     starts[rows], lens, tables[rows], size, window, device
                 )
         return PassPlan(
+            num_tokens=int(batch.host_query_lens.sum()),
             blocks=torch.where(batch.slots < 0, -1, batch.slots // size),
             offsets=batch.slots % size,
             started=to_device(self._started_blocks(batch, tables), device),
@@ -132,6 +135,8 @@ class SdpaBackend:
         window = self._windows[layer]
         self._store(key, value, kv, plan)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
+        if plan.num_tokens < out.shape[0]:
+            out[plan.num_tokens :] = 0  # what lies there could be slow to multiply
         if plan.decode:
             attend_decode(query, kv.keys, kv.values, plan.decode[window], scale, out)
         for row in plan.prefill:

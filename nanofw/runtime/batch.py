@@ -10,6 +10,7 @@ import torch
 from nanofw.core.contracts.attention_backend import ForwardBatch
 from nanofw.core.plan import StepPlan
 from nanofw.core.types import BoolArray, IntArray
+from nanofw.kernels.linear import padded_rows
 from nanofw.kernels.transfer import to_device
 from nanofw.runtime.logprobs import RowLogprobs
 from nanofw.runtime.rows import RowState
@@ -118,10 +119,12 @@ def _forward_batch(
     np.cumsum(part.num_tokens, out=query_starts[1:])
     token_rows, positions = _tokens(part, query_starts)
     blocks = state.host_block_tables[token_rows, positions // block_size]
+    slots = blocks.astype(np.int64) * block_size + positions % block_size
+    padding = padded_rows(len(slots)) - len(slots) if device.type == "cpu" else 0
     packed = Packed(device)
-    token_rows_at = packed.add(token_rows)
-    positions_at = packed.add(positions)
-    slots_at = packed.add(blocks.astype(np.int64) * block_size + positions % block_size)
+    token_rows_at = packed.add(np.pad(token_rows, (0, padding)))
+    positions_at = packed.add(np.pad(positions, (0, padding)))
+    slots_at = packed.add(np.pad(slots, (0, padding), constant_values=-1))
     logits_at = packed.add(query_starts[1:][part.samples] - 1)
     starts_at = packed.add(query_starts)
     ends_at = packed.add(ends)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.nn import functional
 
 from nanofw.core.contracts.attention_backend import (
     AttentionBackend,
@@ -28,6 +29,7 @@ from nanofw.core.contracts.sampler import (
 from nanofw.core.model_spec import heads_of_rank
 from nanofw.core.plan import HostMasks, NewRow, StepPlan
 from nanofw.core.types import BoolArray, IntArray, Request
+from nanofw.kernels.linear import padded_rows
 from nanofw.kernels.sampling import forbid
 from nanofw.kernels.transfer import to_device
 from nanofw.plugins import Component
@@ -178,7 +180,10 @@ class Runner:
         vocab_size = self._config.spec.vocab_size
         if not len(hidden):
             return torch.empty((0, vocab_size), dtype=self.dtype, device=self.device)
-        logits = self._communicator.all_gather(self.model.logits(hidden), dim=-1)
+        num_rows = len(hidden)
+        if self.device.type == "cpu":
+            hidden = functional.pad(hidden, (0, 0, 0, padded_rows(num_rows) - num_rows))
+        logits = self._communicator.all_gather(self.model.logits(hidden)[:num_rows], dim=-1)
         return logits[:, :vocab_size]
 
     def sample(

@@ -183,6 +183,20 @@ def test_B082_slot_minus_one_writes_nothing(block_size: int) -> None:
         assert (written[others] == 7).all()
 
 
+def test_padding_after_the_rows_is_left_alone() -> None:
+    facts = config()
+    backend = SdpaBackend(None, facts)
+    pool = backend.allocate(8)
+    batch = make_batch(Rows([0, 0], [1, 3]), np.array([[3], [4]], np.int32), 16)
+    batch.slots = torch.cat((batch.slots, torch.tensor([-1, -1])))
+    batch.attention = backend.prepare(batch)
+    query, key = torch.randn(6, 4, 16), torch.randn(6, 2, 16)
+    out = backend.forward(query, key, key, 0, pool[0], batch, 0.25)
+    plain = plain_attention(query[1:4], key[1:4], key[1:4], 0, None, 0.25)
+    torch.testing.assert_close(out[1:4].double(), plain, rtol=1e-5, atol=1e-5)
+    assert (out[4:] == 0).all()
+
+
 def test_copied_blocks_hold_the_same_in_every_layer() -> None:
     facts = config(num_layers=3)
     backend = SdpaBackend(None, facts)

@@ -37,3 +37,12 @@ def test_operators_that_are_gone_cost_speed_and_a_warning(monkeypatch: pytest.Mo
             assert not linear.can_pack(torch.ones(4, 4))
     finally:
         linear._packs.cache_clear()
+
+
+def test_few_numbers_of_rows_stand_for_all() -> None:
+    padded = [linear.padded_rows(n) for n in range(1, 1025)]
+    assert all(p >= n for n, p in enumerate(padded, start=1))
+    assert all(p <= 1.25 * n for n, p in enumerate(padded, start=1) if n > 32)
+    assert padded == sorted(padded)
+    assert len(set(padded)) == 38
+    assert linear.padded_rows(1024) == 1024

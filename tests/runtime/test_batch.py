@@ -74,3 +74,13 @@ def test_batch_reads_tokens_and_slots_from_the_rows() -> None:
     assert forward.logits_indices.tolist() == [0]
     assert batch.rows.tolist() == [2]
     assert batch.positions.tolist() == [10]
+
+
+def test_tokens_are_padded_to_a_number_that_products_are_prepared_for() -> None:
+    state = RowState(4, 64, 8, torch.device("cpu"))
+    plan = plan_of([(0, 18, True), (5, 1, True)])
+    (forward,) = make_batch(plan, state, 16, torch.device("cpu")).passes
+    assert len(forward.token_ids) == len(forward.positions) == len(forward.slots) == 24
+    assert (forward.slots[19:] == -1).all()
+    assert (forward.slots[:19] >= 0).all()
+    assert forward.query_starts.tolist() == [0, 1, 19]

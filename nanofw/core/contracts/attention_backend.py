@@ -33,7 +33,8 @@ class ForwardBatch:
     """One forward pass over t tokens of n rows. Passed down the model, never published.
 
     Rows are laid out one after the other; the first `num_decodes` have one query token each.
-    Host arrays are numpy; device tensors say so.
+    Tokens past the last row's are padding, with slot -1. Host arrays are numpy; device tensors
+    say so.
 
     Attributes:
         token_ids: device int32 or int64[t].
