@@ -52,7 +52,13 @@ def test_logits_are_the_references(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "sampling",
-    [SamplingParams(temperature=0), SamplingParams(), SamplingParams(top_p=0.9, top_k=50)],
+    [
+        SamplingParams(temperature=0),
+        SamplingParams(),
+        SamplingParams(top_p=0.9, top_k=50),
+        SamplingParams(presence_penalty=0.5, bad_words=((1, 2),), min_tokens=3),
+        SamplingParams(logprobs=3, prompt_logprobs=2),
+    ],
 )
 def test_submit_waits_for_nothing(tmp_path: Path, sampling: SamplingParams) -> None:
     write_qwen3(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,15 +16,20 @@ from nanofw.samplers.standard import StandardSampler
 
 
 def sampler_for(
-    vocab_size: int, num_rows: int = 64, eos_token_ids: tuple[int, ...] = ()
-) -> StandardSampler:
-    return StandardSampler(
+    vocab_size: int,
+    num_rows: int = 64,
+    eos_token_ids: tuple[int, ...] = (),
+    *,
+    kind: Any = StandardSampler,
+    device: str = "cpu",
+) -> Any:
+    return kind(
         None,
         SamplerConfig(
             vocab_size=vocab_size,
             max_num_seqs=num_rows,
             max_model_len=1 << 17,
-            device=torch.device("cpu"),
+            device=torch.device(device),
             eos_token_ids=eos_token_ids,
         ),
     )
