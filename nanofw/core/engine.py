@@ -167,7 +167,7 @@ class Engine:
     @property
     def has_unfinished(self) -> bool:
         """Whether `step` still has something to do or to say."""
-        return bool(self.scheduler.num_requests or self._pending or self.scheduler.has_finished)
+        return bool(self.scheduler.has_requests or self._pending or self.scheduler.has_finished)
 
     # -- the step -------------------------------------------------------------------------
 
@@ -215,7 +215,7 @@ class Engine:
         if plan is not None:
             preempted = scheduler.counters.num_preemptions - preemptions
             self._pending.append(_Pending(plan, now, preempted, waited))
-        elif scheduler.num_requests and not self._pending:
+        elif scheduler.has_requests and not self._pending:
             self._check_progress(output)
         return plan
 

@@ -79,6 +79,11 @@ class Scheduler:
         return len(self._queue) + sum(len(held) for held in self._held.values())
 
     @property
+    def has_requests(self) -> bool:
+        """Whether any request is accepted and not finished; costs nothing, however many."""
+        return bool(self._states)
+
+    @property
     def num_requests(self) -> int:
         """Accepted and not finished, each sample counted."""
         return sum(len(states) for states in self._states.values())
