@@ -28,6 +28,7 @@ class StopStrings:
         for string in self.strings:
             self._insert(string)
         self._fallback = self._link()
+        self._firsts = frozenset(string[0] for string in self.strings)
 
     def __bool__(self) -> bool:
         return bool(self.strings)
@@ -37,6 +38,10 @@ class StopStrings:
         while state and character not in self._next[state]:
             state = self._fallback[state]
         return self._next[state].get(character, 0)
+
+    def may_begin(self, text: str) -> bool:
+        """Whether a stop string may begin in a text; a quick no for most texts."""
+        return not self._firsts.isdisjoint(text)
 
     def depth(self, state: int) -> int:
         """Characters at the end of the text that begin a stop string."""
@@ -92,6 +97,8 @@ class StopFinder:
     def push(self, text: str) -> str:
         """Characters that belong to the output for certain; ends with the text before a match."""
         assert self.match is None, "text after the stop string was found"
+        if not self._state and not self._strings.may_begin(text):
+            return text
         pending = self._held + text
         for place, character in enumerate(text, len(self._held) + 1):
             self._state = self._strings.advance(self._state, character)
