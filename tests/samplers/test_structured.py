@@ -22,6 +22,16 @@ from nanofw.samplers.logits_processors.manifest import StructuredOptions
 from nanofw.samplers.logits_processors.structured import Structured
 from tests.core.engines import SPEC, Run, make_engine, make_request
 from tests.samplers.grammar_cases import problem, random_arguments
+from tests.text.conftest import (
+    byte_level,
+    fallback_then_metaspace,
+    metaspace_unigram,
+    sentencepiece,
+    sentencepiece_no_strip,
+    strip_each_token,
+    without_decoder,
+    wordpiece,
+)
 
 MODEL = Path(nanofw.models.__file__).parent / "embedded" / "demo"
 VOCAB, EOS = 4096, 0
@@ -371,6 +381,45 @@ def test_wrong_arguments_are_refused_with_the_reason(arguments: Any, message: st
     for method in (processor.check, lambda value: processor.start("a", value, EMPTY)):
         with pytest.raises(ValueError, match=re.compile(message, re.DOTALL)):
             method(arguments)
+
+
+# -- tokenizers ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "build", [byte_level, sentencepiece, sentencepiece_no_strip], ids=lambda build: build.__name__
+)
+def test_other_families_of_tokenizers(build: Any, tmp_path: Path) -> None:
+    tokenizer = build()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    vocab_size, eos = tokenizer.get_vocab_size(), tokenizer.token_to_id("</s>")
+    processor = make(vocab_size=vocab_size, eos=(eos,), path=tmp_path)
+    engine = make_engine(
+        spec=replace(SPEC, vocab_size=vocab_size, eos_token_ids=(eos,)),
+        host_processors=HostProcessors({"structured": processor}, vocab_size),
+        max_model_len=1024,
+        num_blocks=4096,
+        sim={"eos_probability": 0.2},
+    )
+    cases = {f"case-{index}": random_arguments(index) for index in range(0, 80, 2)}
+    for key, arguments in cases.items():
+        engine.add(make_request(key, 5, None, arguments={"structured": arguments}))
+    ended = Run(engine).to_end().outputs
+    for key, arguments in cases.items():
+        text = tokenizer.decode(ended[key].token_ids[:-1].tolist())
+        assert problem(arguments, text) is None, (arguments, text)
+
+
+@pytest.mark.parametrize(
+    "build",
+    [fallback_then_metaspace, strip_each_token, metaspace_unigram, without_decoder, wordpiece],
+    ids=lambda build: build.__name__,
+)
+def test_tokenizers_that_would_be_misread_are_refused(build: Any, tmp_path: Path) -> None:
+    tokenizer = build()
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(ConfigError, match="structured output cannot use .*decoder"):
+        make(vocab_size=tokenizer.get_vocab_size(), eos=(2,), path=tmp_path)
 
 
 # -- construction -------------------------------------------------------------------------

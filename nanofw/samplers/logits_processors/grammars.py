@@ -32,6 +32,10 @@ MAX_REASON = 200
 """Characters of a grammar that an error quotes."""
 
 
+PROBE = "a b"
+"""A text that tells whether the tokenizer's spelling of blanks is understood."""
+
+
 class Grammar:
     """One compiled grammar.
 
@@ -242,6 +246,10 @@ def read_tokenizer(config: HostProcessorConfig) -> LLTokenizer:
         problem = f"structured output cannot read {path}: {error.strerror}"
         raise ConfigError(problem, key=key) from error
     try:
-        return LLTokenizer(text, n_vocab=config.vocab_size, eos_token=ends)
+        tokenizer = LLTokenizer(text, n_vocab=config.vocab_size, eos_token=ends)
     except ValueError as error:
         raise ConfigError(f"structured output cannot use {path}: {error}", key=key) from error
+    if (found := tokenizer.decode_str(tokenizer.tokenize_str(PROBE)).strip(" ")) != PROBE:
+        problem = f"its tokens of {PROBE!r} are read as {found!r}; its decoder is not understood"
+        raise ConfigError(f"structured output cannot use {path}: {problem}", key=key)
+    return tokenizer
