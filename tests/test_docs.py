@@ -23,7 +23,9 @@ def blocks(page: Path, language: str) -> list[str]:
 
 YAML = [
     pytest.param(block, id=f"{page.stem}-{number}")
-    for page in (ROOT / "docs" / "configuration.md", ROOT / "docs" / "plugins" / "writing.md")
+    for page in [
+        ROOT / "docs" / name for name in ("configuration.md", "sampling.md", "plugins/writing.md")
+    ]
     for number, block in enumerate(blocks(page, "yaml"))
 ]
 

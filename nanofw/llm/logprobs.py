@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, TypeAlias
@@ -59,7 +60,8 @@ def to_record(position: PositionLogprobs | None) -> dict[str, Any] | None:
 
 
 def _token_record(token_id: int, logprob: Logprob) -> dict[str, Any]:
-    value = round(logprob.logprob, 6)
+    # JSON has neither NaN nor infinity: a failed request's prompt may have them.
+    value = round(logprob.logprob, 6) if math.isfinite(logprob.logprob) else None
     return {"token_id": token_id, "token": logprob.decoded_token, "logprob": value}
 
 

@@ -1,0 +1,43 @@
+"""Log probabilities as JSON."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+
+from nanofw.core.types import TokenLogprobs
+from nanofw.llm.logprobs import readable, to_record
+
+
+def test_a_record_has_the_token_its_rank_and_the_most_likely_ones() -> None:
+    logprobs = TokenLogprobs(
+        np.array([-3.0], np.float32),
+        np.array([7], np.int32),
+        np.array([[4, 2]], np.int32),
+        np.array([[-0.5, -1.25]], np.float32),
+    )
+    (position,) = readable(logprobs, [9], None)
+    assert to_record(position) == {
+        "token_id": 9,
+        "token": "",
+        "logprob": -3.0,
+        "rank": 7,
+        "top": [
+            {"token_id": 4, "token": "", "logprob": -0.5},
+            {"token_id": 2, "token": "", "logprob": -1.25},
+        ],
+    }
+
+
+def test_a_record_of_what_is_no_number_is_json() -> None:
+    logprobs = TokenLogprobs(
+        np.array([np.nan], np.float32),
+        np.array([1], np.int32),
+        np.array([[4, 9]], np.int32),
+        np.array([[np.nan, -np.inf]], np.float32),
+    )
+    record = to_record(readable(logprobs, [9], None)[0])
+    assert record is not None
+    assert record["logprob"] is None
+    json.dumps(record, allow_nan=False)
