@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Hashable, Sequence
+from functools import partial
 from random import Random
 from typing import Any
 
 from nanofw.core.contracts.policy import Policy, RequestView, RunningView, SchedulerView
 from nanofw.core.types import IntArray
+from nanofw.plugins import load_target
+from nanofw.schedulers.manifest import scheduler
 
 
 class ShortestWithAgeing(Policy):
@@ -212,3 +215,18 @@ SOUND: dict[str, Callable[[], Policy]] = {
     "urgent_preempts": UrgentPreempts,
     "whimsical": Whimsical,
 }
+
+
+def _shipped(name: str, **options: Any) -> Policy:
+    plugin = next(plugin for plugin in scheduler() if plugin.name == name)
+    return load_target(plugin.target)(load_target(str(plugin.options))(**options))
+
+
+SHIPPED: dict[str, Callable[[], Policy]] = {
+    **{plugin.name: partial(_shipped, plugin.name) for plugin in scheduler()},
+    "priority that preempts": partial(_shipped, "priority", preempt=True, ageing=0.5),
+    "partitioned in three": partial(
+        _shipped, "partitioned", limits=(4, 12), shares=(0.2, 0.3, 0.5)
+    ),
+}
+"""The policies that nanofw ships."""

@@ -29,7 +29,7 @@ from nanofw.core.state import derive_seed
 from nanofw.core.types import FinishReason, Request
 from nanofw.errors import NanofwError, PolicyError, RequestError
 from tests.core.engines import EOS, FirstCome, Run, make_engine, make_request
-from tests.core.policies import SOUND, Nonsense
+from tests.core.policies import SHIPPED, SOUND, Nonsense
 
 MODEL_LENGTH = 48
 
@@ -58,7 +58,7 @@ class EngineMachine(RuleBasedStateMachine):
     ids = Bundle("ids")
 
     @initialize(
-        policy=st.sampled_from(["first_come", *SOUND]),
+        policy=st.sampled_from(["first_come", *SOUND, *SHIPPED]),
         allocator=st.sampled_from(["paged", "paged_prefix"]),
         overlap=st.booleans(),
         prefill_first=st.booleans(),
@@ -74,7 +74,7 @@ class EngineMachine(RuleBasedStateMachine):
     def start(
         self, policy: str, eos_probability: float, failure_probability: float, **sizes: Any
     ) -> None:
-        make = FirstCome if policy == "first_come" else SOUND[policy]
+        make = {"first_come": FirstCome, **SOUND, **SHIPPED}[policy]
         self.sim = (
             ("eos_probability", eos_probability),
             ("failure_probability", failure_probability),

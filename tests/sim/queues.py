@@ -99,7 +99,9 @@ def stationary_means(
             arrivals.append(origin)
             ticks.append(part)
             counted.append(False)
-        arrivals += (origin + np.cumsum(rng.exponential(1 / rate, num_jobs))).tolist()
+        gaps = rng.exponential(1 / rate, num_jobs)
+        gaps[0] = 0.0  # the first finds the backlog as it is; the next ones follow at random
+        arrivals += (origin + np.cumsum(gaps)).tolist()
         ticks += rng.choice(lengths, num_jobs).tolist()
         counted += [True] * num_jobs
     outputs = serve(np.array(arrivals), np.array(ticks))
