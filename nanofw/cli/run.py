@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
+from nanofw.assembly import build_workload, select
 from nanofw.cli.inputs import STDIN, Entry, file_entries, listed_entries
 from nanofw.cli.interrupt import Interrupt
 from nanofw.cli.outputs import JsonlFile, JsonlStream, Output, PlainText
+from nanofw.cli.sources import PromptSource, Source, WorkloadSource
 from nanofw.cli.steps import StepsFile, open_steps
 from nanofw.cli.summary import Summary
 from nanofw.configs.layers import is_override
@@ -20,14 +22,14 @@ from nanofw.errors import ConfigError, NanofwError
 from nanofw.llm.logs import log_to_stderr
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import ProgressBar
-from nanofw.llm.prompts import Prompt, parse_prompt
 from nanofw.llm.results import RequestResult
 from nanofw.llm.session import Finished, Session
-from nanofw.text.chat import check_messages
 
 EXIT_OK, EXIT_SOME_FAILED, EXIT_ENGINE = 0, 1, 3
 STDOUT = "-"
 MAX_REFUSALS_SHOWN = 10
+MAX_SLEEP_S = 0.1
+"""An interrupt is heard after so long at most, while the run waits for the next arrival."""
 HELP = """\
 usage: nanofw run [CONFIG] [KEY=VALUE ...]
 
@@ -39,6 +41,7 @@ runs its default prompts. Every key of the configuration can be set here:
   nanofw run my.yaml output.file=results.jsonl       results as JSONL, in input order
   nanofw run my.yaml input.file=prompts.jsonl        prompts from JSONL or text, a request a line
   ... | nanofw run my.yaml input.file=-              prompts from standard input
+  nanofw run my.yaml input.workload.name=poisson     generated traffic
 
 Ctrl-C ends the run after the current step and keeps what is finished.
 Exit codes: 0 ok, 1 some requests were refused or failed, 2 usage or configuration, 3 the run
@@ -80,41 +83,50 @@ def run(loaded: LoadedConfig) -> int:
         NanofwError: before the first request: the configuration or the model is at fault.
     """
     config = loaded.config
-    entries = list(read_entries(config.input))
-    if not entries:
-        raise ConfigError("there are no prompts: set input.prompts or input.file", key="input")
     results = config.output.file
     if results is not None and results.name != STDOUT and results == config.input.file:
         raise ConfigError("the results would overwrite the prompts", key="output.file")
+    entries = None if config.input.workload is not None else read_entries(config.input)
     log_to_stderr()
     output = open_output(config.output)
     try:
-        session = open_session(loaded, token_times=config.output.token_times)
+        selection = select(loaded)
+        session = open_session(loaded, selection=selection, token_times=config.output.token_times)
         with session.engine, Interrupt() as interrupt, open_steps(config.output) as steps:
-            job = Run(session, output, steps, interrupt)
             live = streams(config.output)
-            job.add(entries, default_sampling(config), stream=live)
+            source: Source
+            if entries is None:
+                workload = build_workload(selection, start=session.engine.clock.now())
+                source = WorkloadSource(workload, config.output.logprobs)
+            else:
+                source = PromptSource(
+                    entries,
+                    default_sampling(config),
+                    stream=live,
+                    begin=output.begin,
+                    interrupted=lambda: bool(interrupt.signal),
+                )
+            job = Run(session, source, output, steps, interrupt)
             return job.to_end(watched=sys.stderr.isatty() and not live)
     finally:
         output.close()
 
 
-def read_entries(section: InputSection) -> Iterator[Entry]:
+def read_entries(section: InputSection) -> list[Entry]:
     """The prompts that the configuration names.
 
     Raises:
-        ConfigError: none are named, or a file cannot be read.
+        ConfigError: there are none, or a file cannot be read.
     """
+    entries: list[Entry] = []
     if section.prompts is not None:
-        yield from listed_entries(section.prompts)
+        entries += listed_entries(section.prompts)
     elif section.file is not None:
         name = STDIN if section.file.name == STDIN else section.file
-        yield from file_entries(name, section.format)
-    elif section.workload is not None:
-        raise ConfigError(
-            "`nanofw run` takes prompts; generated traffic is for `nanofw compare`",
-            key="input.workload",
-        )
+        entries += file_entries(name, section.format)
+    if not entries:
+        raise ConfigError("there are no prompts: set input.prompts or input.file", key="input")
+    return entries
 
 
 def default_sampling(config: Config) -> SamplingParams:
@@ -139,32 +151,20 @@ def open_output(section: OutputSection) -> Output:
 
 
 class Run:
-    """The requests of one command, from the first prompt to the last result."""
+    """The requests of one command, from the first to the last result."""
 
     def __init__(
-        self, session: Session, output: Output, steps: StepsFile, interrupt: Interrupt
+        self,
+        session: Session,
+        source: Source,
+        output: Output,
+        steps: StepsFile,
+        interrupt: Interrupt,
     ) -> None:
-        self._session, self._output = session, output
+        self._session, self._source, self._output = session, source, output
         self._steps, self._interrupt = steps, interrupt
         self._summary = Summary()
-        self._places: list[str] = []
         self._failure: NanofwError | None = None
-
-    def add(self, entries: Sequence[Entry], sampling: SamplingParams, *, stream: bool) -> None:
-        """Queue all prompts; those that cannot be served are refused alone."""
-        self._places = [entry.place for entry in entries]
-        for entry in entries:
-            if self._interrupt.signal:
-                return
-            try:
-                if entry.error is not None:
-                    raise ValueError(entry.error)
-                prompt = parse_prompt(entry.value, sampling)
-            except ValueError as error:
-                self._session.refuse(str(error))
-            else:
-                ticket = self._session.add(prompt, stream=stream and prompt.sampling.n == 1)
-                self._output.begin(ticket, readable(prompt))
 
     def to_end(self, *, watched: bool) -> int:
         """Step until everything is finished, the engine fails, or somebody interrupts.
@@ -172,12 +172,25 @@ class Run:
         Args:
             watched: show a progress bar.
         """
-        with ProgressBar(len(self._places), enabled=watched) as bar:
-            while self._session.has_unfinished and not self._interrupt.signal:
-                self._step(bar)
+        with ProgressBar(self._source.num_requests, enabled=watched) as bar:
+            while not self._interrupt.signal and self._failure is None:
+                self._source.feed(self._session)
+                if self._session.has_unfinished:
+                    self._step(bar)
+                elif not self._wait_for_arrival():
+                    break
         self._output.close()
         self._report()
         return self._exit_code()
+
+    def _wait_for_arrival(self) -> bool:
+        """Sleep until the next request comes, or a moment of it; False when none does."""
+        at, clock = self._source.next_arrival, self._session.engine.clock
+        if at is None:
+            return False
+        is_virtual = isinstance(clock, VirtualClock)
+        clock.wait_until(at if is_virtual else min(at, clock.now() + MAX_SLEEP_S))
+        return True
 
     def _step(self, bar: ProgressBar) -> None:
         try:
@@ -195,16 +208,18 @@ class Run:
         bar.update(len(step.finished), step.report)
 
     def _take(self, finished: Sequence[Finished]) -> None:
+        now = self._session.engine.clock.now()
         for item in finished:
             result = item.result
             if result.finish_reason is FinishReason.REFUSED:
                 result = self._with_place(item.ticket, result)
             self._summary.add(result)
             self._output.put(item.ticket, result)
+            self._source.ended(item, now)
 
     def _with_place(self, ticket: int, result: RequestResult) -> RequestResult:
         """A refused request with the place that it came from; the first ones are told at once."""
-        place = f"{self._places[ticket]}: "
+        place = f"{self._source.place(ticket)}: "
         reason = f"{place}{str(result.error).removeprefix(place)}"
         num_refused = self._summary.by_reason[FinishReason.REFUSED]
         if num_refused < MAX_REFUSALS_SHOWN:
@@ -218,7 +233,7 @@ class Run:
         virtual = isinstance(engine.clock, VirtualClock)
         for line in self._summary.lines(engine.stats(), virtual=virtual):
             print(line, file=sys.stderr)
-        num_left = len(self._places) - self._summary.num_requests
+        num_left = self._source.num_requests - self._summary.num_requests
         if self._interrupt.signal:
             print(f"interrupted: {num_left} requests were not finished", file=sys.stderr)
         if self._failure is not None:
@@ -229,17 +244,5 @@ class Run:
             return EXIT_ENGINE
         if self._interrupt.signal:
             return self._interrupt.exit_code
-        everything_good = self._summary.num_good == len(self._places)
+        everything_good = self._summary.num_good == self._summary.num_requests
         return EXIT_OK if everything_good else EXIT_SOME_FAILED
-
-
-def readable(prompt: Prompt) -> str:
-    """The prompt for readers: its text, the last message of a chat, or how many ids it has."""
-    if prompt.text is not None:
-        return prompt.text
-    if prompt.token_ids is not None:
-        return f"({len(prompt.token_ids)} token ids) "
-    try:
-        return f"{check_messages(prompt.messages)[-1].get('content')}\n"
-    except ValueError:
-        return ""

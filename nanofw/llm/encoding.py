@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nanofw.core.types import SamplingParams
+from nanofw.core.types import IntArray, SamplingParams
 from nanofw.llm.prompts import Prompt
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.stop import StopStrings
@@ -27,7 +27,7 @@ class Encoded:
     """
 
     text: str | None
-    token_ids: Sequence[int]
+    token_ids: Sequence[int] | IntArray
     sampling: SamplingParams
     stops: StopStrings | None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from nanofw.assembly import assemble
+from nanofw.assembly import Selection, build, select
 from nanofw.configs.load import LoadedConfig
 from nanofw.configs.schema import LoggingSection
 from nanofw.core.clock import VirtualClock
@@ -16,15 +16,20 @@ from nanofw.text.chat import ChatTemplate, load_chat_template
 from nanofw.text.tokenizer import Tokenizer, load_tokenizer
 
 
-def open_session(loaded: LoadedConfig, *, token_times: bool = False) -> Session:
+def open_session(
+    loaded: LoadedConfig, *, selection: Selection | None = None, token_times: bool = False
+) -> Session:
     """Make the engine and read the tokenizer of its model.
+
+    Args:
+        selection: the components, when they were chosen before.
 
     Raises:
         NanofwError: the configuration cannot be used, or the model cannot be loaded.
     """
     if loaded.config.logging != LoggingSection():
         set_levels(loaded.config.logging)
-    engine = assemble(loaded)
+    engine = build(selection or select(loaded))
     try:
         tokenizer, chat = text_side(engine)
     except BaseException:

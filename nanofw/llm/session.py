@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from nanofw.core.engine import Engine
 from nanofw.core.metrics import exposition
@@ -50,10 +50,15 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """A request that ended."""
+    """A request that ended.
+
+    Attributes:
+        output: of the engine, of the first sample; None when the engine never had it.
+    """
 
     ticket: int
     result: RequestResult
+    output: RequestOutput | None = None
 
 
 @dataclass(slots=True)
@@ -118,15 +123,19 @@ class Session:
         except (ValueError, TypeError) as error:
             self._refuse(ticket, request_id, str(error), prompt.text)
         else:
-            self._ids[ticket] = request_id
-            self._live[request_id] = LiveRequest(
-                ticket,
-                request_id,
-                encoded,
-                self.tokenizer,
-                show=stream,
-                token_times=self._token_times,
-            )
+            self._accepted(ticket, request_id, encoded, stream)
+        return ticket
+
+    def add_request(self, request: Request) -> int:
+        """Queue a request of token ids with an arrival of its own; returns its ticket."""
+        ticket, _ = self._new_ticket(request.id)
+        try:
+            self.engine.add(replace(request, stream=self._token_times))
+        except RequestError as error:
+            self._refuse(ticket, request.id, error.reason, None)
+        else:
+            encoded = Encoded(None, request.prompt_token_ids, request.sampling, None)
+            self._accepted(ticket, request.id, encoded, stream=False)
         return ticket
 
     def refuse(self, reason: str, request_id: str | None = None) -> int:
@@ -187,6 +196,17 @@ class Session:
                 request_id += "'"
         return ticket, request_id
 
+    def _accepted(self, ticket: int, request_id: str, encoded: Encoded, stream: bool) -> None:
+        self._ids[ticket] = request_id
+        self._live[request_id] = LiveRequest(
+            ticket,
+            request_id,
+            encoded,
+            self.tokenizer,
+            show=stream,
+            token_times=self._token_times,
+        )
+
     def _refuse(self, ticket: int, request_id: str, reason: str, prompt: str | None) -> None:
         self._refused.append(Finished(ticket, refused(request_id, reason, prompt)))
 
@@ -246,7 +266,7 @@ class Session:
             )
         if live.ended:
             del self._live[output.id], self._ids[live.ticket]
-            step.finished.append(Finished(live.ticket, live.result()))
+            step.finished.append(Finished(live.ticket, live.result(), live.samples[0].output))
 
     def _observe(self, finished: list[Finished]) -> None:
         for item in finished:

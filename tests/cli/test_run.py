@@ -147,6 +147,36 @@ def test_a_simulated_run_with_text_needs_no_torch(tmp_path: Path) -> None:
     assert output
 
 
+@pytest.mark.parametrize("name", ["poisson", "closed_loop", "conversations"])
+def test_generated_traffic(tmp_path: Path, name: str) -> None:
+    code, output, errors = nanofw_run(
+        tmp_path, "sim", f"input.workload.name={name}", "output.file=-"
+    )
+    assert code == 0, errors
+    results = [json.loads(line) for line in output.splitlines()]
+    assert [result["index"] for result in results] == list(range(len(results)))
+    assert len(results) >= 100
+    assert all(result["finish_reason"] == "length" for result in results)
+    assert all(0 <= result["queue_s"] <= result["ttft_s"] for result in results)
+    assert f"requests    {len(results)}: " in errors
+
+
+def test_an_interrupt_is_heard_between_arrivals(tmp_path: Path) -> None:
+    """In real time, with the next request an hour away."""
+    options = ("input.workload={name: poisson, num_requests: 2, rate: 0.0001}", "output.file=-")
+    process = start(tmp_path, "qwen3-demo", *options, "output.steps=steps.jsonl")
+    deadline = time.monotonic() + TIMEOUT_S
+    while not (tmp_path / "steps.jsonl").exists():
+        assert process.poll() is None, process.communicate()[1].decode()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=10)
+    assert process.returncode == 130
+    assert b"interrupted: " in errors
+
+
 def test_two_runs_are_equal(tmp_path: Path) -> None:
     arguments = ("sim", "output.file=-", "sampling.max_tokens=8")
     assert nanofw_run(tmp_path, *arguments)[1] == nanofw_run(tmp_path, *arguments)[1]

@@ -1,0 +1,154 @@
+"""Where the requests of a run come from: prompts that are all there, or generated traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Protocol
+
+from nanofw.cli.inputs import Entry
+from nanofw.core.contracts.workload import Workload
+from nanofw.core.plan import EMPTY_INT
+from nanofw.core.types import Request, RequestOutput, SamplingParams
+from nanofw.llm.prompts import Prompt, parse_prompt
+from nanofw.llm.session import Finished, Session
+from nanofw.text.chat import check_messages
+from nanofw.workloads.drive import Arrivals
+
+
+class Source(Protocol):
+    """Hands requests to a session, in the order of their tickets, from 0."""
+
+    @property
+    def num_requests(self) -> int:
+        """How many there will be in all."""
+        ...
+
+    @property
+    def next_arrival(self) -> float | None:
+        """When the next one comes, on the engine's clock; None: none that is known of."""
+        ...
+
+    def feed(self, session: Session) -> None:
+        """Hand over those that have come by now."""
+        ...
+
+    def ended(self, item: Finished, now: float) -> None:
+        """A request ended; others may come because of it."""
+        ...
+
+    def place(self, ticket: int) -> str:
+        """Where a request comes from, for messages: `prompts.jsonl:3`."""
+        ...
+
+
+class PromptSource:
+    """Prompts that are all there at the beginning.
+
+    Args:
+        sampling: of prompts that bring none.
+        stream: report texts as they come.
+        begin: told of each prompt that can be read, with its ticket and its text for readers.
+        interrupted: asked before each prompt whether to stop.
+    """
+
+    def __init__(
+        self,
+        entries: Sequence[Entry],
+        sampling: SamplingParams,
+        *,
+        stream: bool,
+        begin: Callable[[int, str], None],
+        interrupted: Callable[[], bool],
+    ) -> None:
+        self._entries, self._sampling = entries, sampling
+        self._stream, self._begin, self._interrupted = stream, begin, interrupted
+        self._is_fed = False
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._entries)
+
+    @property
+    def next_arrival(self) -> float | None:
+        return None
+
+    def feed(self, session: Session) -> None:
+        """Queue all prompts; those that cannot be served are refused alone."""
+        if self._is_fed:
+            return
+        self._is_fed = True
+        for entry in self._entries:
+            if self._interrupted():
+                return
+            try:
+                if entry.error is not None:
+                    raise ValueError(entry.error)
+                prompt = parse_prompt(entry.value, self._sampling)
+            except ValueError as error:
+                session.refuse(str(error))
+            else:
+                ticket = session.add(prompt, stream=self._stream and prompt.sampling.n == 1)
+                self._begin(ticket, readable(prompt))
+
+    def ended(self, item: Finished, now: float) -> None:
+        """Nothing follows."""
+
+    def place(self, ticket: int) -> str:
+        return self._entries[ticket].place
+
+
+class WorkloadSource:
+    """Generated traffic, each request at its time."""
+
+    def __init__(self, workload: Workload, logprobs: int | None) -> None:
+        self._workload, self._arrivals = workload, Arrivals(workload)
+        self._logprobs = logprobs
+        self._requests: dict[int, Request] = {}
+
+    @property
+    def num_requests(self) -> int:
+        return self._workload.num_requests
+
+    @property
+    def next_arrival(self) -> float | None:
+        return self._arrivals.next_arrival
+
+    def feed(self, session: Session) -> None:
+        for request in self._arrivals.due(session.engine.clock.now()):
+            if self._logprobs is not None:
+                sampling = replace(request.sampling, logprobs=self._logprobs)
+                request = replace(request, sampling=sampling)
+            self._requests[session.add_request(request)] = request
+
+    def ended(self, item: Finished, now: float) -> None:
+        request = self._requests.pop(item.ticket)
+        result = item.result
+        self._arrivals.finished(
+            RequestOutput(
+                id=request.id,
+                token_ids=EMPTY_INT,
+                finish_reason=result.finish_reason,
+                num_prompt_tokens=len(request.prompt_token_ids),
+                error=result.error,
+                arrival=now if request.arrival is None else request.arrival,
+                finished=now,
+            )
+            if item.output is None
+            else item.output
+        )
+
+    def place(self, ticket: int) -> str:
+        return f"input.workload, request {ticket}"
+
+
+def readable(prompt: Prompt) -> str:
+    """The prompt for readers: its text, the last message of a chat, or how many ids it has."""
+    if prompt.text is not None:
+        return prompt.text
+    if prompt.token_ids is not None:
+        return f"({len(prompt.token_ids)} token ids) "
+    try:
+        return f"{check_messages(prompt.messages)[-1].get('content')}\n"
+    except ValueError:
+        return ""
