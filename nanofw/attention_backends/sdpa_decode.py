@@ -142,14 +142,15 @@ def attend_decode(
 def _products(pool: torch.Tensor, right: torch.Tensor, segments: list[Segment]) -> torch.Tensor:
     """[e * heads, x, group]: each entry's block, [heads, x, y], times its [heads, y, group]."""
     heads, x, y = pool.shape[1:]
+    flat = pool.view(-1, x, y)
     if len(segments) == 1:
-        return torch.bmm(_blocks(pool, segments[0]).view(-1, x, y), right)
+        return torch.bmm(_blocks(flat, segments[0], heads), right)
     lines, _, group = right.shape
     result = torch.empty((lines, x, group), dtype=pool.dtype, device=pool.device)
-    for segment in segments:
-        start, length = segment.start * heads, (segment.stop - segment.start) * heads
-        blocks = _blocks(pool, segment).view(-1, x, y)
-        torch.bmm(blocks, right.narrow(0, start, length), out=result.narrow(0, start, length))
+    lengths = [(segment.stop - segment.start) * heads for segment in segments]
+    parts = zip(segments, right.split(lengths), result.split(lengths), strict=True)
+    for segment, factor, product in parts:
+        torch.bmm(_blocks(flat, segment, heads), factor, out=product)
     return result
 
 
@@ -170,10 +171,13 @@ def _softmax(
     return weights, total
 
 
-def _blocks(pool: torch.Tensor, segment: Segment) -> torch.Tensor:
-    if segment.index is not None:
-        return pool.index_select(0, segment.index)
-    return pool.narrow(0, segment.first, segment.stop - segment.start)
+def _blocks(flat: torch.Tensor, segment: Segment, heads: int) -> torch.Tensor:
+    """The segment's blocks out of [num_blocks * heads, x, y]: a view or a copy."""
+    if segment.index is None:
+        length = segment.stop - segment.start
+        return flat.narrow(0, segment.first * heads, length * heads)
+    _, x, y = flat.shape
+    return flat.view(-1, heads, x, y).index_select(0, segment.index).view(-1, x, y)
 
 
 def _segments(blocks: np.ndarray, device: torch.device) -> tuple[np.ndarray, list[Segment]]:
