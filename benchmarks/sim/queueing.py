@@ -1,6 +1,6 @@
 """How often the simulator's 95% intervals cover the mean wait of M/G/1, over seeds 0..1999.
 
-    python benchmarks/sim/queueing.py [--seeds 2000] [--processes 2] [--json FILE]
+    python -m benchmarks.sim.queueing [--seeds 2000] [--processes 2] [--json FILE]
 
 Each seed is 100 independent starts from the stationary state, four jobs each, served one at a
 time by the engine on the simulated executor; its interval is Student's t over the starts. The
@@ -51,7 +51,7 @@ def main() -> None:
             }  # fmt: skip
             print(f"load {load}: {hits} of {options.seeds} cover, p = {p_value:.3g}", flush=True)
     record = {
-        "benchmark": "sim/queueing", "command": "python benchmarks/sim/queueing.py",
+        "benchmark": "sim/queueing", "command": "python -m benchmarks.sim.queueing",
         "commit": commit(), "machine": machine(), "loads": found,
         "seconds": round(time.perf_counter() - started, 1),
     }  # fmt: skip

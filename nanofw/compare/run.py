@@ -12,6 +12,7 @@ from nanofw.assembly import Selection, build, build_workload
 from nanofw.compare.experiment import ExperimentOptions, Slo
 from nanofw.compare.metrics import PER_REQUEST, Measured, jain
 from nanofw.compare.observe import ObservedExecutor
+from nanofw.compare.statistics import MIN_RUNS, within_run_interval
 from nanofw.core.contracts.workload import Workload
 from nanofw.core.engine import Engine
 from nanofw.core.types import FinishReason, FloatArray, Request, RequestOutput
@@ -36,6 +37,8 @@ class RunResult:
         lag_s: how late the client handed requests over, in the worst case, its own fault alone.
         lagging: that was too late.
         capacity: requests per second while any were waiting, for runs that arrive at once.
+        within: by metric, an interval of this run's own mean, where there are too few runs for
+            a verdict. It says nothing of other traffic.
         notes: sentences for the report.
     """
 
@@ -52,6 +55,7 @@ class RunResult:
     lagging: bool
     capacity: float
     notes: tuple[str, ...]
+    within: dict[str, tuple[float, float]]
 
 
 def run_once(
@@ -120,6 +124,7 @@ class _Run:
             lagging=self._lag > LAG_LIMIT * e2el,
             capacity=self._capacity(done),
             notes=self._notes(done),
+            within=self._within(measured, inside),
         )
 
     def _window(self, arrivals: FloatArray) -> tuple[float, float]:
@@ -156,6 +161,19 @@ class _Run:
             itl_weights=weights,
             whole=whole,
         )
+
+    def _within(
+        self, measured: Measured, inside: list[RequestOutput]
+    ) -> dict[str, tuple[float, float]]:
+        if self._options.repeats >= MIN_RUNS:
+            return {}
+        order = np.argsort([o.arrival for o in inside], kind="stable")
+        found: dict[str, tuple[float, float]] = {}
+        for name, values in measured.latencies.items():
+            defined = values[order]
+            defined = defined[~np.isnan(defined)]
+            found[f"{name}.mean"] = within_run_interval(defined, alpha=self._options.alpha)
+        return found
 
     def _capacity(self, done: list[RequestOutput]) -> float:
         """Requests' worth of tokens per second until the last request was admitted.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Callable, Iterator
 
 from nanofw.core.contracts.workload import Workload
@@ -13,7 +14,11 @@ from nanofw.errors import RequestError
 
 
 class Arrivals:
-    """Requests of a workload by the time at which they come; drawn one by one."""
+    """Requests of a workload by the time at which they come; drawn one by one.
+
+    Attributes:
+        next_arrival: when the next request comes, as far as is known; infinite when none is.
+    """
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
@@ -21,18 +26,12 @@ class Arrivals:
         self._head = next(self._initial, None)
         self._followers: list[tuple[float, int, Request]] = []
         self._ticket = 0
-
-    @property
-    def next_arrival(self) -> float | None:
-        """When the next request comes, as far as is known."""
-        times = [self._followers[0][0]] if self._followers else []
-        if self._head is not None:
-            times.append(_arrival(self._head))
-        return min(times, default=None)
+        self.next_arrival = math.inf
+        self._update()
 
     def due(self, now: float) -> Iterator[Request]:
         """Requests that have come by `now`, by arrival."""
-        while (at := self.next_arrival) is not None and at <= now:
+        while self.next_arrival <= now:
             yield self._pop()
 
     def finished(self, output: RequestOutput) -> None:
@@ -40,12 +39,21 @@ class Arrivals:
         for request in self._workload.follow(output):
             self._ticket += 1
             heapq.heappush(self._followers, (_arrival(request), self._ticket, request))
+            self._update()
 
     def _pop(self) -> Request:
-        if self._head is None or (self._followers and self._followers[0][0] < _arrival(self._head)):
-            return heapq.heappop(self._followers)[2]
-        request, self._head = self._head, next(self._initial, None)
+        head = self._head
+        if head is None or (self._followers and self._followers[0][0] < _arrival(head)):
+            request = heapq.heappop(self._followers)[2]
+        else:
+            request, self._head = head, next(self._initial, None)
+        self._update()
         return request
+
+    def _update(self) -> None:
+        self.next_arrival = math.inf if self._head is None else _arrival(self._head)
+        if self._followers:
+            self.next_arrival = min(self.next_arrival, self._followers[0][0])
 
 
 def drive(
@@ -72,10 +80,9 @@ def drive(
             output = engine.step()
             output.finished[:0] = refused.finished
         elif not refused.finished:
-            at = arrivals.next_arrival
-            if at is None:
+            if arrivals.next_arrival == math.inf:
                 return
-            clock.wait_until(at)
+            clock.wait_until(arrivals.next_arrival)
             continue
         for finished in output.finished:
             arrivals.finished(finished)

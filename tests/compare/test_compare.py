@@ -75,6 +75,26 @@ class TestRuns:
         together, _ = compare(tmp_path, repeats=2, processes=2)
         assert alone.runs == together.runs
 
+    def test_real_arms_take_turns_on_the_same_traffic(self, tmp_path: Path) -> None:
+        config = {
+            "model": {"path": "embedded:demo", "dtype": "float32"},
+            "engine": {"device": "cpu", "max_num_seqs": 4, "max_model_len": 64},
+            "kv_allocator": {"name": "paged_prefix", "num_blocks": 32},
+        }
+        workload = {"name": "poisson", "num_requests": 12, "prompt": 8, "output": 4}
+        results, analysis = compare(
+            tmp_path, base="qwen3-demo", config=config, workload=workload, loads=None,
+            rates=[200.0], repeats=2,
+        )  # fmt: skip
+        assert not results.virtual
+        assert [task.arm for task in results.order] == ["fcfs", "sjf", AA, AA, "sjf", "fcfs"]
+        fcfs, sjf, again = (results.runs[(200.0, arm)] for arm in ("fcfs", "sjf", AA))
+        assert [r.checksum for r in fcfs] == [r.checksum for r in sjf]
+        assert [r.checksum for r in fcfs] == [r.checksum for r in again]
+        low, high = fcfs[0].within["e2el.mean"]
+        assert 0 < low <= fcfs[0].values["e2el.mean"] <= high
+        assert any("only" in text for text in analysis.warnings)
+
     def test_a_closed_loop_has_no_loads(self, tmp_path: Path) -> None:
         workload = {"name": "closed_loop", "num_requests": 40}
         with pytest.raises(ConfigError, match=r"input\.workload: has no arrival rate"):
