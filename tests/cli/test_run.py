@@ -147,10 +147,12 @@ def test_a_simulated_run_with_text_needs_no_torch(tmp_path: Path) -> None:
     assert output
 
 
-@pytest.mark.parametrize("name", ["poisson", "closed_loop", "conversations"])
-def test_generated_traffic(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    "workload", ["name: poisson, num_requests: 100", "name: closed_loop", "name: conversations"]
+)
+def test_generated_traffic(tmp_path: Path, workload: str) -> None:
     code, output, errors = nanofw_run(
-        tmp_path, "sim", f"input.workload.name={name}", "output.file=-"
+        tmp_path, "sim", f"input.workload={{{workload}}}", "output.file=-"
     )
     assert code == 0, errors
     results = [json.loads(line) for line in output.splitlines()]
