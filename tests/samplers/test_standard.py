@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from nanofw.core.types import SamplingParams
+from nanofw.kernels.sampling import greedy
 from nanofw.samplers import standard
 from tests.samplers.plain import draw, kept_tokens, new_row, probabilities, sampler_for
 
@@ -90,6 +91,20 @@ def test_B044_B046_greedy_and_sampled_rows_in_one_batch() -> None:
         assert tokens[row] == logits[row].argmax()
     for row in (1, 3, 5):
         assert tokens[row] in kept_tokens(logits[row], parameters[row])
+
+
+@pytest.mark.parametrize("vocab", [50, 96, 320, 1280, 1281])
+def test_greedy_takes_the_first_of_the_highest(vocab: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randint(0, 9, (300, vocab), generator=generator).float()
+    logits[7, vocab // 2] = torch.nan
+    highest, token_ids = greedy(logits)
+    for row in range(300):
+        line = logits[row].tolist()
+        if row == 7:
+            assert highest[row].isnan()
+        else:
+            assert (highest[row], token_ids[row]) == (max(line), line.index(max(line)))
 
 
 @pytest.mark.parametrize("vocab", [40, 200, 3000])
