@@ -208,8 +208,29 @@ def test_masks_follow_the_committed_tokens_and_end_with_the_end_token() -> None:
     assert sorted(texts(allowed(processor, "a"))) == ["", "c"]
     processor.advance("a", encode("c"))
     assert allowed(processor, "a") == [EOS]
-    processor.advance("a", np.array([EOS, EOS], np.int32))  # with ignore_eos it goes on
+
+
+@pytest.mark.parametrize("regex", ["ab", "ab|abc", "ab+"])
+def test_after_an_end_token_that_is_ignored_only_end_tokens_come(regex: str) -> None:
+    processor = make()
+    processor.start("a", {"regex": regex}, EMPTY)
+    processor.advance("a", encode("ab"))
+    for _ in range(4):
+        assert EOS in allowed(processor, "a")
+        processor.advance("a", np.array([EOS], np.int32))
     assert allowed(processor, "a") == [EOS]
+    with pytest.raises(ValueError, match="after the end of the grammar"):
+        processor.advance("a", encode("b"))
+
+
+@BOTH
+def test_a_complete_grammar_goes_on_with_end_tokens_when_they_are_ignored(overlap: bool) -> None:
+    engine = engine_of(make(), overlap=overlap)
+    asked = {"structured": {"choice": ["ab"]}}
+    engine.add(make_request("a", 4, 6, ignore_eos=True, arguments=asked))
+    (output,) = Run(engine).collect()
+    assert output.finish_reason is FinishReason.LENGTH
+    assert output.token_ids.tolist() == [*encode("ab"), *[EOS] * 5]
 
 
 def test_every_end_token_of_the_model_ends_a_grammar() -> None:

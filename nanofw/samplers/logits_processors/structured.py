@@ -32,6 +32,7 @@ class _Request:
     matcher: LLMatcher
     token_ids: list[int] = field(default_factory=list[int])
     has_own_lexer: bool = False
+    has_ended: bool = False
 
 
 class Structured:
@@ -52,6 +53,7 @@ class Structured:
             num_lexers=num_threads,
         )
         self._default = options.default
+        self._end_ids = frozenset(config.eos_token_ids)
         self._executor = LLExecutor(num_threads)
         self._num_words = -(-config.vocab_size // 32)
         self._own: IntArray = np.empty((0, self._num_words), np.int32)
@@ -83,10 +85,19 @@ class Structured:
     def advance(self, request_id: str, token_ids: IntArray) -> None:
         """Move past committed tokens. Raises ValueError when the grammar forbids one."""
         request = self._live[request_id]
-        tokens = token_ids.tolist()
-        request.token_ids += tokens
-        if not request.matcher.consume_tokens(tokens) and (problem := self._start_over(request)):
+        for token_id in token_ids.tolist():
+            self._advance(request, token_id)
+
+    def _advance(self, request: _Request, token_id: int) -> None:
+        is_end = token_id in self._end_ids
+        if request.has_ended:  # it goes on with `ignore_eos`
+            if not is_end:
+                raise ValueError(f"token {token_id} came after the end of the grammar")
+            return
+        request.token_ids.append(token_id)
+        if not request.matcher.consume_token(token_id) and (problem := self._start_over(request)):
             raise ValueError(problem)
+        request.has_ended = is_end and request.matcher.is_stopped()
 
     def mask(self, request_id: str, bits: IntArray) -> None:
         """Clear in `bits`, int32[words], what may not come next. Raises ValueError on failure."""
