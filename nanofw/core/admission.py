@@ -162,8 +162,7 @@ class Admission:
             return 0
         tokens = state.tokens
         # The last token is always computed: its logits are what the request waits for.
-        wants_all = state.request.sampling.prompt_logprobs is not None
-        match = NO_MATCH if wants_all else self._allocator.match(tokens[:-1])
+        match = NO_MATCH if state.wants_prompt_logprobs else self._allocator.match(tokens[:-1])
         left = len(tokens) - match.num_tokens
         count = min(left, self._chunk_limit(state, budget))
         partial = count < left

@@ -14,7 +14,7 @@ from nanofw.core.state import RequestState
 from nanofw.core.types import BoolArray, FinishReason, IntArray, TokenDelta
 from nanofw.errors import ExecutorError
 
-NOT_FINITE = "numerical: the model's logits for the next token are not finite"
+NOT_FINITE = "numerical: the logits for the next token are not finite, or no token is allowed"
 
 End = Callable[[RequestState, FinishReason, str | None], None]
 

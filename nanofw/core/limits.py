@@ -54,7 +54,7 @@ class Counters:
         num_recomputed_tokens: computed again after a preemption.
         num_output_tokens: of finished requests.
         num_waits: plans that had to wait for the step in flight.
-        num_failed_rows: rows whose logits were not finite.
+        num_failed_rows: rows whose logits were not finite, or left no token.
     """
 
     num_prompt_tokens: int = 0

@@ -106,7 +106,7 @@ class StepResult:
         logprobs: by row, the log probabilities of its drawn token (one position), for rows
             whose requests ask for them.
         prompt_logprobs: by row, those of the prompt tokens that follow each of the chunk's
-            positions, for rows whose requests ask for them.
+            positions, for rows of first samples whose requests ask for them.
         seconds: time that the device spent on the step, where it is known.
     """
 

@@ -121,6 +121,14 @@ class RequestState:
         self.error: str | None = None
         self.view = StateView(self)
 
+    @property
+    def wants_prompt_logprobs(self) -> bool:
+        """Whether log probabilities of its prompt are still missing: of the first sample alone,
+        since those of its siblings are the same."""
+        if self.request.sampling.prompt_logprobs is None or self.sample_index:
+            return False
+        return sum(len(part) for part in self.prompt_logprobs) < self.num_prompt - 1
+
     def output(self) -> RequestOutput:
         """The finished request as its user sees it."""
         assert self.finish_reason is not None

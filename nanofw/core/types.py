@@ -51,6 +51,7 @@ class SamplingParams:
         logprobs: report the log probability of each drawn token and of so many most likely
             ones; None: none. Of the model's own distribution, before anything above.
         prompt_logprobs: the same for the prompt's tokens; such a request takes no cache hits.
+            With several samples the first has them.
         stop_token_ids: further tokens that end the request; they are part of the output.
         ignore_eos: go on past the model's end tokens (`stop_token_ids` still end it).
         stop: texts that end the request, one or several. Like the two below it is read by the
@@ -167,7 +168,8 @@ class RequestOutput:
         token_ids: the generated tokens, an end or stop token included.
         error: a sentence for the user when the reason is `error` or `refused`.
         logprobs: of the generated tokens, when asked for.
-        prompt_logprobs: of the prompt's tokens from the second on, when asked for.
+        prompt_logprobs: of the prompt's tokens from the second on, when asked for; the first
+            sample has them.
         num_cached_tokens: prompt tokens taken from the prefix cache at first admission.
         num_recomputed_tokens: tokens computed again after preemptions.
         num_recovered_tokens: tokens of a preempted request found in the cache on its return.

@@ -92,7 +92,7 @@ class LogprobRows:
         """A request entered a row."""
         row, sampling = new.row, new.sampling
         self._num_top[row] = _NONE if sampling.logprobs is None else sampling.logprobs
-        asked = sampling.prompt_logprobs
+        asked = None if new.sample_index else sampling.prompt_logprobs
         self._num_prompt_top[row] = _NONE if asked is None else asked
         self._num_prompt[row] = new.num_prompt_tokens
 

@@ -192,7 +192,8 @@ def test_logprobs_are_those_of_the_model_itself(
         tokens += output.token_ids.tolist()
         expected = expected_logprobs(model, tokens)
         assert (output.logprobs is None) == (sampling.logprobs is None)
-        assert (output.prompt_logprobs is None) == (sampling.prompt_logprobs is None)
+        asks = sampling.prompt_logprobs is not None and output.sample_index == 0
+        assert (output.prompt_logprobs is None) == (not asks)
         if output.logprobs is not None:
             assert_logprobs(
                 output.logprobs, expected[num_prompt - 1 : -1], tokens[num_prompt:],
@@ -225,6 +226,29 @@ def test_prompt_logprobs_survive_a_preemption_in_the_middle_of_the_prompt(
     assert_logprobs(output.prompt_logprobs, expected[:-1], tokens[1:], 3)
     assert output.num_preemptions > 0
     assert 0 < output.num_recomputed_tokens < len(tokens)
+
+
+def test_only_what_is_missing_of_a_prompt_is_computed_for_its_logprobs(
+    checkpoint: tuple[Path, torch.nn.Module],
+) -> None:
+    """Siblings share the prompt's blocks; a request that returns with its answer does too."""
+    folder, _ = checkpoint
+    siblings = make_request("a", prompt(3, 30), max_tokens=3, prompt_logprobs=1, n=3, seed=1)
+    found = run(torch_engine(folder), [siblings])
+    cached = [found.outputs["a", index].num_cached_tokens for index in range(3)]
+    assert cached == [0, 28, 28]
+    requests = [
+        make_request(f"r{i}", prompt(i, 21), max_tokens=20, prompt_logprobs=0, seed=i,
+                     ignore_eos=True)
+        for i in range(3)
+    ]  # fmt: skip
+    found = run(torch_engine(folder, num_blocks=26), requests)
+    back = [output for output in found.outputs.values() if output.num_preemptions]
+    assert back
+    assert any(output.num_recovered_tokens > 0 for output in back)
+    for output in found.outputs.values():
+        assert output.prompt_logprobs is not None
+        assert len(output.prompt_logprobs) == 20
 
 
 def test_prompt_logprobs_do_not_need_the_whole_prompts_logits_at_once(
