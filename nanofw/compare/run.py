@@ -63,12 +63,17 @@ def run_once(
 ) -> RunResult:
     """Run a workload through a fresh engine and measure it."""
     with build(selection) as engine:
-        watch = ObservedExecutor(engine.executor, engine.clock)
-        engine.executor = watch
         workload = build_workload(
             selection, seed=seed, start=engine.clock.now(), time_scale=time_scale
         )
-        return _Run(engine, watch, workload, options).result()
+        return measure(engine, workload, options)
+
+
+def measure(engine: Engine, workload: Workload, options: ExperimentOptions) -> RunResult:
+    """Run a workload through an engine and measure it. The engine should be fresh."""
+    watch = ObservedExecutor(engine.executor, engine.clock)
+    engine.executor = watch
+    return _Run(engine, watch, workload, options).result()
 
 
 class _Run:
@@ -195,6 +200,12 @@ class _Run:
         failed = [o for o in done if o.finish_reason is FinishReason.ERROR]
         if failed:
             notes.append(f"{len(failed)} requests failed: {failed[0].error}")
+        hits = sum(o.num_cached_tokens for o in done)
+        if hits and not self._workload.shares_prefixes:
+            notes.append(
+                f"{hits} prompt tokens were found in the prefix cache though no two prompts of "
+                "this traffic begin alike: the cache was not empty at the start"
+            )
         refused = [o for o in self._outputs if o.finish_reason is FinishReason.REFUSED]
         if refused:
             notes.append(f"{len(refused)} requests were refused: {refused[0].error}")

@@ -82,6 +82,7 @@ class OpenLoop(Workload):
         self._arrivals = config.start + config.time_scale * times
         self._mix = RequestMix(options, config, stream, num)
         self.notes = self._mix.notes
+        self.shares_prefixes = options.prefix is not None
 
     @property
     def num_requests(self) -> int:
@@ -134,6 +135,7 @@ class Streams(Workload):
             for number, stream in enumerate(options.streams)
         ]
         self.notes = tuple(note for stream in self._streams for note in stream.notes)
+        self.shares_prefixes = any(stream.shares_prefixes for stream in self._streams)
 
     @property
     def num_requests(self) -> int:

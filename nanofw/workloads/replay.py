@@ -47,6 +47,7 @@ class Given(Workload):
         prompts = np.array([row.prompt_tokens for row in rows], np.int64)
         outputs = np.array([row.output_tokens for row in rows], np.int64)
         self.notes = cut_notes(prompts, prompts + outputs, config.max_model_len)
+        self.shares_prefixes = any(row.prefix_hashes for row in rows)
 
     @property
     def num_requests(self) -> int:

@@ -9,10 +9,12 @@ from typing import Any
 import pytest
 import yaml
 
+from nanofw.assembly import build, build_workload, select
 from nanofw.cli.main import main
 from nanofw.compare.analysis import Analysis, analyse
 from nanofw.compare.experiment import load_experiment
 from nanofw.compare.report import as_json
+from nanofw.compare.run import measure
 from nanofw.compare.runner import AA, Results, run_experiment
 from nanofw.errors import ConfigError
 
@@ -69,6 +71,18 @@ class TestRuns:
         for first, second in zip(*results.runs.values(), strict=True):
             assert first == second
             assert first.values["cache.hit_rate"] == 0.0
+
+    def test_B108_hits_of_random_traffic_are_said(self, tmp_path: Path) -> None:
+        """The same traffic twice through one engine measures the cache, and the report says so."""
+        experiment = load_experiment(write(tmp_path))
+        selection = select(experiment.load("fcfs"))
+        notes = []
+        with build(selection) as engine:
+            for _ in range(2):
+                workload = build_workload(selection, start=engine.clock.now())
+                notes.append(measure(engine, workload, experiment.options).notes)
+        assert notes[0] == ()
+        assert "the cache was not empty at the start" in notes[1][0]
 
     def test_processes_change_nothing(self, tmp_path: Path) -> None:
         alone, _ = compare(tmp_path, repeats=2)

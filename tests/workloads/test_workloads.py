@@ -263,6 +263,16 @@ def test_lengths_that_make_no_sense_are_refused(option: Any) -> None:
         TypeAdapter(Lengths).validate_python(option)
 
 
+def test_workloads_know_whether_prompts_begin_alike() -> None:
+    prefix = {"groups": 2, "length": 8}
+    assert not make("poisson").shares_prefixes
+    assert make("poisson", {"num_requests": 5, "prefix": prefix}).shares_prefixes
+    assert not make("streams").shares_prefixes
+    assert not make("closed_loop").shares_prefixes
+    assert not make("replay").shares_prefixes
+    assert make("conversations").shares_prefixes
+
+
 def test_a_longer_prompt_of_a_key_begins_with_the_shorter() -> None:
     short, long = tokens_by_key(5, 10, 77), tokens_by_key(5, 30, 77)
     assert np.array_equal(short, long[:10])

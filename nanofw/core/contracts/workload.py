@@ -17,9 +17,12 @@ class Workload(ABC):
 
     Attributes:
         notes: sentences for the report, such as how many prompts had to be cut.
+        shares_prefixes: whether prompts may begin alike; if not, any hit in the prefix cache
+            means that the cache was not empty.
     """
 
     notes: tuple[str, ...] = ()
+    shares_prefixes: bool = True
 
     @property
     @abstractmethod
