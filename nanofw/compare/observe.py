@@ -44,7 +44,9 @@ class ObservedExecutor:
 
     def submit(self, plan: StepPlan) -> None:
         for row in plan.removed.tolist():
-            self._left[self._row_ids.pop(row)] = float(self._last[row])
+            request_id = self._row_ids.pop(row, None)
+            if request_id is not None:  # else it ran before anybody watched
+                self._left[request_id] = float(self._last[row])
         for new in plan.new:
             if new.row >= len(self._last):
                 self._last = np.concatenate((self._last, np.full(new.row, np.nan)))

@@ -71,9 +71,12 @@ def run_once(
 
 def measure(engine: Engine, workload: Workload, options: ExperimentOptions) -> RunResult:
     """Run a workload through an engine and measure it. The engine should be fresh."""
-    watch = ObservedExecutor(engine.executor, engine.clock)
-    engine.executor = watch
-    return _Run(engine, watch, workload, options).result()
+    executor = engine.executor
+    watch = engine.executor = ObservedExecutor(executor, engine.clock)
+    try:
+        return _Run(engine, watch, workload, options).result()
+    finally:
+        engine.executor = executor
 
 
 class _Run:
