@@ -25,7 +25,15 @@ BLOCK_KINDS = ("attention_backend", "kv_allocator")
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "executor": ("devices", "tensor_parallel"),
-    "model": ("devices", "dtypes", "rope_types", "sliding_window", "tensor_parallel"),
+    "model": (
+        "devices",
+        "dtypes",
+        "activations",
+        "rope_types",
+        "partial_rotary",
+        "sliding_window",
+        "tensor_parallel",
+    ),
     "attention_backend": (
         "devices",
         "dtypes",
@@ -70,6 +78,10 @@ class Needs:
             return self.dtype
         if key == "head_dims":
             return self.spec.head_dim
+        if key == "activations":  # silu goes without saying
+            return None if self.spec.activation == "silu" else self.spec.activation
+        if key == "partial_rotary":
+            return True if self.spec.rotates_partly else None
         if key == "rope_types":
             return self.spec.rope.get("rope_type", "default")
         if key == "block_sizes":
@@ -83,6 +95,7 @@ _WORDS = {
     "devices": "device",
     "dtypes": "dtype",
     "head_dims": "head_dim",
+    "activations": "activation",
     "rope_types": "rope type",
     "block_sizes": "block size",
 }

@@ -18,10 +18,17 @@ from nanofw.configs.load import LoadedConfig
 from nanofw.configs.schema import ComponentSection
 from nanofw.configs.source import DEFAULT, KeyPath, dotted
 from nanofw.core.model_spec import ModelSpec
-from nanofw.errors import CapabilityError, ConfigError, PluginError, PluginLoadError
+from nanofw.errors import (
+    CapabilityError,
+    ConfigError,
+    ModelError,
+    PluginError,
+    PluginLoadError,
+)
 from nanofw.plugins import Component, Entry, PluginSettings, Registry, load_plugin
 from nanofw.plugins.checks import missing_requirements
 from nanofw.plugins.manager import build_registry
+from nanofw.plugins.names import near
 from nanofw.plugins.status import options_model
 
 AUTO = "auto"
@@ -252,7 +259,7 @@ class _Selector:
                 f"{asked} is longer than the model, which supports {spec.max_model_len}",
                 ("engine", "max_model_len"),
             )
-        return asked or spec.max_model_len
+        return asked or spec.default_model_len
 
     # -- components -----------------------------------------------------------------------
 
@@ -261,7 +268,7 @@ class _Selector:
     ) -> None:
         config = self.loaded.config
         if "model" in wanted:
-            name = config.model.name or needs.spec.architecture
+            name = config.model.name or self._architecture(needs.spec)
             section = ComponentSection(name=name)
             components["model"] = self._choose(("model",), section, "model", needs)
         if "attention_backend" in wanted:
@@ -272,6 +279,19 @@ class _Selector:
             components["sampler"] = self._choose(("sampler",), config.sampler, "sampler", needs)
         components["logits_processor"] = self._processors(needs, wanted)
         self._cost_model(components, wanted, needs)
+
+    def _architecture(self, spec: ModelSpec) -> str:
+        """The checkpoint's, when there is a model for it."""
+        known = self.registry.names("model")
+        if spec.architecture in known or any(
+            e.name == spec.architecture for e, _ in self.registry.left_out
+        ):
+            return spec.architecture
+        raise ModelError(
+            f"{spec.path}: architecture {spec.architecture!r} is not supported"
+            f"{near(spec.architecture, known)}; supported: {', '.join(known)}. Others can be "
+            "added as plugins of kind model, see docs/models.md"
+        )
 
     def _processors(self, needs: Needs, wanted: Sequence[str]) -> list[Component]:
         """In YAML order. An executor that builds none still runs with those on the host."""

@@ -8,6 +8,7 @@ Old and new spellings are read: `rope_parameters` or `rope_theta` with `rope_sca
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -22,15 +23,24 @@ ROPE_PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "linear": ("factor",),
         "dynamic": ("factor",),
         "yarn": ("factor",),
-        "llama3": (
-            "factor",
-            "low_freq_factor",
-            "high_freq_factor",
-            "original_max_position_embeddings",
-        ),
+        "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
     }
 )
 """Rope types that are read, and the parameters that each cannot do without."""
+_ROPE_NUMBERS = (
+    "rope_theta",
+    "factor",
+    "attention_factor",
+    "beta_fast",
+    "beta_slow",
+    "mscale",
+    "mscale_all_dim",
+    "low_freq_factor",
+    "high_freq_factor",
+    "original_max_position_embeddings",
+)
+_QWEN_WINDOWLESS = 28  # first layer with a window where a file does not say it
+_LAYER_TYPES = ("full_attention", "sliding_attention")
 
 _REQUIRED = (
     "vocab_size",
@@ -46,12 +56,18 @@ def read_checkpoint(folder: Path) -> ModelSpec:
     """The description of the checkpoint in a folder; its dtype is the checkpoint's own.
 
     Raises:
-        ModelError: no or broken `config.json`, missing keys, quantised weights, an unknown rope
-            type or element type.
+        ModelError: no or broken `config.json`, missing keys, quantised weights, a decoder inside
+            a model of other kind, an unknown rope, layer or element type.
     """
     config = read_json(folder / "config.json")
     place = str(folder / "config.json")
     _refuse_quantised(config, place)
+    architecture = _architecture(config, place)
+    if isinstance(config.get("text_config"), dict):
+        raise ModelError(
+            f"{place}: {architecture} keeps its decoder in text_config, beside parts for images "
+            "or sound; only plain decoders are supported"
+        )
     missing = [key for key in _REQUIRED if not isinstance(config.get(key), int)]
     if missing:
         raise ModelError(f"{place} lacks {', '.join(missing)} (each an integer)")
@@ -63,7 +79,7 @@ def read_checkpoint(folder: Path) -> ModelSpec:
         )
     rope = _rope(config, place)
     return ModelSpec(
-        architecture=_architecture(config, place),
+        architecture=architecture,
         path=str(folder),
         dtype=_dtype(config, place),
         vocab_size=config["vocab_size"],
@@ -156,10 +172,32 @@ def _rope(config: Mapping[str, Any], place: str) -> dict[str, Any]:
     if missing:
         raise ModelError(f"{place}: rope type {kind} lacks {', '.join(missing)}")
     rope["rope_type"] = kind
-    rope["rope_theta"] = float(rope.get("rope_theta") or config.get("rope_theta") or 10000.0)
+    rope["rope_theta"] = rope.get("rope_theta") or config.get("rope_theta") or 10000.0
     if "partial_rotary_factor" in config:
         rope.setdefault("partial_rotary_factor", config["partial_rotary_factor"])
+    _set_trained_length(rope, config)
+    _check_numbers(rope, place)
+    rope["rope_theta"] = float(rope["rope_theta"])
     return rope
+
+
+def _set_trained_length(rope: dict[str, Any], config: Mapping[str, Any]) -> None:
+    """Positions before scaling: beside the parameters, among them, or those of the model."""
+    key, positions = "original_max_position_embeddings", config["max_position_embeddings"]
+    if rope["rope_type"] == "dynamic":
+        rope[key] = positions
+    elif rope["rope_type"] in ("yarn", "llama3"):
+        rope[key] = config.get(key) or rope.get(key) or positions
+
+
+def _check_numbers(rope: Mapping[str, Any], place: str) -> None:
+    for key in _ROPE_NUMBERS:
+        value = rope.get(key)
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if value is not None and not (is_number and 0 < value < math.inf):
+            raise ModelError(f"{place}: rope parameter {key} should be positive, not {value!r}")
+    if rope["rope_type"] == "llama3" and rope["low_freq_factor"] >= rope["high_freq_factor"]:
+        raise ModelError(f"{place}: rope type llama3 needs low_freq_factor < high_freq_factor")
 
 
 def _max_model_len(config: Mapping[str, Any], rope: Mapping[str, Any]) -> int:
@@ -189,24 +227,41 @@ def _eos_token_ids(config: Mapping[str, Any], folder: Path) -> tuple[int, ...]:
 
 def _sliding_windows(config: Mapping[str, Any], place: str) -> tuple[int | None, ...]:
     """Each layer's window; empty when every layer attends to everything."""
+    kinds = _layer_types(config, place)
     window = config.get("sliding_window")
     # Qwen states whether the window is in use, and by default it is not; others just have one.
     is_used = config.get("use_sliding_window", not _is_qwen(config))
     if window is None or not is_used:
         return ()
-    num_layers = config["num_hidden_layers"]
-    types = config.get("layer_types")
-    if isinstance(types, list):
-        kinds = cast("list[Any]", types)
-        unknown = set(kinds) - {"full_attention", "sliding_attention"}
-        if unknown or len(kinds) != num_layers:
-            raise ModelError(f"{place}: layer_types {sorted(map(str, set(kinds)))} not supported")
-        windows = [window if kind == "sliding_attention" else None for kind in kinds]
-    else:
-        first = config.get("max_window_layers", 0) if _is_qwen(config) else 0
-        windows = [window if layer >= first else None for layer in range(num_layers)]
+    if not isinstance(window, int) or window < 1:
+        raise ModelError(f"{place}: sliding_window should be a number of tokens, not {window!r}")
+    if kinds is None:
+        first = config.get("max_window_layers", _QWEN_WINDOWLESS) if _is_qwen(config) else 0
+        kinds = [_LAYER_TYPES[i >= first] for i in range(config["num_hidden_layers"])]
+    windows = [window if kind == "sliding_attention" else None for kind in kinds]
     return tuple(windows) if any(windows) else ()
 
 
+def _layer_types(config: Mapping[str, Any], place: str) -> list[str] | None:
+    """The kind of each layer, where the file says it."""
+    types = config.get("layer_types")
+    if types is None:
+        return None
+    kinds = [str(kind) for kind in cast("list[Any]", types)] if isinstance(types, list) else []
+    unknown = sorted(set(kinds) - set(_LAYER_TYPES))
+    if unknown:
+        raise ModelError(
+            f"{place}: layers of type {', '.join(unknown)} are not supported; supported: "
+            f"{', '.join(_LAYER_TYPES)}"
+        )
+    if len(kinds) != config["num_hidden_layers"]:
+        raise ModelError(
+            f"{place}: layer_types should name {config['num_hidden_layers']} layers, not "
+            f"{len(kinds)}"
+        )
+    return kinds
+
+
 def _is_qwen(config: Mapping[str, Any]) -> bool:
-    return str(config.get("model_type", "")).startswith("qwen")
+    family = config.get("model_type") or _architecture(config, "")
+    return str(family).lower().startswith("qwen")

@@ -47,6 +47,31 @@ class ModelSpec:
     raw: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
 
     @property
+    def activation(self) -> str:
+        """The activation of the feed-forward part, `swish` called `silu` as it is the same."""
+        name = str(self.raw.get("hidden_act") or self.raw.get("hidden_activation") or "silu")
+        return "silu" if name == "swish" else name
+
+    @property
+    def rotates_partly(self) -> bool:
+        """Whether only a part of each head is rotated."""
+        return self.rope.get("partial_rotary_factor", 1.0) not in (None, 1, 1.0)
+
+    @property
+    def trained_len(self) -> int:
+        """Positions before the rope was scaled."""
+        return int(self.rope.get("original_max_position_embeddings") or self.max_model_len)
+
+    @property
+    def default_model_len(self) -> int:
+        """Positions of a run that asks for no number.
+
+        With a dynamic rope those of training: a longer run changes the angle of every position.
+        """
+        is_dynamic = self.rope.get("rope_type") == "dynamic"
+        return min(self.trained_len, self.max_model_len) if is_dynamic else self.max_model_len
+
+    @property
     def bytes_per_element(self) -> int:
         return BYTES_PER_ELEMENT[self.dtype]
 

@@ -243,7 +243,7 @@ def test_an_unknown_architecture_lists_the_supported(
     text = config.read_text("utf-8").replace("TinyForCausalLM", "GPT2LMHeadModel")
     config.write_text(text, encoding="utf-8")
     with pytest.raises(
-        UnknownPlugin, match="no model 'GPT2LMHeadModel'\n  known: .*TinyForCausalLM"
+        ModelError, match="architecture 'GPT2LMHeadModel' is not supported; .*TinyForCausalLM"
     ):
         choose(plugins=[machine(local)], model=tiny, **MACHINE)
 

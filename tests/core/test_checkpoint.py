@@ -104,6 +104,7 @@ def test_B062_yarn_is_read_and_an_unknown_type_refused_by_name(read: Any) -> Non
     ("rope", "length"),
     [
         ({"rope_type": "linear", "factor": 2.0}, 2048),
+        ({"rope_type": "dynamic", "factor": 3.0}, 3072),
         ({"rope_type": "yarn", "factor": 1.0}, 1024),
         (
             {
@@ -119,6 +120,62 @@ def test_B062_yarn_is_read_and_an_unknown_type_refused_by_name(read: Any) -> Non
 )
 def test_the_reach_of_a_scaled_rope(read: Any, rope: dict[str, Any], length: int) -> None:
     assert read(rope_scaling=rope).max_model_len == length
+
+
+def test_the_trained_length_is_found_wherever_it_is(read: Any) -> None:
+    llama3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1, "high_freq_factor": 4}
+    key = "original_max_position_embeddings"
+    assert read(rope_scaling={**llama3, key: 128}).trained_len == 128
+    assert read(rope_scaling={**llama3, key: 128}, **{key: 256}).trained_len == 256
+    assert read(rope_scaling=llama3).trained_len == 1024
+    dynamic = read(rope_scaling={"type": "dynamic", "factor": 2.0})
+    assert (dynamic.trained_len, dynamic.default_model_len, dynamic.max_model_len) == (
+        1024,
+        1024,
+        2048,
+    )
+    assert read(rope_scaling={"type": "linear", "factor": 2.0}).default_model_len == 2048
+
+
+@pytest.mark.parametrize(
+    ("rope", "message"),
+    [
+        ({"rope_type": "yarn", "factor": "4"}, "rope parameter factor should be positive"),
+        ({"rope_type": "linear", "factor": 0.0}, "rope parameter factor should be positive"),
+        ({"rope_type": "longrope", "factor": 4.0}, "rope type 'longrope' is not supported"),
+        (
+            {
+                "rope_type": "llama3",
+                "factor": 8.0,
+                "low_freq_factor": 4.0,
+                "high_freq_factor": 4.0,
+            },
+            "low_freq_factor < high_freq_factor",
+        ),
+    ],
+)
+def test_ropes_that_cannot_be_computed_are_refused(
+    read: Any, rope: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=message):
+        read(rope_scaling=rope)
+
+
+def test_what_surrounds_a_plain_decoder_is_refused(read: Any) -> None:
+    with pytest.raises(ModelError, match="Qwen2VLForConditionalGeneration keeps its decoder in"):
+        read(
+            architectures=["Qwen2VLForConditionalGeneration"],
+            text_config={"vocab_size": 100},
+            vocab_size=...,
+        )
+
+
+def test_activation_and_partial_rotation_are_read(read: Any) -> None:
+    assert read().activation == read(hidden_act="swish").activation == "silu"
+    assert read(hidden_act="gelu").activation == "gelu"
+    assert not read().rotates_partly
+    assert not read(partial_rotary_factor=1.0).rotates_partly
+    assert read(partial_rotary_factor=0.5).rotates_partly
 
 
 def test_B064_quantised_weights_are_refused_by_name(read: Any) -> None:
@@ -153,8 +210,15 @@ def test_windows_per_layer(read: Any) -> None:
     assert spec.sliding_windows == (None, 16, None, 16)
     spec = read(use_sliding_window=..., model_type="mistral", sliding_window=8)
     assert spec.sliding_windows == (8, 8, 8, 8)
-    with pytest.raises(ModelError, match="linear_attention"):
-        read(use_sliding_window=True, layer_types=["linear_attention"] * 4)
+    assert read(use_sliding_window=True).sliding_windows == ()  # Qwen's default: from layer 28 on
+    spec = read(use_sliding_window=True, num_hidden_layers=30)
+    assert spec.sliding_windows == (None,) * 28 + (16, 16)
+    with pytest.raises(ModelError, match="layers of type linear_attention"):
+        read(layer_types=["linear_attention"] * 4)
+    with pytest.raises(ModelError, match="should name 4 layers, not 3"):
+        read(layer_types=["full_attention"] * 3)
+    with pytest.raises(ModelError, match="sliding_window should be a number of tokens, not 0"):
+        read(use_sliding_window=True, sliding_window=0)
 
 
 def test_what_is_missing_is_listed(read: Any, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import nanofw
 from nanofw import LLM, SamplingParams
-from tests.parity.checkpoints import SHAPES, save_qwen3
+from tests.parity.checkpoints import FAMILIES, SHAPES, save_model, save_qwen3
 from tests.parity.reference import compare, load_reference
 
 DEMO = Path(nanofw.__file__).parent / "models" / "embedded" / "demo"
@@ -115,6 +115,14 @@ def test_random_models(shape: str, tmp_path: Path) -> None:
     for indices in (PAIRWISE[index % len(PAIRWISE)], PAIRWISE[(index + 4) % len(PAIRWISE)]):
         # Random weights tie now and then, and a tie ends a comparison: many short outputs.
         check(model, reference, 20, 12, settings(indices))
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families(name: str, tmp_path: Path) -> None:
+    family, changes = FAMILIES[name]
+    model = save_model(tmp_path, family, **changes)
+    index = list(FAMILIES).index(name)
+    check(model, load_reference(model), 20, 12, settings(PAIRWISE[index % len(PAIRWISE)]))
 
 
 @pytest.mark.slow

@@ -16,6 +16,7 @@ from nanofw.core.contracts.executor import ExecutorConfig
 from nanofw.core.contracts.sampler import SampledTokens, SamplerConfig
 from nanofw.core.plan import NewRow, StepPlan, StepResult
 from nanofw.core.types import IntArray, SamplingParams
+from nanofw.models import manifest
 from nanofw.plugins import Component, Plugin
 from nanofw.runtime.executor import TorchExecutor
 from nanofw.samplers.standard import StandardSampler
@@ -46,13 +47,15 @@ def component(kind: str, name: str, target: str, **facts: Any) -> Component:
 
 
 COMPONENTS = {
-    "model": component("model", "Qwen3ForCausalLM", "nanofw.models.qwen3:Qwen3ForCausalLM"),
     "attention_backend": component(
         "attention_backend", "sdpa", "nanofw.attention_backends.sdpa:SdpaBackend"
     ),
     "sampler": component("sampler", "recording", "tests.runtime.driver:RecordingSampler"),
     "logits_processor": [],
 }
+
+
+MODELS = {plugin.name: Component(plugin=plugin) for plugin in manifest.model()}
 
 
 def make_executor(folder: Path, *, dtype: str = "float32", **changes: Any) -> TorchExecutor:
@@ -66,12 +69,12 @@ def make_executor(folder: Path, *, dtype: str = "float32", **changes: Any) -> To
         "num_blocks": 64,
         "max_num_seqs": 8,
         "max_num_batched_tokens": 256,
-        "max_model_len": spec.max_model_len,
+        "max_model_len": spec.default_model_len,
         "clock": RealClock(),
         "engine": SimpleNamespace(memory_utilization=0.9),
         "components": COMPONENTS,
     }
-    components = COMPONENTS | changes.pop("components", {})
+    components = {"model": MODELS[spec.architecture], **COMPONENTS} | changes.pop("components", {})
     return TorchExecutor(None, ExecutorConfig(**(values | changes | {"components": components})))
 
 

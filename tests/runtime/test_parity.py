@@ -10,7 +10,14 @@ import pytest
 import torch
 
 from nanofw.runtime.weights import INDEX
-from tests.runtime.checkpoints import VARIANTS, reference_logits, write_qwen3
+from tests.runtime.checkpoints import (
+    FAMILIES,
+    ROPES,
+    VARIANTS,
+    reference_logits,
+    write_model,
+    write_qwen3,
+)
 from tests.runtime.driver import Driver, make_executor
 
 TOLERANCE = 1e-4  # of the logits' standard deviation
@@ -24,7 +31,8 @@ def checkpoints(tmp_path_factory: pytest.TempPathFactory) -> Any:
     def get(name: str) -> tuple[Path, torch.nn.Module]:
         if name not in made:
             folder = tmp_path_factory.mktemp(name)
-            made[name] = folder, write_qwen3(folder, **VARIANTS[name])
+            family, changes = FAMILIES.get(name) or ("Qwen3", VARIANTS[name])
+            made[name] = folder, write_model(folder, family, **changes)
         return made[name]
 
     return get
@@ -59,7 +67,7 @@ class Forced:
         assert self.num_checked >= min_positions
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", [*VARIANTS, *FAMILIES])
 def test_prompt_chunks_and_decode(checkpoints: Any, variant: str) -> None:
     folder, model = checkpoints(variant)
     driver = Driver(make_executor(folder))
@@ -69,6 +77,20 @@ def test_prompt_chunks_and_decode(checkpoints: Any, variant: str) -> None:
     driver.prefill(second, 16, 1, 20)
     driver.decode(first, second, steps=18)
     forced.check(38)
+
+
+@pytest.mark.parametrize("family", ["Llama", "Qwen2", "Qwen3"])
+def test_dynamic_rope_beyond_the_trained_length(family: str, tmp_path: Path) -> None:
+    """The reference takes the theta of the text's length; a run that of `max_model_len`."""
+    rope = ROPES["dynamic"]
+    model = write_model(tmp_path, family, max_position_embeddings=40, rope_parameters=rope)
+    driver = Driver(make_executor(tmp_path, max_model_len=100))
+    forced = Forced(driver, model)
+    first, second = forced.add(0, 37, 100), forced.add(5, 90, 100)
+    driver.prefill(first)
+    driver.prefill(second, 16, 1, 20)
+    driver.decode(first, second, steps=9)
+    forced.check(20)
 
 
 @pytest.mark.parametrize("block_size", [1, 16, 256])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from nanofw.models.layers.attention import Attention, PassInputs, pass_inputs
+from nanofw.models.layers.decoder import DecoderFeatures, DecoderLayer, PreNormDecoder
 from nanofw.models.layers.embedding import ParallelHead, VocabParallelEmbedding, VocabularyRange
 from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.linear import (
@@ -16,21 +17,26 @@ from nanofw.models.layers.linear import (
 from nanofw.models.layers.loading import Targets, empty_parameter, fill, joined, load_tensors
 from nanofw.models.layers.mlp import GatedMLP
 from nanofw.models.layers.norm import RMSNorm
-from nanofw.models.layers.rope import ROPE_TYPES, RotaryEmbedding
+from nanofw.models.layers.rope import RotaryEmbedding
+from nanofw.models.layers.rope_types import ROPE_TYPES, RopeSettings
 
 __all__ = [
     "ROPE_TYPES",
     "Attention",
     "ColumnParallelLinear",
+    "DecoderFeatures",
+    "DecoderLayer",
     "GatedMLP",
     "Layer",
     "Linear",
     "MergedColumnParallelLinear",
     "ParallelHead",
     "PassInputs",
+    "PreNormDecoder",
     "Projection",
     "QKVParallelLinear",
     "RMSNorm",
+    "RopeSettings",
     "RotaryEmbedding",
     "RowParallelLinear",
     "Targets",

@@ -18,6 +18,7 @@ Targets = dict[str, Callable[[torch.Tensor], None]]
 """Checkpoint name -> what takes the tensor of that name."""
 
 _SHOWN = 8
+_PLAIN = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
 
 
 def empty_parameter(*shape: int, dtype: torch.dtype, device: torch.device) -> nn.Parameter:
@@ -28,7 +29,12 @@ def empty_parameter(*shape: int, dtype: torch.dtype, device: torch.device) -> nn
 
 
 def fill(parameter: nn.Parameter, part: torch.Tensor, source: torch.Tensor) -> None:
-    """Copy `source` into `part`, a view of `parameter`. ValueError when the shapes differ."""
+    """Copy `source` into `part`, a view of `parameter`.
+
+    ValueError when the shapes differ, or when `source` holds the codes of quantised weights.
+    """
+    if source.dtype not in _PLAIN:
+        raise ValueError(f"is {source.dtype}: quantised weights are not supported")
     if part.shape != source.shape:
         raise ValueError(f"has shape {list(source.shape)} where {list(part.shape)} is needed")
     with torch.no_grad():

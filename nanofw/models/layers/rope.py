@@ -2,54 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 import torch
 
 from nanofw.core.model_spec import ModelSpec
 from nanofw.errors import ModelError
 from nanofw.kernels.rope import Rotation, rotation
-
-
-def _default(inverse: torch.Tensor, parameters: Mapping[str, Any]) -> torch.Tensor:
-    return inverse
-
-
-def _linear(inverse: torch.Tensor, parameters: Mapping[str, Any]) -> torch.Tensor:
-    """Positions are divided by a factor: Chen et al., "Extending Context Window of Large
-    Language Models via Positional Interpolation"."""
-    return inverse / float(parameters["factor"])
-
-
-ROPE_TYPES: dict[str, Callable[[torch.Tensor, Mapping[str, Any]], torch.Tensor]] = {
-    "default": _default,
-    "linear": _linear,
-}
-"""What each `rope_type` makes of the inverse frequencies [head_dim / 2]."""
+from nanofw.models.layers.rope_types import ROPE_TYPES, RopeSettings
 
 
 class RotaryEmbedding:
     """Cosines and sines of every position, computed once in float32.
 
     Attributes:
-        cos_sin: float32[max_positions, head_dim], cosines then sines.
+        cos_sin: float32[max_positions, head_dim], cosines then sines, scaled where the rope
+            type scales them.
     """
 
     def __init__(self, spec: ModelSpec, max_positions: int, device: torch.device) -> None:
         rope_type = spec.rope.get("rope_type", "default")
-        scale = ROPE_TYPES.get(rope_type)
-        if scale is None:
+        function = ROPE_TYPES.get(rope_type)
+        if function is None:
             raise ModelError(
                 f"{spec.path}: rope_type {rope_type!r} is not supported; supported are "
                 f"{', '.join(ROPE_TYPES)}"
             )
-        theta = float(spec.rope.get("rope_theta", 10000.0))
-        exponents = torch.arange(0, spec.head_dim, 2, dtype=torch.float32, device=device)
-        inverse = scale(1.0 / theta ** (exponents / spec.head_dim), spec.rope)
+        if spec.rotates_partly:
+            raise ModelError(
+                f"{spec.path}: partial_rotary_factor {spec.rope['partial_rotary_factor']} is not "
+                "supported: heads are rotated as a whole"
+            )
+        settings = RopeSettings(
+            parameters=spec.rope,
+            head_dim=spec.head_dim,
+            theta=float(spec.rope.get("rope_theta", 10000.0)),
+            trained_len=spec.trained_len,
+            run_len=max_positions,
+        )
+        inverse, scale = function(settings)
         positions = torch.arange(max_positions, dtype=torch.float32, device=device)
-        angles = positions[:, None] * inverse
-        self.cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1)
+        angles = positions[:, None] * inverse.to(device)
+        self.cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1) * scale
 
     def at(self, positions: torch.Tensor, dtype: torch.dtype) -> Rotation:
         """The angles of int64[t] positions, for all layers of a pass."""

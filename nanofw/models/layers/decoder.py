@@ -1,0 +1,151 @@
+"""The decoder that Llama, Qwen2, Qwen3 and their relatives share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from nanofw.core.contracts.attention_backend import ForwardBatch
+from nanofw.core.contracts.model import ModelContext
+from nanofw.core.model_spec import ModelSpec
+from nanofw.errors import ModelError
+from nanofw.models.layers.attention import Attention, PassInputs, pass_inputs
+from nanofw.models.layers.embedding import ParallelHead, VocabParallelEmbedding
+from nanofw.models.layers.layer import Layer
+from nanofw.models.layers.loading import Targets, joined, load_tensors
+from nanofw.models.layers.mlp import GatedMLP
+from nanofw.models.layers.norm import RMSNorm
+from nanofw.models.layers.rope import RotaryEmbedding
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderFeatures:
+    """In what families differ.
+
+    Attributes:
+        qk_norm: queries and keys are normalised by head.
+        qkv_bias, out_bias: the projections before and after the attention have biases.
+        mlp_bias: those of the feed-forward part have.
+    """
+
+    qk_norm: bool = False
+    qkv_bias: bool = False
+    out_bias: bool = False
+    mlp_bias: bool = False
+
+
+class DecoderLayer(Layer):
+    """Attention and feed-forward part, each behind a norm and beside the residual stream."""
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        context: ModelContext,
+        layer: int,
+        rope: RotaryEmbedding,
+        features: DecoderFeatures,
+    ) -> None:
+        super().__init__()
+        kinds = {"dtype": context.dtype, "device": context.device}
+        self.input_layernorm = RMSNorm(spec.hidden_size, spec.norm_eps, **kinds)
+        self.self_attn = Attention(
+            spec, context, layer, rope,
+            qk_norm=features.qk_norm, qkv_bias=features.qkv_bias, out_bias=features.out_bias,
+        )  # fmt: skip
+        self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.norm_eps, **kinds)
+        self.mlp = GatedMLP(
+            spec.hidden_size, spec.intermediate_size, context, bias=features.mlp_bias
+        )
+
+    def forward(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, inputs: PassInputs
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Output of the feed-forward part, not yet added, and the residual stream: [t, hidden]."""
+        if residual is None:
+            hidden, residual = self.input_layernorm(hidden), hidden
+        else:
+            hidden, residual = self.input_layernorm.add(hidden, residual)
+        hidden = self.self_attn(hidden, inputs)
+        hidden, residual = self.post_attention_layernorm.add(hidden, residual)
+        return self.mlp(hidden), residual
+
+    def targets(self, prefix: str) -> Targets:
+        """Where the tensors under `prefix` (with its final dot) go."""
+        return joined(
+            self.input_layernorm.targets(f"{prefix}input_layernorm.weight"),
+            self.self_attn.targets(f"{prefix}self_attn."),
+            self.post_attention_layernorm.targets(f"{prefix}post_attention_layernorm.weight"),
+            self.mlp.targets(f"{prefix}mlp."),
+        )
+
+
+class PreNormDecoder(Layer):
+    """A whole model of the contract `model/1`: embedding, layers, norm, head.
+
+    RMSNorm before each part, grouped queries, rotary positions, a SiLU-gated feed-forward part.
+    A family is a subclass that says its `DecoderFeatures`. Empty until `load`.
+
+    Raises:
+        ModelError: the checkpoint asks for another activation or rope.
+    """
+
+    def __init__(self, spec: ModelSpec, context: ModelContext, features: DecoderFeatures) -> None:
+        super().__init__()
+        if spec.activation != "silu":
+            raise ModelError(
+                f"{spec.path}: hidden_act {spec.activation!r} is not supported by "
+                f"{type(self).__name__}; supported: silu"
+            )
+        kinds = {"dtype": context.dtype, "device": context.device}
+        ranks = context.communicator
+        self._spec, self._context = spec, context
+        self._rope = RotaryEmbedding(spec, context.max_model_len, context.device)
+        self.embed_tokens = VocabParallelEmbedding(
+            spec.vocab_size, spec.hidden_size, communicator=ranks, **kinds
+        )
+        self.layers = nn.ModuleList(
+            DecoderLayer(spec, context, layer, self._rope, features)
+            for layer in range(spec.num_layers)
+        )
+        self.norm = RMSNorm(spec.hidden_size, spec.norm_eps, **kinds)
+        self.lm_head = ParallelHead(
+            spec.vocab_size, spec.hidden_size,
+            tied=self.embed_tokens if spec.tie_word_embeddings else None,
+            communicator=ranks, **kinds,
+        )  # fmt: skip
+
+    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Take the checkpoint's tensors. See `nanofw.models.layers.load_tensors`."""
+        targets = joined(
+            self.embed_tokens.targets("model.embed_tokens.weight"),
+            *(layer.targets(f"model.layers.{i}.") for i, layer in enumerate(self._layers())),
+            self.norm.targets("model.norm.weight"),
+        )
+        if not self._spec.tie_word_embeddings:
+            targets |= self.lm_head.targets("lm_head.weight")
+        load_tensors(self, tensors, targets, ignored=self._is_needless)
+
+    def forward(self, batch: ForwardBatch, pool: list[Any]) -> torch.Tensor:
+        """Hidden states [s, hidden] at `batch.logits_indices`, after the last norm."""
+        inputs = pass_inputs(batch, pool, self._rope, self._context)
+        hidden, residual = self.embed_tokens(batch.token_ids), None
+        for layer in self._layers():
+            hidden, residual = layer(hidden, residual, inputs)
+        assert residual is not None
+        wanted = batch.logits_indices
+        return self.norm.add(hidden[wanted], residual[wanted])[0]
+
+    def logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """Logits [s, vocabulary of this rank] of [s, hidden], padding of the range included."""
+        return self.lm_head(hidden)
+
+    def _layers(self) -> Iterable[DecoderLayer]:
+        return self.layers  # pyright: ignore[reportReturnType]
+
+    def _is_needless(self, name: str) -> bool:
+        tied_head = self._spec.tie_word_embeddings and name == "lm_head.weight"
+        return tied_head or name.endswith(".rotary_emb.inv_freq")

@@ -1,0 +1,22 @@
+"""Llama 1 to 3 and models of its shape (SmolLM2, TinyLlama); Mistral, whose layers have windows.
+
+Touvron et al., "LLaMA: Open and Efficient Foundation Language Models"; Grattafiori et al., "The
+Llama 3 Herd of Models"; Jiang et al., "Mistral 7B".
+"""
+
+from __future__ import annotations
+
+from nanofw.core.contracts.model import ModelContext
+from nanofw.core.model_spec import ModelSpec
+from nanofw.models.layers import DecoderFeatures, PreNormDecoder
+
+
+class LlamaForCausalLM(PreNormDecoder):
+    """Constructed as `LlamaForCausalLM(spec, context)`, empty; `load` fills it."""
+
+    def __init__(self, spec: ModelSpec, context: ModelContext) -> None:
+        bias = spec.attention_bias
+        features = DecoderFeatures(
+            qkv_bias=bias, out_bias=bias, mlp_bias=bool(spec.raw.get("mlp_bias", False))
+        )
+        super().__init__(spec, context, features)

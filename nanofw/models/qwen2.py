@@ -1,0 +1,17 @@
+"""Qwen2 and Qwen2.5, dense: biases on queries, keys and values, whatever `config.json` says.
+
+Yang et al., "Qwen2 Technical Report"; "Qwen2.5 Technical Report".
+"""
+
+from __future__ import annotations
+
+from nanofw.core.contracts.model import ModelContext
+from nanofw.core.model_spec import ModelSpec
+from nanofw.models.layers import DecoderFeatures, PreNormDecoder
+
+
+class Qwen2ForCausalLM(PreNormDecoder):
+    """Constructed as `Qwen2ForCausalLM(spec, context)`, empty; `load` fills it."""
+
+    def __init__(self, spec: ModelSpec, context: ModelContext) -> None:
+        super().__init__(spec, context, DecoderFeatures(qkv_bias=True))
