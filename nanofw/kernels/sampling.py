@@ -28,7 +28,7 @@ def greedy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     if logits.device.type != "cpu" or stretch is None or not logits.is_contiguous():
         best = logits.max(dim=-1)
         return best.values, best.indices
-    stretches = logits.view(num_rows, -1, stretch)
+    stretches = logits.view(num_rows, width // stretch, stretch)
     best = stretches.amax(dim=-1).max(dim=-1)
     where = stretches[torch.arange(num_rows), best.indices].argmax(dim=-1)
     return best.values, best.indices * stretch + where

@@ -257,6 +257,14 @@ def test_rows_are_reused_and_changed_between_steps() -> None:
     assert len(drawn) == 16
 
 
+@pytest.mark.parametrize("vocab", [50, 128])
+def test_no_lines_at_all(vocab: int) -> None:
+    """A step of chunks that are not the last samples nothing."""
+    nobody = np.empty(0, np.int32)
+    result = sampler_for(vocab).sample(torch.empty(0, vocab), nobody, nobody)
+    assert len(result.token_ids) == len(result.failed) == 0
+
+
 def test_siblings_and_seeds_differ() -> None:
     sampler = sampler_for(1000)
     for row in range(32):
