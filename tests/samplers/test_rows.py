@@ -15,7 +15,7 @@ from nanofw.core.types import SamplingParams
 from tests.samplers.plain import new_row, sampler_for
 
 VOCAB = 512
-SEARCH = {"max", "amax", "view", "index"}
+SEARCH = {"max", "amax", "argmax", "view", "index"}
 """What finds the highest logit of each line."""
 
 
