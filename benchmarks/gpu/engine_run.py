@@ -48,6 +48,7 @@ class Nanofw:
 
     def __init__(self, backend: str) -> None:
         self.backend = backend or "auto"
+        self.num_added = 0
 
     def construct(self, folder: str) -> None:
         from nanofw import LLM, SamplingParams
@@ -72,10 +73,14 @@ class Nanofw:
         return [len(result.outputs[0].token_ids) for result in results]
 
     def add(self, prompt: list[int], max_tokens: int) -> None:
-        self.llm._add(prompt, self.sampling(max_tokens))
+        from nanofw.plugins import Request
+
+        self.num_added += 1
+        request_id, sampling = f"profiled-{self.num_added}", self.sampling(max_tokens)
+        self.llm.engine.add(Request(id=request_id, prompt_token_ids=prompt, sampling=sampling))
 
     def step(self) -> None:
-        self.llm._step()
+        self.llm.engine.step()
 
     def facts(self) -> dict[str, Any]:
         executor = getattr(self.llm.engine, "executor", None) or self.llm.engine._executor

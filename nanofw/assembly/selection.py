@@ -34,7 +34,7 @@ from nanofw.plugins.status import options_model
 AUTO = "auto"
 AUTO_ORDER: Mapping[str, tuple[str, ...]] = {
     "executor": ("torch",),
-    "attention_backend": ("flash_attn", "triton", "sdpa"),
+    "attention_backend": ("triton", "flash_attn", "sdpa"),
 }
 """What `auto` tries, in this order. Only these: no installation changes what `auto` takes."""
 

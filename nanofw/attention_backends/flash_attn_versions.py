@@ -106,6 +106,9 @@ def _limits_3() -> dict[str, Any]:
     sizes = [d for d in (64, 96, 128, 192, 256) if not flags.get(f"FLASHATTENTION_DISABLE_HDIM{d}")]
     largest = max(sizes, default=0)
     limits: dict[str, Any] = {
+        # Larger pages are loaded whole: what a failed request left past the context, NaN say,
+        # reaches the output.
+        "block_sizes": (64, 32, 16, 8, 4, 2, 1),
         # A head size that was not built takes the next larger kernel.
         "head_dims": tuple(d for d in HEAD_DIMS if d <= largest),
         "dtypes": ("bfloat16",)
