@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from nanofw.assembly.build import DowngradeWarning, assemble, build
 from nanofw.assembly.explanation import Choice, Explanation, Feature
+from nanofw.assembly.memory import memory_estimate
 from nanofw.assembly.model_source import locate, read_spec
 from nanofw.assembly.schema import json_schema
 from nanofw.assembly.selection import Selection, check, registry_for, select
@@ -24,6 +25,7 @@ __all__ = [
     "check",
     "json_schema",
     "locate",
+    "memory_estimate",
     "read_spec",
     "registry_for",
     "select",

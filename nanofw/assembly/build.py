@@ -55,7 +55,7 @@ def build(selection: Selection, *, clock: Clock | None = None) -> Engine:
         warnings.warn(sentence, DowngradeWarning, stacklevel=2)
     clock = clock or (VirtualClock() if selection.virtual_time else RealClock())
     executor: Any = construct(
-        selection.components["executor"], Executor, _executor_config(selection, clock)
+        selection.components["executor"], Executor, executor_config(selection, clock)
     )
     try:
         return _engine(selection, executor, clock)
@@ -94,7 +94,8 @@ def _engine(selection: Selection, executor: Executor, clock: Clock) -> Engine:
     )
 
 
-def _executor_config(selection: Selection, clock: Clock) -> ExecutorConfig:
+def executor_config(selection: Selection, clock: Clock) -> ExecutorConfig:
+    """What the executor of a selection is built with."""
     engine = selection.loaded.config.engine
     components = {
         kind: component

@@ -468,6 +468,8 @@ class _Selector:
             "architecture": spec.architecture,
             "device": device,
             "dtype": spec.dtype,
+            "rope_type": spec.rope.get("rope_type", "default"),
+            "num_windowed_layers": sum(window is not None for window in spec.sliding_windows),
             "max_model_len": max_model_len,
             "block_size": block_size,
             "num_matrix_parameters": parameters,

@@ -55,3 +55,13 @@ def console() -> Console:
 def print_json(value: Any) -> None:
     """Write plain values as JSON to standard output."""
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+
+
+def readable_bytes(count: int) -> str:
+    """`1536` as `1.5 KiB`: three digits, in the unit that suits the size."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if abs(size) < 1023.5:
+            break
+        size, unit = size / 1024, larger
+    return f"{size:.0f} {unit}" if unit == "B" or size >= 100 else f"{size:.3g} {unit}"

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from nanofw.cli.arguments import add_config, console, load, print_json
+from nanofw.cli.arguments import add_config, console, load, print_json, readable_bytes
 
 if TYPE_CHECKING:
     from nanofw.assembly import Choice, Explanation
+
+_MEMORY = {
+    "weight_bytes": "weights",
+    "activation_bytes": "largest step, from shapes",
+    "kv_bytes_per_block": "KV of one block",
+    "free_bytes": "free on the device now",
+    "num_blocks": "blocks of KV",
+    "num_kv_tokens": "tokens of KV",
+    "kv_bytes": "KV in all",
+    "problem": "does not fit",
+}
+"""Names of an estimate, in the order in which they are shown."""
 
 
 def main(arguments: list[str]) -> int:
@@ -17,17 +30,22 @@ def main(arguments: list[str]) -> int:
     add_config(parser)
     parser.add_argument("--json", action="store_true", help="write JSON")
     options = parser.parse_intermixed_args(arguments)
-    from nanofw.assembly import select
+    from nanofw.assembly import memory_estimate, select
+    from nanofw.errors import NanofwError
 
-    explanation = select(load(options.config)).explanation
+    selection = select(load(options.config))
+    try:
+        memory = memory_estimate(selection)
+    except NanofwError as error:  # what was chosen is worth showing all the same
+        memory = {"problem": str(error)}
     if options.json:
-        print_json(explanation.as_dict())
+        print_json({**selection.explanation.as_dict(), "memory": memory})
     else:
-        _print(explanation)
+        _print(selection.explanation, memory)
     return 0
 
 
-def _print(explanation: Explanation) -> None:
+def _print(explanation: Explanation, memory: Mapping[str, Any] | None) -> None:
     from rich.table import Table
 
     out = console()
@@ -45,17 +63,39 @@ def _print(explanation: Explanation) -> None:
     for key, value in explanation.facts.items():
         facts.add_row(key, _fact(key, value))
     out.print(facts)
+    if memory is not None:
+        estimate = Table("memory", "estimate", title="memory of each rank")
+        for key in [*_MEMORY, *(set(memory) - set(_MEMORY))]:
+            if key in memory:
+                estimate.add_row(_MEMORY.get(key, key), _fact(key, memory[key]))
+        out.print(estimate)
     for note in explanation.notes:
         out.print(f"note: {note}")
 
 
 def _why(choice: Choice) -> str:
-    passed = [f"not {name}: {reason}" for name, reason in choice.passed_over]
+    lines = [f"not {name}: {reason}" for name, reason in choice.passed_over]
     options = [f"{key}: {value}" for key, value in choice.options.items()]
-    return "\n".join([*passed, ", ".join(options)] if options else passed)
+    if options:
+        lines.append("options: " + ", ".join(options))
+    claims = [_claim(key, value) for key, value in choice.claims.items() if _is_shown(key, value)]
+    if claims:
+        lines.append("claims: " + ", ".join(claims))
+    return "\n".join(lines)
+
+
+def _is_shown(key: str, value: Any) -> bool:
+    return value is not False and key not in ("needs", "estimate")
+
+
+def _claim(key: str, value: Any) -> str:
+    if value is True:
+        return key
+    items: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
+    return f"{key} {'/'.join(map(str, items))}"
 
 
 def _fact(key: str, value: Any) -> str:
     if "bytes" in key:
-        return f"{value:,} ({value / 2**20:,.4g} MiB)"
+        return f"{readable_bytes(value)} ({value:,} bytes)"
     return f"{value:,}" if isinstance(value, int) else str(value)

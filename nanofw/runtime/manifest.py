@@ -16,6 +16,7 @@ def executor() -> Plugin:
             "devices": ("cuda", "cpu"),
             "overlap": True,
             "cuda_graph": True,
+            "estimate": "nanofw.runtime.estimate:estimate",
             "needs": ("model", "attention_backend", "sampler", "logits_processor"),
         },
         summary="forward passes with PyTorch, on a GPU or a CPU",

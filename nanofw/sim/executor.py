@@ -171,6 +171,18 @@ class SimExecutor:
             self._pool.append(pending.rows, pending.token_ids)
 
 
+def estimate(options: SimOptions, config: ExecutorConfig) -> dict[str, int]:
+    """The pool that a run would have, for `nanofw explain`."""
+    num_blocks = _capacity(options, config, _cost_model(options, config)).num_blocks
+    per_block = config.block_size * config.spec.kv_bytes_per_token
+    return {
+        "kv_bytes_per_block": per_block,
+        "num_blocks": num_blocks,
+        "num_kv_tokens": num_blocks * config.block_size,
+        "kv_bytes": num_blocks * per_block,
+    }
+
+
 def _cost_model(options: SimOptions, config: ExecutorConfig) -> CostModel:
     component: Component | None = config.components.get("cost_model")
     facts = CostModelConfig(

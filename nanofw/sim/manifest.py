@@ -15,6 +15,7 @@ def executor() -> Plugin:
         capabilities={
             "devices": ("*",),
             "overlap": True,
+            "estimate": "nanofw.sim.executor:estimate",
             "needs": ("cost_model",),
             "virtual_time": True,
         },

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nanofw.cli.arguments import readable_bytes
 from nanofw.cli.main import main
 
 SIMULATED = ["executor.name=sim", "model.path=shape:qwen3-0.6b", "kv_allocator.num_blocks=64"]
@@ -125,3 +126,48 @@ def test_explain_shows_downgrades_and_dropped_options(
     code = main(["explain", run_yaml, *SIMULATED, "engine.cuda_graphs=true", "plugins.strict=true"])
     assert code == 2
     assert "engine.cuda_graphs: device cpu has none" in capsys.readouterr().err
+
+
+def test_explain_estimates_memory_without_loading_anything(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    plain = json.loads(output(capsys, "explain", "--json", "kv_allocator.num_blocks=100"))
+    memory = plain["memory"]
+    assert memory["kv_bytes"] == 100 * memory["kv_bytes_per_block"] > 0
+    assert memory["num_kv_tokens"] == 100 * plain["facts"]["block_size"]
+    assert memory["weight_bytes"] > plain["facts"]["matrix_bytes"]  # norms are weights, too
+    text = output(capsys, "explain", "kv_allocator.num_blocks=100000000")
+    assert "of 100,000,000 blocks, as configured" in text
+    assert "weights" in text
+    assert "claims: devices cuda/cpu" in text
+
+
+def test_explain_shows_the_pool_of_a_simulated_run(capsys: pytest.CaptureFixture[str]) -> None:
+    plain = json.loads(output(capsys, "explain", "--json", *SIMULATED))
+    assert plain["memory"]["num_blocks"] == 64
+
+
+def test_a_broken_estimate_does_not_hide_what_was_chosen(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(
+        "from nanofw.plugins import Plugin, hookimpl\n"
+        "def estimate(options, config): return 1 / 0\n"
+        "@hookimpl\n"
+        "def executor():\n"
+        "    claims = {'devices': ('cpu',), 'needs': (), 'estimate': 'nanofw.sim.gone:estimate'}\n"
+        "    return Plugin('mine', 'nanofw.sim.executor:SimExecutor', api='executor/1',"
+        " capabilities=claims)\n",
+        encoding="utf-8",
+    )
+    arguments = [f"plugins.load=[{plugin}]", "executor.name=mine", "model.path=shape:qwen3-0.6b"]
+    text = output(capsys, "explain", *arguments)
+    assert "estimate of executor 'mine'" in text
+    assert "failed to import" in text
+
+
+def test_sizes_are_readable() -> None:
+    sizes = {0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 160 << 10: "160 KiB", 5 << 40: "5 TiB"}
+    assert {size: readable_bytes(size) for size in sizes} == sizes
+    assert readable_bytes(1024**2 - 1) == "1 MiB"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,10 +58,15 @@ COMPONENTS = {
 MODELS = {plugin.name: Component(plugin=plugin) for plugin in manifest.model()}
 
 
-def make_executor(folder: Path, *, dtype: str = "float32", **changes: Any) -> TorchExecutor:
-    """An executor over a checkpoint folder."""
-    from dataclasses import replace
+def make_executor(folder: Path, **changes: Any) -> TorchExecutor:
+    """An executor over a checkpoint folder; see `executor_config`."""
+    return TorchExecutor(None, executor_config(folder, **changes))
 
+
+def executor_config(
+    folder: Path, *, dtype: str = "float32", ranks: int = 1, **changes: Any
+) -> ExecutorConfig:
+    """What an executor over a checkpoint folder is built with."""
     spec = replace(read_checkpoint(folder), dtype=dtype)
     values: dict[str, Any] = {
         "spec": spec,
@@ -71,11 +76,11 @@ def make_executor(folder: Path, *, dtype: str = "float32", **changes: Any) -> To
         "max_num_batched_tokens": 256,
         "max_model_len": spec.default_model_len,
         "clock": RealClock(),
-        "engine": SimpleNamespace(memory_utilization=0.9),
-        "components": COMPONENTS,
+        "engine": SimpleNamespace(memory_utilization=0.9, tensor_parallel_size=ranks),
+        "components": {},
     }
-    components = {"model": MODELS[spec.architecture], **COMPONENTS} | changes.pop("components", {})
-    return TorchExecutor(None, ExecutorConfig(**(values | changes | {"components": components})))
+    chosen = {"model": MODELS[spec.architecture], **COMPONENTS} | changes.pop("components", {})
+    return ExecutorConfig(**(values | changes | {"components": chosen}))
 
 
 @dataclass
