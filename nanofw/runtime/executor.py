@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from nanofw.core.contracts.communicator import SingleRank
+from nanofw.core.contracts.communicator import Communicator, SingleRank
 from nanofw.core.contracts.executor import ExecutorConfig
 from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.core.types import Request
@@ -41,16 +41,26 @@ class _Step:
 
 
 class TorchExecutor:
-    """Constructed as `TorchExecutor(options, config)`; loads the weights and sizes the pool."""
+    """Constructed as `TorchExecutor(options, config)`; loads the weights and sizes the pool.
 
-    def __init__(self, options: TorchOptions | None, config: ExecutorConfig) -> None:
+    With a communicator of several ranks it is one of them: all get the same plans, and their
+    pools have the same number of blocks.
+    """
+
+    def __init__(
+        self,
+        options: TorchOptions | None,
+        config: ExecutorConfig,
+        communicator: Communicator | None = None,
+    ) -> None:
+        communicator = communicator or SingleRank()
         self._steps: deque[_Step] = deque()
         self._next_step = 0
         if options is not None and options.num_threads is not None:
             torch.set_num_threads(options.num_threads)
         with torch.inference_mode():
-            self._runner: Runner | None = Runner(config, SingleRank())
-            num_blocks = _num_blocks(self._runner, config)
+            self._runner: Runner | None = Runner(config, communicator)
+            num_blocks = _num_blocks(self._runner, config, communicator)
             self._runner.allocate(num_blocks)
             if config.cuda_graphs and self._runner.device.type == "cuda":
                 self._runner.capture(CudaRecorder())
@@ -61,6 +71,11 @@ class TorchExecutor:
     def capacity(self) -> Capacity:
         """The pool's size, as configured or as memory allows."""
         return self._capacity
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of this rank's parameters."""
+        return self._open().weight_bytes
 
     @property
     def graph_steps(self) -> dict[str, int]:
@@ -159,10 +174,15 @@ class TorchExecutor:
             )
 
 
-def _num_blocks(runner: Runner, config: ExecutorConfig) -> int:
-    """As configured, or what memory allows."""
+def _num_blocks(runner: Runner, config: ExecutorConfig, communicator: Communicator) -> int:
+    """As configured, or what memory allows on the rank that has the least."""
     if config.num_blocks is not None:
         return memory.check_num_blocks(config.num_blocks, config.block_size)
+    _least(0, communicator, runner.device)  # all have loaded their weights
+    return _least(_num_fitting_blocks(runner, config, communicator), communicator, runner.device)
+
+
+def _num_fitting_blocks(runner: Runner, config: ExecutorConfig, communicator: Communicator) -> int:
     bytes_per_block = runner.backend.bytes_per_block()
     if runner.device.type == "cuda":
         weights = torch.cuda.memory_allocated(runner.device)
@@ -177,8 +197,16 @@ def _num_blocks(runner: Runner, config: ExecutorConfig) -> int:
     num_tokens = min(config.max_num_batched_tokens, runner.max_pass_tokens or sys.maxsize)
     peak = memory.activation_estimate(config.spec, num_tokens, config.max_num_seqs)
     return memory.num_cpu_blocks(
-        memory.available_main_memory(), config.max_num_seqs * blocks_per_row, peak, bytes_per_block
+        memory.available_main_memory() // communicator.size,
+        config.max_num_seqs * blocks_per_row,
+        peak,
+        bytes_per_block,
     )
+
+
+def _least(number: int, communicator: Communicator, device: torch.device) -> int:
+    """The smallest of the ranks' numbers, known once all have theirs."""
+    return int(communicator.all_gather(torch.tensor([number], device=device)).min())
 
 
 def _failure(what: str, error: Exception) -> NanofwError:
@@ -186,9 +214,3 @@ def _failure(what: str, error: Exception) -> NanofwError:
         return error
     return ExecutorError(f"{what}: {type(error).__name__}: {error}")
 
-
-def probe(device: str, options: Any) -> dict[str, Any] | str:
-    """What `auto` and `explain` ask: whether this machine has the device."""
-    if device.startswith("cuda") and not torch.cuda.is_available():
-        return "PyTorch finds no CUDA device here"
-    return {}

@@ -9,11 +9,12 @@ from nanofw.plugins import Plugin, hookimpl
 def executor() -> Plugin:
     return Plugin(
         "torch",
-        "nanofw.runtime.executor:TorchExecutor",
+        "nanofw.runtime.placement:torch_executor",
         api="executor/1",
         options="nanofw.runtime.options:TorchOptions",
         capabilities={
             "devices": ("cuda", "cpu"),
+            "tensor_parallel": True,
             "overlap": True,
             "cuda_graph": True,
             "estimate": "nanofw.runtime.estimate:estimate",

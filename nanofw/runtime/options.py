@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pydantic import Field, PositiveInt
+from pydantic import Field, PositiveFloat, PositiveInt
 
 from nanofw.plugins import Options
 
@@ -12,4 +12,11 @@ class TorchOptions(Options):
 
     num_threads: PositiveInt | None = Field(
         None, description="CPU threads of one operation; null: as PyTorch decides."
+    )
+    step_timeout_s: PositiveFloat = Field(
+        300.0,
+        description="With several ranks: a rank that is silent for so long ends the run.",
+    )
+    start_timeout_s: PositiveFloat = Field(
+        1800.0, description="With several ranks: longest time until all of them are ready."
     )

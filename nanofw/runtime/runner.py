@@ -68,6 +68,7 @@ class Runner:
 
     Attributes:
         backend, model, sampler: the chosen components.
+        weight_bytes: of this rank's parameters.
         max_pass_tokens: tokens that the model computes at once; None: as many as come.
         pool: KV by layer, after `allocate`.
         graphs: of decode steps, after `capture`; None: every step runs eagerly.
@@ -90,6 +91,7 @@ class Runner:
             )
             for component in config.components.get("logits_processor", ())
         ]
+        self.weight_bytes = 0
         self.model = self._load_model(checkpoint)
         self.pool: list[Any] = []
         self.graphs: DecodeGraphs | None = None
@@ -263,6 +265,8 @@ class Runner:
             self.device, self.dtype, self._communicator, self._config.max_model_len, self.backend
         )
         model = build(self._config.spec, context)
+        parameters = getattr(model, "parameters", None)
+        self.weight_bytes = sum(p.nbytes for p in parameters()) if parameters else 0
         model.load(checkpoint.tensors())
         return model
 

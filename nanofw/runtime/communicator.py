@@ -1,0 +1,95 @@
+"""The ranks of a run on one host, over NCCL or gloo."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed
+
+from nanofw.runtime.workers.lost import RankLost
+
+LOOPBACK = "127.0.0.1"
+_TIMEOUT = timedelta(days=1)  # the engine's process watches over the ranks, and knows more
+
+T = TypeVar("T")
+
+
+class GroupCommunicator:
+    """The `Communicator` contract over the process group of this process."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self.rank, self.size = rank, size
+        self._gather = getattr(distributed, "all_gather_single", None) or (
+            distributed.all_gather_into_tensor
+        )
+
+    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Sum over ranks, in place when the tensor is contiguous."""
+        tensor = tensor.contiguous()
+        _guarded(lambda: distributed.all_reduce(tensor))
+        return tensor
+
+    def all_gather(self, tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
+        """Concatenate the ranks' tensors along `dim`, in rank order."""
+        parts = tensor.new_empty((self.size * tensor.shape[0], *tensor.shape[1:]))
+        _guarded(lambda: self._gather(parts, tensor.contiguous()))
+        if dim % tensor.dim() == 0:
+            return parts
+        return torch.cat(parts.split(tensor.shape[0]), dim=dim)
+
+
+def open_store(size: int) -> tuple[Any, int]:
+    """Where rank 0 waits for the others: a store, and its port, which the system chose.
+
+    The port is bound before anybody hears of it, so that no other run can take it.
+    """
+    listener = socket.create_server((LOOPBACK, 0))
+    port = listener.getsockname()[1]
+    store = distributed.TCPStore(
+        LOOPBACK, port, size,
+        is_master=True, wait_for_workers=False, timeout=_TIMEOUT,
+        master_listen_fd=listener.detach(), use_libuv=True,
+    )  # fmt: skip
+    return store, port
+
+
+def join_store(port: int, size: int) -> Any:
+    """The store of rank 0, as another rank sees it."""
+    return distributed.TCPStore(
+        LOOPBACK, port, size, is_master=False, wait_for_workers=False, timeout=_TIMEOUT
+    )
+
+
+def join(rank: int, size: int, device: torch.device, store: Any) -> GroupCommunicator:
+    """Meet the other ranks; returns when all are there."""
+    _use_loopback()
+    is_cuda = device.type == "cuda"
+    distributed.init_process_group(
+        "nccl" if is_cuda else "gloo", store=store, rank=rank, world_size=size, timeout=_TIMEOUT,
+        device_id=device if is_cuda else None,
+    )  # fmt: skip
+    communicator = GroupCommunicator(rank, size)
+    communicator.all_reduce(torch.zeros(1, device=device))
+    return communicator
+
+
+def _use_loopback() -> None:
+    """gloo otherwise asks for the host's name, which not every container can resolve."""
+    names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
+    if names:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])
+
+
+def _guarded(collective: Callable[[], T]) -> T:
+    try:
+        return collective()
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError as error:
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise RankLost(f"a collective failed, another rank is gone: {reason}") from error
