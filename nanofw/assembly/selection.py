@@ -17,7 +17,7 @@ from nanofw.assembly.threads import let_idle_threads_sleep
 from nanofw.configs.load import LoadedConfig
 from nanofw.configs.schema import ComponentSection
 from nanofw.configs.source import DEFAULT, KeyPath, dotted
-from nanofw.core.model_spec import ModelSpec
+from nanofw.core.model_spec import ModelSpec, tensor_parallel_sizes
 from nanofw.errors import (
     CapabilityError,
     ConfigError,
@@ -153,6 +153,7 @@ class _Selector:
         overlap = self._overlap(device, virtual)
         graphs = self._cuda_graphs(device)
         self._raise_all([overlap, graphs])
+        self._check_ranks(spec, wanted)
         max_model_len = self._max_model_len(spec)
         facts = self._facts(spec, device, max_model_len, size)
         return Selection(
@@ -251,6 +252,17 @@ class _Selector:
     def _num_blocks(self) -> int | None:
         asked = self.loaded.config.kv_allocator.num_blocks
         return None if asked == AUTO else asked
+
+    def _check_ranks(self, spec: ModelSpec, wanted: Sequence[str]) -> None:
+        asked = self.loaded.config.engine.tensor_parallel_size
+        possible = tensor_parallel_sizes(spec)
+        if "model" in wanted and asked not in possible:
+            raise self.loaded.error(
+                f"{asked} ranks cannot share {spec.num_heads} query heads, {spec.num_kv_heads} KV "
+                f"heads and {spec.intermediate_size} intermediate features evenly; this model "
+                f"takes {', '.join(map(str, possible))}",
+                ("engine", "tensor_parallel_size"),
+            )
 
     def _max_model_len(self, spec: ModelSpec) -> int:
         asked = self.loaded.config.engine.max_model_len

@@ -92,6 +92,24 @@ class ModelSpec:
         return self.vocab_size * self.hidden_size
 
 
+def vocabulary_of_rank(vocab_size: int, rank: int, num_ranks: int) -> range:
+    """The tokens of a rank. All ranges are equally wide, but the last may be shorter or empty."""
+    width = -(-vocab_size // num_ranks)
+    start = min(vocab_size, rank * width)
+    return range(start, min(vocab_size, start + width))
+
+
+def tensor_parallel_sizes(spec: ModelSpec) -> list[int]:
+    """Numbers of ranks that can share the model's layers evenly. The vocabulary is padded."""
+    return [
+        size
+        for size in range(1, spec.num_heads + 1)
+        if spec.num_heads % size == 0
+        and (spec.num_kv_heads % size == 0 or size % spec.num_kv_heads == 0)
+        and spec.intermediate_size % size == 0
+    ]
+
+
 def heads_of_rank(num_heads: int, num_kv_heads: int, num_ranks: int) -> tuple[int, int]:
     """Query and KV heads of each rank; KV heads are repeated when there are fewer than ranks.
 

@@ -53,9 +53,23 @@ def race(
     Returns:
         int64[s], columns of `logits`.
     """
-    weights = logits.sub_(highest.unsqueeze(1)).mul_(inverse_temperatures.unsqueeze(1)).exp_()
-    times = exponential(random_bits(keys, token_ids)).div_(weights)
+    times = race_times(logits, highest, inverse_temperatures, keys, token_ids)
     return greedy(times.neg_())[1]  # the earliest; faster than argmin
+
+
+def race_times(
+    logits: torch.Tensor,
+    highest: torch.Tensor,
+    inverse_temperatures: torch.Tensor,
+    keys: torch.Tensor,
+    token_ids: torch.Tensor,
+) -> torch.Tensor:
+    """When each token arrives, float32[s, vocab]: the first wins. Arguments as of `race`.
+
+    `logits` may be a part of the vocabulary, `token_ids` then the part's.
+    """
+    weights = logits.sub_(highest.unsqueeze(1)).mul_(inverse_temperatures.unsqueeze(1)).exp_()
+    return exponential(random_bits(keys, token_ids)).div_(weights)
 
 
 def ordered_candidates(logits: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:

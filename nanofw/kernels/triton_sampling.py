@@ -107,6 +107,7 @@ def _pick_kernel(
     max_ptr,
     sum_ptr,
     token_ids_ptr,
+    scores_ptr,
     logprobs_ptr,
     failed_ptr,
     num_parts,
@@ -122,13 +123,15 @@ def _pick_kernel(
     logit = tl.load(token_logit_ptr + at, mask=mask, other=float("-inf"))
     m = tl.load(max_ptr + at, mask=mask, other=float("-inf"))
     s = tl.load(sum_ptr + at, mask=mask, other=0.0)
-    chosen = tl.min(tl.where(best == tl.max(best, axis=0), token, NO_TOKEN), axis=0)
+    winner = tl.max(best, axis=0)
+    chosen = tl.min(tl.where(best == winner, token, NO_TOKEN), axis=0)
     top = tl.max(m, axis=0)
     total = tl.sum(s * tl.exp(m - tl.where(top == float("-inf"), 0.0, top)), axis=0)
     chosen_logit = tl.max(tl.where(token == chosen, logit, float("-inf")), axis=0)
     # A line with a finite logit has a sum in [1, inf); NaN compares false.
     good = (total > 0.0) & (total < float("inf"))
     tl.store(token_ids_ptr + line, tl.where(good, chosen, 0))
+    tl.store(scores_ptr + line, winner)
     tl.store(logprobs_ptr + line, chosen_logit - top - tl.log(total))
     tl.store(failed_ptr + line, tl.where(good, 0, 1).to(tl.int8))
 
@@ -139,11 +142,13 @@ class Drawn:
 
     Attributes:
         token_ids: int32[s], ids in the whole vocabulary.
+        scores: float32[s], with which they won: `logit / temperature - log(E)`.
         logprobs: float32[s], of these tokens under the softmax of the logits as they came.
         failed: bool[s], lines with NaN, +inf, or no finite logit; their ids are 0.
     """
 
     token_ids: torch.Tensor
+    scores: torch.Tensor
     logprobs: torch.Tensor
     failed: torch.Tensor
 
@@ -182,10 +187,11 @@ def draw_triton(
     num_lines, vocab_size = logits.shape
     device = logits.device
     token_ids = torch.empty(num_lines, dtype=torch.int32, device=device)
+    scores = torch.empty(num_lines, dtype=torch.float32, device=device)
     logprobs = torch.empty(num_lines, dtype=torch.float32, device=device)
     failed = torch.empty(num_lines, dtype=torch.bool, device=device)
     if num_lines == 0:
-        return Drawn(token_ids, logprobs, failed)
+        return Drawn(token_ids, scores, logprobs, failed)
     block = min(BLOCK, next_power_of_2(vocab_size))
     parts = num_vocab_parts(num_lines, vocab_size, device) if num_parts is None else num_parts
     blocks_per_part = cdiv(cdiv(vocab_size, block), parts)
@@ -201,7 +207,8 @@ def draw_triton(
         CUT=cutoffs is not None, BLOCK=block, num_warps=max(1, block // 512),
     )  # fmt: skip
     _pick_kernel[(num_lines,)](
-        best, tokens, token_logit, maxima, sums, token_ids, logprobs, failed.view(torch.int8),
+        best, tokens, token_logit, maxima, sums,
+        token_ids, scores, logprobs, failed.view(torch.int8),
         parts, parts, PARTS=MAX_PARTS, num_warps=1,
     )  # fmt: skip
-    return Drawn(token_ids, logprobs, failed)
+    return Drawn(token_ids, scores, logprobs, failed)

@@ -42,7 +42,14 @@ from nanofw.core.contracts.logits_processor import (
 )
 from nanofw.core.contracts.model import Model, ModelContext
 from nanofw.core.contracts.policy import Policy, Rank, RequestView, RunningView, SchedulerView
-from nanofw.core.contracts.sampler import DeviceSampler, SampledTokens, Sampler, SamplerConfig
+from nanofw.core.contracts.sampler import (
+    DeviceSampler,
+    SampledTokens,
+    Sampler,
+    SamplerConfig,
+    ShardDeviceSampler,
+    ShardSampler,
+)
 from nanofw.core.contracts.workload import Workload, WorkloadConfig
 from nanofw.core.model_spec import ModelSpec
 from nanofw.core.plan import Capacity, HostMasks, NewRow, StepPlan, StepResult
@@ -110,6 +117,8 @@ __all__ = [
     "SampledTokens",
     "Sampler",
     "SamplerConfig",
+    "ShardDeviceSampler",
+    "ShardSampler",
     # model
     "Communicator",
     "Model",

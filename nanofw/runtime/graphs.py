@@ -73,9 +73,13 @@ class CudaRecorder:
         return graph.replay
 
 
+Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, str], SampledTokens]
+"""Hidden states, rows and positions on the device, variant of the sampler -> tokens."""
+
+
 @dataclass(frozen=True, slots=True)
 class DecodeParts:
-    """What a decode step runs."""
+    """What a decode step runs. `draw` computes the logits and draws, on all ranks together."""
 
     model: Model
     backend: AttentionBackend
@@ -83,7 +87,7 @@ class DecodeParts:
     rows: RowState
     pool: list[Any]
     block_size: int
-    vocab_size: int
+    draw: Draw
 
 
 @dataclass(slots=True)
@@ -184,9 +188,7 @@ class DecodeGraphs:
 
     def _run_draw(self, inputs: DecodeInputs, size: int, variant: str) -> SampledTokens:
         parts = self._parts
-        assert isinstance(parts.sampler, DeviceSampler)
-        logits = parts.model.logits(self._hidden[:size])[:, : parts.vocab_size]
-        drawn = parts.sampler.draw(logits, inputs.rows, inputs.next_positions, variant)
+        drawn = parts.draw(self._hidden[:size], inputs.rows, inputs.next_positions, variant)
         parts.rows.append(inputs.rows, inputs.next_positions, drawn.token_ids)
         return drawn
 

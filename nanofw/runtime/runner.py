@@ -25,8 +25,10 @@ from nanofw.core.contracts.sampler import (
     SampledTokens,
     Sampler,
     SamplerConfig,
+    ShardDeviceSampler,
+    ShardSampler,
 )
-from nanofw.core.model_spec import heads_of_rank
+from nanofw.core.model_spec import heads_of_rank, vocabulary_of_rank
 from nanofw.core.plan import HostMasks, NewRow, StepPlan
 from nanofw.core.types import BoolArray, IntArray, Request
 from nanofw.kernels.linear import padded_rows
@@ -77,6 +79,9 @@ class Runner:
     def __init__(self, config: ExecutorConfig, communicator: Communicator) -> None:
         self._config, self._communicator = config, communicator
         self.device = torch.device(config.device)
+        self._tokens = vocabulary_of_rank(
+            config.spec.vocab_size, communicator.rank, communicator.size
+        )
         self.dtype = getattr(torch, config.spec.dtype)
         self.max_pass_tokens = MAX_CPU_TOKENS if self.device.type == "cpu" else None
         checkpoint = open_checkpoint(Path(config.spec.path))
@@ -112,7 +117,7 @@ class Runner:
         config, spec = self._config, self._config.spec
         parts = DecodeParts(
             self.model, self.backend, self.sampler, self._rows, self.pool, config.block_size,
-            spec.vocab_size,
+            self._draw_on_device,
         )  # fmt: skip
         hidden = torch.zeros(
             config.max_num_seqs, spec.hidden_size, dtype=self.dtype, device=self.device
@@ -198,6 +203,11 @@ class Runner:
         variant = self._variant(batch.rows)
         if batch.graph_size and self.graphs and variant and asks is None and not is_changed:
             return self.graphs.draw(batch, variant)
+        if self._communicator.size > 1 and asks is None and not is_changed:
+            sampled = self._draw_on_shards(hidden, batch, variant)
+            if sampled is not None:
+                self._rows.append(batch.device_rows, batch.device_positions, sampled.token_ids)
+                return sampled
         logits = self.logits(hidden)
         as_made = None if asks is None else logits[to_device(asks, self.device)].float()  # a copy
         if is_changed or variant is None:
@@ -242,6 +252,34 @@ class Runner:
         if variant is None or self._device_sampler is None:
             return self.sampler.sample(logits, batch.rows, batch.positions)
         return self._device_sampler.draw(logits, batch.device_rows, batch.device_positions, variant)
+
+    def _draw_on_device(
+        self, hidden: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
+    ) -> SampledTokens:
+        """Logits and draw with nothing from the host."""
+        sampler = self._device_sampler
+        assert sampler is not None
+        if isinstance(sampler, ShardDeviceSampler) and variant in sampler.shard_variants:
+            return sampler.draw_shard(self._local_logits(hidden), rows, positions, variant)
+        return sampler.draw(self.logits(hidden), rows, positions, variant)
+
+    def _draw_on_shards(
+        self, hidden: torch.Tensor, batch: StepBatch, variant: str | None
+    ) -> SampledTokens | None:
+        """A draw for which the ranks need not gather the logits; None: they must."""
+        if not len(hidden):
+            return None
+        if variant is not None:
+            rows, positions = batch.device_rows, batch.device_positions
+            return self._draw_on_device(hidden, rows, positions, variant)
+        if isinstance(self.sampler, ShardSampler) and self.sampler.on_shards(batch.rows):
+            logits = self._local_logits(hidden).float()
+            return self.sampler.sample_shard(logits, batch.rows, batch.positions)
+        return None
+
+    def _local_logits(self, hidden: torch.Tensor) -> torch.Tensor:
+        """[s, tokens of this rank] of [s, hidden], without padding."""
+        return self.model.logits(hidden)[:, : len(self._tokens)]
 
     def _add(self, new: NewRow) -> None:
         self.sampler.add(new)

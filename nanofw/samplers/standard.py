@@ -33,11 +33,13 @@ from nanofw.kernels.sampling import (
     ordered_candidates,
     race,
     race_among,
+    race_times,
     total_weights,
 )
 from nanofw.kernels.transfer import to_device
 from nanofw.samplers.edits import LogitEdits
 from nanofw.samplers.parameters import Group, RowParameters
+from nanofw.samplers.shards import Shards
 
 _LINES_AT_ONCE = 8  # on a CPU
 _CANDIDATES = (64, 1024)  # lengths of the lists that are tried before the whole vocabulary
@@ -91,6 +93,7 @@ class StandardSampler:
         self._vocab_size, self._device = config.vocab_size, config.device
         self._parameters = RowParameters(config.max_num_seqs, config.vocab_size, config.device)
         self._edits = LogitEdits(config)
+        self._shards = Shards(config.vocab_size, config.communicator)
         self._token_ids = torch.arange(config.vocab_size, dtype=torch.int32, device=config.device)
 
     def check(self, sampling: SamplingParams, vocab_size: int) -> None:
@@ -111,6 +114,47 @@ class StandardSampler:
         token_ids, failed = self._draw(logits, rows, positions)
         self._edits.drawn(rows, token_ids)
         return SampledTokens(token_ids=token_ids, failed=failed)
+
+    def on_shards(self, rows: IntArray) -> bool:
+        """Greedy rows and those that draw from the whole vocabulary."""
+        if not self._shards.are_split or self._edits.concern(rows):
+            return False
+        return self._parameters.groups(rows).cut is None
+
+    def sample_shard(
+        self, logits: torch.Tensor, rows: IntArray, positions: IntArray
+    ) -> SampledTokens:
+        """Draw one token for each of s rows from the ranks' parts. See the contract."""
+        first = self._shards.tokens.start
+        local_highest, best = greedy(logits)
+        found = self._shards.all(torch.stack((local_highest.double(), best.double() + first)))
+        highest = torch.stack([part[0] for part in found]).amax(dim=0).float()  # NaN wins
+        failed = ~torch.isfinite(highest)
+        token_ids = self._shards.best(found)[1].long()
+        group = self._parameters.groups(rows).whole
+        if group is not None:
+            lines: slice | torch.Tensor = slice(None) if group.lines is None else group.lines
+            token_ids[lines] = self._race_on_shards(logits, highest, group, positions)
+        return SampledTokens(
+            token_ids=token_ids.masked_fill_(failed, 0).to(torch.int32), failed=failed
+        )
+
+    def _race_on_shards(
+        self, logits: torch.Tensor, highest: torch.Tensor, group: Group, positions: IntArray
+    ) -> torch.Tensor:
+        """int64[g] tokens of the lines that draw from the whole vocabulary."""
+        tokens = self._shards.tokens
+        keys = self._keys(group, positions)
+        ids = self._token_ids[tokens.start : tokens.stop]
+        results = torch.empty(2, len(group.host_lines), dtype=torch.float64, device=logits.device)
+        for part, lines in self._parts(group):
+            times = race_times(
+                logits[lines], highest[lines], group.inverse_temperatures[part], keys[part], ids
+            )
+            negated, columns = greedy(times.neg_())
+            results[0, part] = negated.double()
+            results[1, part] = columns.double() + tokens.start
+        return self._shards.best(self._shards.all(results))[1].long()
 
     def _draw(
         self, logits: torch.Tensor, rows: IntArray, positions: IntArray

@@ -18,6 +18,7 @@ from nanofw.core.types import IntArray, SamplingParams
 from nanofw.kernels.transfer import to_device
 from nanofw.samplers.device_parameters import DeviceParameters
 from nanofw.samplers.edits import LogitEdits
+from nanofw.samplers.shards import Shards
 
 
 class CudaSampler:
@@ -28,6 +29,8 @@ class CudaSampler:
     def __init__(self, options: Any, config: SamplerConfig) -> None:
         self._device = config.device
         self._edits = LogitEdits(config)
+        self._shards = Shards(config.vocab_size, config.communicator)
+        self.shard_variants: tuple[str, ...] = ("whole",) if self._shards.are_split else ()
         self.parameters = DeviceParameters(config.max_num_seqs, config.device)
 
     def check(self, sampling: SamplingParams, vocab_size: int) -> None:
@@ -70,6 +73,25 @@ class CudaSampler:
             logits, rows, p.inverse_temperatures, p.base_keys, positions, cutoffs=cutoffs
         )
         return SampledTokens(token_ids=drawn.token_ids, failed=drawn.failed)
+
+    def draw_shard(
+        self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
+    ) -> SampledTokens:
+        """Draw one token for each of s rows from the ranks' parts. See the contract."""
+        from nanofw.kernels.triton_sampling import draw_triton
+
+        assert variant in self.shard_variants
+        p = self.parameters
+        drawn = draw_triton(
+            logits, rows, p.inverse_temperatures, p.base_keys, positions,
+            vocab_offset=self._shards.tokens.start,
+        )  # fmt: skip
+        ids = drawn.token_ids.view(torch.float32)  # the same bits: they are only moved
+        parts = self._shards.all(torch.stack((drawn.scores, ids, drawn.failed.float())))
+        best = self._shards.best(parts)
+        failed = torch.stack([part[2] for part in parts]).amax(dim=0) > 0
+        token_ids = best[1].contiguous().view(torch.int32).masked_fill(failed, 0)
+        return SampledTokens(token_ids=token_ids, failed=failed)
 
     def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
         """Draw one token for each of s rows. See the contract."""

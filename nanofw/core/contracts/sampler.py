@@ -120,3 +120,39 @@ class DeviceSampler(Sampler, Protocol):
             positions: int64[s] on the device, the position that the drawn token will have.
         """
         ...
+
+
+@runtime_checkable
+class ShardSampler(Sampler, Protocol):
+    """A sampler that can draw while every rank has the logits of its own tokens alone.
+
+    The ranks agree through `SamplerConfig.communicator`, and draw what `sample` would draw from
+    all logits. All of them answer `on_shards` alike.
+    """
+
+    def on_shards(self, rows: IntArray) -> bool:
+        """Whether int32[s] rows can be drawn so."""
+        ...
+
+    def sample_shard(
+        self, logits: torch.Tensor, rows: IntArray, positions: IntArray
+    ) -> SampledTokens:
+        """Like `sample`, from float32[s, tokens of this rank] (`vocabulary_of_rank`)."""
+        ...
+
+
+@runtime_checkable
+class ShardDeviceSampler(DeviceSampler, Protocol):
+    """The same for samplers whose draw is captured.
+
+    Attributes:
+        shard_variants: the variants that can be drawn so.
+    """
+
+    shard_variants: tuple[str, ...]
+
+    def draw_shard(
+        self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
+    ) -> SampledTokens:
+        """Like `draw`, from [s, tokens of this rank] (`vocabulary_of_rank`)."""
+        ...

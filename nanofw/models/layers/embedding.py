@@ -7,6 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from nanofw.core.contracts.communicator import Communicator
+from nanofw.core.model_spec import vocabulary_of_rank
 from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.linear import Linear
 from nanofw.models.layers.loading import Targets, empty_parameter, fill
@@ -21,8 +22,8 @@ class VocabularyRange:
     def __init__(self, vocab_size: int, communicator: Communicator) -> None:
         self.vocab_size = vocab_size
         self.width = -(-vocab_size // communicator.size)
-        self.start = min(vocab_size, communicator.rank * self.width)
-        self.stop = min(vocab_size, self.start + self.width)
+        tokens = vocabulary_of_rank(vocab_size, communicator.rank, communicator.size)
+        self.start, self.stop = tokens.start, tokens.stop
 
     def fill(self, parameter: nn.Parameter, tensor: torch.Tensor) -> None:
         """Copy this rank's rows of a whole [vocab, hidden] tensor; padding becomes zero."""
