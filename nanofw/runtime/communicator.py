@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 from torch import distributed
+from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
 from nanofw.runtime.workers.lost import RankLost
 
@@ -50,7 +51,7 @@ def open_store(size: int) -> tuple[Any, int]:
     """
     listener = socket.create_server((LOOPBACK, 0))
     port = listener.getsockname()[1]
-    store = distributed.TCPStore(
+    store = TCPStore(
         LOOPBACK, port, size,
         is_master=True, wait_for_workers=False, timeout=_TIMEOUT,
         master_listen_fd=listener.detach(), use_libuv=True,
@@ -60,9 +61,7 @@ def open_store(size: int) -> tuple[Any, int]:
 
 def join_store(port: int, size: int) -> Any:
     """The store of rank 0, as another rank sees it."""
-    return distributed.TCPStore(
-        LOOPBACK, port, size, is_master=False, wait_for_workers=False, timeout=_TIMEOUT
-    )
+    return TCPStore(LOOPBACK, port, size, is_master=False, wait_for_workers=False, timeout=_TIMEOUT)
 
 
 def join(rank: int, size: int, device: torch.device, store: Any) -> GroupCommunicator:
@@ -79,7 +78,7 @@ def join(rank: int, size: int, device: torch.device, store: Any) -> GroupCommuni
 
 
 def _use_loopback() -> None:
-    """gloo otherwise asks for the host's name, which not every container can resolve."""
+    """Gloo otherwise asks for the host's name, which not every container can resolve."""
     names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
     if names:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])

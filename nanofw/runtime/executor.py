@@ -10,7 +10,6 @@ from __future__ import annotations
 import sys
 from collections import deque
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
@@ -213,4 +212,3 @@ def _failure(what: str, error: Exception) -> NanofwError:
     if isinstance(error, NanofwError):
         return error
     return ExecutorError(f"{what}: {type(error).__name__}: {error}")
-

@@ -467,3 +467,21 @@ def test_dropped_options_are_part_of_the_record(choose: Choose, local: Local) ->
         scheduler={"name": "weighted", "weight": 2.0},
     )
     assert any("scheduler.weight = 2.0" in note for note in selection.explanation.notes)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "fits"), [(1, True), (2, True), (3, False), (4, True), (8, False)]
+)
+def test_ranks_that_a_model_cannot_be_shared_by_are_refused(
+    load: Load, ranks: int, fits: bool
+) -> None:
+    loaded = load(
+        f"engine.tensor_parallel_size={ranks}",
+        model={"path": "embedded:demo"},
+        executor={"name": "torch"},
+    )
+    if fits:
+        assert select(loaded).spec.num_heads % ranks == 0
+        return
+    with pytest.raises(ConfigError, match=r"engine.tensor_parallel_size.*takes 1, 2, 4$"):
+        select(loaded)

@@ -89,7 +89,7 @@ def test_heads_that_ranks_cannot_share_are_refused(heads: int, kv_heads: int, ra
 
 @pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2, 3])
-def test_row_parallel_sums_over_ranks_and_adds_the_bias_once(ranks: int, bias: bool) -> None:
+def test_B070_row_parallel_sums_over_ranks_and_adds_the_bias_once(ranks: int, bias: bool) -> None:
     tensors = {"o_proj.weight": random(5, HIDDEN)}
     if bias:
         tensors["o_proj.bias"] = random(5, seed=1)

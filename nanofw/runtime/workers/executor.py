@@ -48,7 +48,7 @@ class ParallelExecutor:
     """
 
     def __init__(self, options: TorchOptions | None, config: ExecutorConfig) -> None:
-        self._options = options or TorchOptions()
+        self._options = options or TorchOptions.model_validate({})
         self._config, self._size = config, config.engine.tensor_parallel_size
         _check_devices(config.device, self._size)
         self._done: list[deque[Done]] = [deque() for _ in range(self._size)]

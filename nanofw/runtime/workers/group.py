@@ -10,7 +10,6 @@ from collections.abc import Iterable
 
 from nanofw import errors
 from nanofw.errors import ExecutorError, NanofwError
-from nanofw.runtime.workers.channel import Channel
 from nanofw.runtime.workers.messages import Failed, Message, Reply, Stop, decode_reply, encode
 from nanofw.runtime.workers.process import RankProcess
 

@@ -45,7 +45,7 @@ class RankProcess:
                 [sys.executable, "-c", _BOOT, *map(str, fds), *sys.path],
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
-                stdout=sys.__stderr__.fileno() if _has_stderr() else subprocess.DEVNULL,
+                stdout=_error_output(),
                 start_new_session=True,
                 env={"GOMP_SPINCOUNT": "0", **os.environ},  # idle threads sleep
             )
@@ -128,8 +128,9 @@ class RankProcess:
         return os.read(self._stacks, _STACK_BYTES)
 
 
-def _has_stderr() -> bool:
+def _error_output() -> int:
+    """Where a worker's standard output goes: the engine's own is for results."""
     try:
-        return sys.__stderr__ is not None and sys.__stderr__.fileno() >= 0
+        return subprocess.DEVNULL if sys.__stderr__ is None else sys.__stderr__.fileno()
     except (OSError, ValueError):
-        return False
+        return subprocess.DEVNULL

@@ -1,0 +1,78 @@
+"""Engines that start together, and what a start refuses."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from nanofw import LLM, SamplingParams
+from nanofw.runtime.workers.executor import ParallelExecutor
+from tests.runtime.workers.ranks import engine_over, executor_of, run, tokens_of
+from tests.runtime.workers.test_parity import DEMO, greedy
+
+
+def start_together(count: int) -> list[ParallelExecutor]:
+    with ThreadPoolExecutor(count) as pool:
+        return list(pool.map(lambda _: executor_of(DEMO, 2), range(count)))
+
+
+def test_B074_two_engines_that_start_at_once_do_not_collide() -> None:
+    executors = start_together(2)
+    try:
+        engines = [engine_over(executor, DEMO) for executor in executors]
+        with ThreadPoolExecutor(2) as pool:
+            tokens = list(pool.map(lambda e: tokens_of(run(e, [[1, 2, 3]], greedy(1, 8))), engines))
+        assert tokens[0] == tokens[1]
+        assert all(ready.weight_bytes > 0 for e in executors for ready in e.ranks)
+    finally:
+        for executor in executors:
+            executor.close()
+
+
+@pytest.mark.slow
+def test_B074_twenty_times() -> None:
+    for _ in range(20):
+        for executor in start_together(2):
+            executor.close()
+
+
+def test_plugins_reach_every_rank_by_name_and_options(tmp_path: Path) -> None:
+    """A sampler from a local file, with an option, through the Python API."""
+    plugin = tmp_path / "constant.py"
+    plugin.write_text(CONSTANT, encoding="utf-8")
+    with LLM(
+        str(DEMO),
+        device="cpu",
+        tensor_parallel_size=2,
+        max_num_seqs=4,
+        sampler={"name": "constant", "token": 77},
+        plugins={"load": [str(plugin)]},
+    ) as llm:
+        (result,) = llm.generate([{"prompt_token_ids": [1, 2]}], SamplingParams(max_tokens=3))
+    assert result.outputs[0].token_ids == (77, 77, 77)
+
+
+CONSTANT = """
+import torch
+from nanofw.plugins import Options, Plugin, SampledTokens, hookimpl
+
+class Settings(Options):
+    token: int
+
+class Constant:
+    def __init__(self, options, config):
+        self.token = options.token
+    def check(self, sampling, vocab_size): ...
+    def add(self, new): ...
+    def remove(self, row): ...
+    def sample(self, logits, rows, positions):
+        tokens = torch.full((len(rows),), self.token, dtype=torch.int32)
+        return SampledTokens(token_ids=tokens, failed=torch.zeros(len(rows), dtype=torch.bool))
+
+@hookimpl
+def sampler():
+    return Plugin("constant", ":Constant", api="sampler/1", options=Settings,
+                  capabilities={"devices": ("cpu",), "tensor_parallel": True})
+"""
