@@ -1,18 +1,22 @@
 """Simulated against measured: the same traffic on the real executor and in virtual time.
 
     python benchmarks/sim/fidelity.py [config.yaml] [--loads 0.5,0.8] [--repeats 4]
-        [--requests 150] [--users 16] [--json FILE] [key=value ...]
+        [--requests 150] [--users 16] [--clock process] [--json FILE] [key=value ...]
 
 A cost model is fitted to closed loops (`nanofw calibrate`); then two workloads that it has not
 seen run at each load under each policy, really and simulated. The limit of a metric's error is
 the larger of 5% and twice the spread of two real runs of the same traffic (A/A); where that
 spread exceeds 10% the figure is void. Policies must be ranked alike wherever the real verdict
 is not "no evidence".
+
+`--clock process` counts the process's own processor time and skips waiting: for one thread on a
+CPU that others use too.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import tempfile
 import time
@@ -21,14 +25,17 @@ from typing import Any
 
 import numpy as np
 
-from nanofw.assembly import select
+from nanofw.assembly import Selection, select
 from nanofw.bench.calibrate import Design, fit, record
-from nanofw.compare.analysis import analyse
-from nanofw.compare.experiment import Experiment, ExperimentOptions
+from nanofw.bench.clock import ProcessClock
+from nanofw.compare.experiment import ExperimentOptions
 from nanofw.compare.provenance import commit, machine
-from nanofw.compare.runner import AA, Results, find_capacity, run_experiment
+from nanofw.compare.run import RunResult, run_once
+from nanofw.compare.runner import AA
+from nanofw.compare.statistics import paired_effect, verdict
 from nanofw.configs.layers import defaults, file_layers, is_override, override_layer, python_layer
 from nanofw.configs.load import resolve
+from nanofw.core.clock import Clock
 
 METRICS = tuple(f"{name}.{s}" for name in ("ttft", "tpot", "e2el") for s in ("mean", "p90"))
 POLICIES = {
@@ -65,73 +72,97 @@ class Bench:
         users = {"engine": {"max_num_seqs": options.users}}
         self.below = [defaults(), *file_layers(names[0]), python_layer(users)]
         self.above = override_layer(overrides)
+        self.measured = ExperimentOptions(arms={"fcfs": {}}, metrics=METRICS)
+
+    def clock(self) -> Clock | None:
+        return ProcessClock() if self.options.clock == "process" else None
 
     def calibrate(self, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-        steps = record(
-            select(resolve([*self.below, self.above])),
-            Design(max_users=self.options.users, max_prompt=200, max_output=60),
-        )
+        real = select(resolve([*self.below, self.above]))
+        design = Design(max_users=self.options.users, max_prompt=200, max_output=60)
+        steps = record(real, design, self.clock())
         made, errors = fit(steps)
         made.write(folder / "cost.json")
         about = {"steps": len(steps), "median_error": errors.median, "p90_error": errors.p90,
                  "total_error": errors.total, "coefficients": dict(made.coefficients)}  # fmt: skip
         print(f"calibrated on {len(steps)} steps: {errors}", flush=True)
         cost = {"name": "fitted", "file": str(folder / "cost.json")}
-        return {"executor": {"name": "sim", "cost_model": cost}}, about
+        overlap = {"overlap": real.overlap}  # auto is on in virtual time and off on a CPU
+        return {"engine": overlap, "executor": {"name": "sim", "cost_model": cost}}, about
 
-    def experiment(self, workload: str, simulated: dict[str, Any], **kwargs: Any) -> Experiment:
+    def selections(self, workload: str, changes: dict[str, Any]) -> dict[str, Selection]:
         traffic = {**WORKLOADS[workload], "num_requests": self.options.requests}
-        shared = python_layer({"input": {"workload": traffic}, **simulated})
-        layers = {
-            name: (*self.below, self.above, shared, python_layer({"scheduler": scheduler}))
+        shared = python_layer({"input": {"workload": traffic}, **changes})
+        return {
+            name: select(
+                resolve([*self.below, self.above, shared, python_layer({"scheduler": scheduler})])
+            )
             for name, scheduler in POLICIES.items()
         }
-        options = ExperimentOptions(
-            arms={name: {} for name in layers}, metrics=METRICS, repeats=self.options.repeats,
-            seed=1000, primary="e2el.mean", **kwargs,
-        )  # fmt: skip
-        return Experiment(options, layers)
+
+    def runs(
+        self, selections: dict[str, Selection], arms: list[str], scale: float
+    ) -> dict[str, list[RunResult]]:
+        """Runs of each arm, taking turns; `A/A` is the first arm again on the same traffic."""
+        found: dict[str, list[RunResult]] = {arm: [] for arm in arms}
+        for repeat in range(self.options.repeats):
+            for arm in arms if repeat % 2 == 0 else reversed(arms):
+                selection = selections["fcfs" if arm == AA else arm]
+                real = not selection.virtual_time
+                found[arm].append(
+                    run_once(
+                        selection, self.measured, seed=1000 + repeat, time_scale=scale,
+                        clock=self.clock() if real else None,
+                    )
+                )  # fmt: skip
+        return found
 
 
-def spread(results: Results, point: float, metric: str) -> float:
+def mean(runs: list[RunResult], metric: str) -> float:
+    return float(np.mean([run.values[metric] for run in runs]))
+
+
+def spread(runs: dict[str, list[RunResult]], metric: str) -> float:
     """Mean relative difference of two real runs of the same traffic."""
-    pairs = zip(results.runs[(point, "fcfs")], results.runs[(point, AA)], strict=True)
+    pairs = zip(runs["fcfs"], runs[AA], strict=True)
     return float(np.mean([abs(b.values[metric] / a.values[metric] - 1) for a, b in pairs]))
 
 
-def mean(results: Results, point: float, arm: str, metric: str) -> float:
-    return float(np.mean([run.values[metric] for run in results.runs[(point, arm)]]))
-
-
 def compare(bench: Bench, workload: str, simulated: dict[str, Any]) -> list[dict[str, Any]]:
-    probe = bench.experiment(workload, simulated)
-    capacity = find_capacity(select(probe.load("fcfs")), probe)
-    rates = tuple(float(load) * capacity for load in bench.options.loads.split(","))
-    real = run_experiment(bench.experiment(workload, {}, rates=rates))
-    virtual = run_experiment(bench.experiment(workload, simulated, rates=rates, aa=False))
-    verdicts = analyse(real)
+    ours, theirs = bench.selections(workload, simulated), bench.selections(workload, {})
+    capacity = run_once(ours["fcfs"], bench.measured, seed=0, time_scale=0.0).capacity
     lines: list[dict[str, Any]] = []
-    for point in rates:
-        load = round(point / capacity, 2)
-        for arm in POLICIES:
-            for metric in METRICS:
-                measured, predicted = (mean(r, point, arm, metric) for r in (real, virtual))
-                noise = spread(real, point, metric)
-                error = predicted / measured - 1
-                lines.append({
-                    "workload": workload, "load": load, "arm": arm, "metric": metric,
-                    "measured": measured, "simulated": predicted, "error": error, "aa": noise,
-                    "void": noise > 0.1, "met": abs(error) <= max(0.05, 2 * noise),
-                })  # fmt: skip
-        word = verdicts.row(point, "shortest", "e2el.mean").verdict
-        ratios = [mean(r, point, "shortest", "e2el.mean") / mean(r, point, "fcfs", "e2el.mean")
-                  for r in (real, virtual)]  # fmt: skip
-        lines.append({
-            "workload": workload, "load": load, "arm": "shortest", "metric": "ranking",
-            "measured": ratios[0], "simulated": ratios[1], "verdict": word,
-            "met": word == "no evidence" or (ratios[0] < 1) == (ratios[1] < 1),
-        })  # fmt: skip
+    for load in map(float, bench.options.loads.split(",")):
+        scale = 1.0 / (load * capacity)  # the workloads have rate 1
+        real = bench.runs(theirs, [*POLICIES, AA], scale)
+        virtual = bench.runs(ours, list(POLICIES), scale)
+        for arm, metric in itertools.product(POLICIES, METRICS):
+            measured, predicted = mean(real[arm], metric), mean(virtual[arm], metric)
+            noise, error = spread(real, metric), predicted / measured - 1
+            lines.append({
+                "workload": workload, "load": load, "arm": arm, "metric": metric,
+                "measured": measured, "simulated": predicted, "error": error, "aa": noise,
+                "void": noise > 0.1, "met": abs(error) <= max(0.05, 2 * noise),
+            })  # fmt: skip
+        lines.append({"workload": workload, "load": load, **ranking(real, virtual)})
     return lines
+
+
+def ranking(
+    real: dict[str, list[RunResult]], virtual: dict[str, list[RunResult]]
+) -> dict[str, Any]:
+    """Whether the policies come out in the same order, where the real runs say that they differ."""
+    base, other = ([run.values["e2el.mean"] for run in real[arm]] for arm in POLICIES)
+    effect = paired_effect(base, other, by_ratio=True, alpha=0.05)
+    word = verdict(effect, effect.p_value, higher_is_better=False, alpha=0.05)
+    ratios = [
+        mean(runs["shortest"], "e2el.mean") / mean(runs["fcfs"], "e2el.mean")
+        for runs in (real, virtual)
+    ]
+    return {
+        "arm": "shortest", "metric": "ranking", "measured": ratios[0], "simulated": ratios[1],
+        "verdict": word, "met": word == "no evidence" or (ratios[0] < 1) == (ratios[1] < 1),
+    }  # fmt: skip
 
 
 def show(line: dict[str, Any]) -> str:
@@ -154,6 +185,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=4)
     parser.add_argument("--requests", type=int, default=150)
     parser.add_argument("--users", type=int, default=16)
+    parser.add_argument("--clock", choices=("wall", "process"), default="wall")
     parser.add_argument("--json", type=Path)
     options = parser.parse_intermixed_args()
     started = time.perf_counter()
@@ -170,7 +202,8 @@ def main() -> None:
     print(f"{met} of {len(valid)} within their limits, {len(lines) - len(valid)} void")
     record_ = {
         "benchmark": "sim/fidelity", "command": "python benchmarks/sim/fidelity.py",
-        "commit": commit(), "machine": machine(), "calibration": about, "lines": lines,
+        "clock": options.clock, "commit": commit(), "machine": machine(),
+        "calibration": about, "lines": lines,
         "seconds": round(time.perf_counter() - started, 1),
     }  # fmt: skip
     if options.json:

@@ -95,10 +95,10 @@ class RecordingExecutor:
         self._inner.close()
 
 
-def record(selection: Selection, design: Design) -> list[Step]:
+def record(selection: Selection, design: Design, clock: Clock | None = None) -> list[Step]:
     """Run the design on a fresh engine. A first loop warms up and is not kept."""
     found: list[Step] = []
-    with build(selection) as engine:
+    with build(selection, clock=clock) as engine:
         watch = engine.executor = RecordingExecutor(engine.executor, engine.clock)
         for loop, workload in enumerate(_loops(selection, design)):
             watch.idle()

@@ -13,6 +13,7 @@ from nanofw.compare.experiment import ExperimentOptions, Slo
 from nanofw.compare.metrics import PER_REQUEST, Measured, jain
 from nanofw.compare.observe import ObservedExecutor
 from nanofw.compare.statistics import MIN_RUNS, within_run_interval
+from nanofw.core.clock import Clock
 from nanofw.core.contracts.workload import Workload
 from nanofw.core.engine import Engine
 from nanofw.core.types import FinishReason, FloatArray, Request, RequestOutput
@@ -59,10 +60,15 @@ class RunResult:
 
 
 def run_once(
-    selection: Selection, options: ExperimentOptions, *, seed: int, time_scale: float
+    selection: Selection,
+    options: ExperimentOptions,
+    *,
+    seed: int,
+    time_scale: float,
+    clock: Clock | None = None,
 ) -> RunResult:
-    """Run a workload through a fresh engine and measure it."""
-    with build(selection) as engine:
+    """Run a workload through a fresh engine and measure it, by the clock of `build`."""
+    with build(selection, clock=clock) as engine:
         workload = build_workload(
             selection, seed=seed, start=engine.clock.now(), time_scale=time_scale
         )
