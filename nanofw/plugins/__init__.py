@@ -35,6 +35,7 @@ from nanofw.core.contracts.kv_allocator import (
     Match,
 )
 from nanofw.core.contracts.logits_processor import (
+    HearsDraws,
     HostProcessor,
     HostProcessorConfig,
     LogitsProcessor,
@@ -109,6 +110,7 @@ __all__ = [
     "FusedAttentionBackend",
     "FusedInputs",
     # sampler, logits_processor
+    "HearsDraws",
     "HostProcessor",
     "HostProcessorConfig",
     "MasksRows",

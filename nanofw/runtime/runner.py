@@ -18,7 +18,7 @@ from nanofw.core.contracts.attention_backend import (
 )
 from nanofw.core.contracts.communicator import Communicator
 from nanofw.core.contracts.executor import ExecutorConfig
-from nanofw.core.contracts.logits_processor import LogitsProcessor
+from nanofw.core.contracts.logits_processor import HearsDraws, LogitsProcessor
 from nanofw.core.contracts.model import Model
 from nanofw.core.contracts.sampler import (
     DeviceSampler,
@@ -220,6 +220,9 @@ class Runner:
         if failed is not None:
             sampled.failed = sampled.failed | failed
         self._rows.append(batch.device_rows, batch.device_positions, sampled.token_ids)
+        for processor in active:
+            if isinstance(processor.target, HearsDraws):
+                processor.target.drawn(batch.rows, sampled.token_ids)
         if asks is not None and as_made is not None:
             tokens = sampled.token_ids[to_device(asks, self.device)]
             batch.logprobs = self._logprobs.of_drawn(batch.rows[asks], as_made, tokens)

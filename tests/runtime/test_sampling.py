@@ -419,6 +419,59 @@ def test_processors_act_in_yaml_order_before_the_parameters(
     np.testing.assert_allclose(found.logits["b", 0, 8], raw, atol=1e-4)
 
 
+class NoRepeat:
+    """Bans the token that the row drew last, from what the device knows."""
+
+    def __init__(self, options: Any, config: Any) -> None:
+        self._last = torch.full((config.max_num_seqs,), -1, device=config.device)
+        self._is_on = np.zeros(config.max_num_seqs, np.bool_)
+
+    def check(self, arguments: Any) -> None:
+        """Takes anything."""
+
+    def add(self, new: Any) -> bool:
+        outputs = new.token_ids[new.num_prompt_tokens :]
+        self._last[new.row] = int(outputs[-1]) if len(outputs) else -1
+        self._is_on[new.row] = new.arguments.get("norepeat", False)
+        return bool(self._is_on[new.row])
+
+    def remove(self, row: int) -> None:
+        """Overwritten by the next request."""
+
+    def apply(self, logits: torch.Tensor, rows: Any) -> torch.Tensor:
+        last = self._last[torch.from_numpy(rows).long()].unsqueeze(1)
+        is_banned = last == torch.arange(logits.shape[1])
+        is_banned &= torch.from_numpy(self._is_on[rows]).unsqueeze(1)
+        return logits.masked_fill(is_banned, -torch.inf)
+
+    def drawn(self, rows: Any, token_ids: torch.Tensor) -> None:
+        self._last[torch.from_numpy(rows).long()] = token_ids.long()
+
+
+NO_REPEAT = component("logits_processor", "norepeat", "tests.runtime.test_sampling:NoRepeat")
+
+
+@pytest.mark.parametrize("variation", VARIATIONS)
+def test_a_processor_hears_of_each_draw_before_the_next(
+    checkpoint: tuple[Path, torch.nn.Module], variation: str
+) -> None:
+    """With a step in flight too, and after a preemption."""
+    requests = [
+        make_request(
+            f"r{i}", prompt(i, 9 + i), max_tokens=14, temperature=0, logit_bias={7: 60.0},
+            ignore_eos=True, arguments={"norepeat": i != 1},
+        )
+        for i in range(5)
+    ]  # fmt: skip
+    options = {**VARIATIONS[variation], "processors": [NO_REPEAT]}
+    found = run(torch_engine(checkpoint[0], **options), requests)
+    assert (found.stats["num_preemptions"] > 0) == variation.startswith("preempted")
+    for (name, _), output in found.outputs.items():
+        tokens = output.token_ids
+        assert tokens[::2].tolist() == [7] * 7
+        assert (7 in tokens[1::2]) == (name == "r1"), (name, tokens)
+
+
 def test_wrong_arguments_of_a_processor_are_refused_alone_with_the_range(
     checkpoint: tuple[Path, torch.nn.Module],
 ) -> None:

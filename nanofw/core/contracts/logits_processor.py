@@ -4,7 +4,8 @@ A processor declares in its manifest what it needs to know of the tokens before
 (`needs_history`):
 
 - `none`: nothing; its change depends on the request's arguments alone.
-- `device`: counts or ids that the device keeps (penalties, say).
+- `device`: counts or ids that it keeps on the device; it is told of each draw there
+  (`HearsDraws`), and nothing waits.
 - `host`: the token ids, on the host. Such a processor is a `HostProcessor`; its rows run the
   forward pass first, wait for the masks, then sample, and only they do.
 """
@@ -46,6 +47,23 @@ class LogitsProcessor(Protocol):
 
     def apply(self, logits: torch.Tensor, rows: IntArray) -> torch.Tensor:
         """Change float32[s, vocab] logits, in place or not; `rows[i]` is the row of logits[i]."""
+        ...
+
+
+@runtime_checkable
+class HearsDraws(LogitsProcessor, Protocol):
+    """A processor with `needs_history: device`.
+
+    What came before a row's next draw is `NewRow.token_ids`, given to `add`, and every token
+    that `drawn` told of since. The draw of a step in flight is told of before the next `apply`.
+    """
+
+    def drawn(self, rows: IntArray, token_ids: torch.Tensor) -> None:
+        """Each of int32[s] rows drew one of int32[s] tokens, which are on the device.
+
+        Called after each draw in which at least one of its rows took part. A row may end with
+        this token; then the next request in it starts with `add`.
+        """
         ...
 
 
