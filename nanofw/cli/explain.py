@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
 
 from nanofw.cli.arguments import add_config, console, load, print_json, readable_bytes
 
@@ -91,8 +91,9 @@ def _is_shown(key: str, value: Any) -> bool:
 def _claim(key: str, value: Any) -> str:
     if value is True:
         return key
-    items: list[Any] = list(value) if isinstance(value, list | tuple) else [value]
-    return f"{key} {'/'.join(map(str, items))}"
+    if isinstance(value, list | tuple):
+        return f"{key} {'/'.join(map(str, cast('Sequence[Any]', value)))}"
+    return f"{key} {value}"
 
 
 def _fact(key: str, value: Any) -> str:

@@ -32,6 +32,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "calibrate": ("nanofw.cli.calibrate", "time steps of a real run for the simulator"),
     "compare": ("nanofw.cli.compare", "run policies on the same traffic, say which is better"),
     "explain": ("nanofw.cli.explain", "say what a configuration chooses, and why"),
+    "verify": ("nanofw.cli.verify", "hold a model's logits and tokens against transformers"),
+    "doctor": ("nanofw.cli.doctor", "say what this machine has, and what is missing"),
     "config": ("nanofw.cli.config", "show a configuration with its sources, or validate it"),
     "plugins": ("nanofw.cli.plugins", "list plugins, or show one"),
 }

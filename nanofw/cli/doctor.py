@@ -1,0 +1,79 @@
+"""`nanofw doctor`: devices, packages and attention backends, and what is missing."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from typing import Any
+
+from nanofw.cli.arguments import console, print_json, readable_bytes
+
+
+def main(arguments: list[str]) -> int:
+    """Entry of the command. What is missing is no failure: the exit code is 0."""
+    parser = argparse.ArgumentParser(prog="nanofw doctor", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="write JSON")
+    options = parser.parse_args(arguments)
+    from nanofw.cli import environment
+
+    devices = environment.devices()
+    working = [item["device"] for item in devices if "problem" not in item]
+    device = "cuda" if any(name.startswith("cuda") for name in working) else "cpu"
+    report: dict[str, Any] = {
+        "system": environment.system(),
+        "devices": devices,
+        "packages": environment.packages(),
+        "attention_backends": {"device": device, "backends": environment.backends(device)},
+    }
+    if options.json:
+        print_json(report)
+    else:
+        _print(report)
+    return 0
+
+
+def _print(report: dict[str, Any]) -> None:
+    facts = {key: value for key, value in report["system"].items() if value is not None}
+    _table("system", ("fact", "value"), [(key, _value(key, facts[key])) for key in facts])
+    _table("devices", ("device", "name", "memory", ""), map(_device, report["devices"]))
+    _table(
+        "packages",
+        ("package", "version", "for", "state", "install"),
+        [
+            (item["name"], item["version"] or "", item["use"], item["state"],
+             item.get("install", ""))
+            for item in report["packages"]
+        ],
+    )  # fmt: skip
+    found = report["attention_backends"]
+    _table(
+        f"attention backends on {found['device']}",
+        ("backend", "usable", "why"),
+        [
+            (item["name"], "yes" if item["usable"] else "no", item["reason"])
+            for item in found["backends"]
+        ],
+    )
+
+
+def _table(title: str, columns: Sequence[str], lines: Any) -> None:
+    from rich.table import Table
+
+    table = Table(*columns, title=title)
+    for line in lines:
+        table.add_row(*line)
+    console().print(table)
+
+
+def _device(item: dict[str, Any]) -> tuple[str, str, str, str]:
+    details = [f"compute capability {item['capability']}"] if "capability" in item else []
+    details += [f"CUDA {item['cuda']}"] if item.get("cuda") else []
+    details += [item["problem"]] if "problem" in item else []
+    total, free = item.get("total_bytes"), item.get("free_bytes")
+    memory = readable_bytes(total) if total else ""
+    memory = f"{readable_bytes(free)} free of {memory}" if free is not None else memory
+    return item["device"], item.get("name", ""), memory, ", ".join(details)
+
+
+def _value(key: str, value: Any) -> str:
+    return readable_bytes(value) if key.endswith("_bytes") else str(value)

@@ -1,0 +1,232 @@
+"""What this machine and this Python have, for `nanofw doctor`. Nothing here raises."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import nanofw
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """A distribution that nanofw can use.
+
+    Attributes:
+        name: as pip knows it.
+        module: what is imported.
+        use: what it is for.
+        install: the line that brings it.
+        needed: without it no model runs.
+    """
+
+    name: str
+    module: str
+    use: str
+    install: str
+    needed: bool = False
+
+
+PACKAGES = (
+    Package("torch", "torch", "running models", "pip install torch", needed=True),
+    Package("safetensors", "safetensors", "weights", "pip install safetensors", needed=True),
+    Package("tokenizers", "tokenizers", "text", "pip install tokenizers", needed=True),
+    Package("triton", "triton", "kernels on NVIDIA GPUs", "pip install 'nanofw[triton]'"),
+    Package("flash-attn", "flash_attn", "attention, Ampere and later", "pip install flash-attn"),
+    Package(
+        "tokenspeed-fa3",
+        "flash_attn_interface",
+        "attention, Hopper",
+        "pip install 'nanofw[fa3]'",
+    ),
+    Package(
+        "flash-attn-4",
+        "flash_attn.cute",
+        "attention, Hopper and Blackwell",
+        "pip install flash-attn-4",
+    ),
+    Package("llguidance", "llguidance", "structured output", "pip install 'nanofw[structured]'"),
+    Package("huggingface_hub", "huggingface_hub", "models by hub id", "pip install 'nanofw[hub]'"),
+    Package("transformers", "transformers", "nanofw verify", "pip install 'nanofw[verify]'"),
+    Package("scipy", "scipy", "nanofw compare, calibrate", "pip install 'nanofw[compare]'"),
+    Package("statsmodels", "statsmodels", "nanofw compare", "pip install 'nanofw[compare]'"),
+)
+"""What is looked for, in the order in which it is shown."""
+
+
+def system() -> dict[str, Any]:
+    """Versions and the host: plain values."""
+    return {
+        "nanofw": f"{nanofw.__version__} in {Path(nanofw.__file__).parent}",
+        "python": f"{platform.python_version()} in {sys.prefix}",
+        "system": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "processor": _processor(),
+        "cores": _cores(),
+        "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
+        "memory_bytes": _main_memory(),
+        "nvidia_driver": _nvidia_driver(),
+    }
+
+
+def packages() -> list[dict[str, Any]]:
+    """Version of each package, or why it cannot be used, with its install line."""
+    return [_package(item) for item in PACKAGES]
+
+
+def devices() -> list[dict[str, Any]]:
+    """The CPU, and what torch sees beside it; a sentence in `problem` where something is amiss."""
+    torch = _imported("torch")
+    if isinstance(torch, str):
+        return [{"device": "none", "problem": f"torch cannot be imported: {torch}"}]
+    cpu = {"device": "cpu", "name": _processor(), "total_bytes": _main_memory()}
+    return [cpu, *_accelerators(torch)]
+
+
+def backends(device: str) -> list[dict[str, Any]]:
+    """Each installed attention backend on a device: usable, or why not."""
+    from nanofw.plugins import build_registry
+
+    try:
+        entries = [e for e in build_registry().entries if e.kind == "attention_backend"]
+    except Exception as error:
+        return [{"name": "all", "usable": False, "reason": f"{type(error).__name__}: {error}"}]
+    return [_backend(entry, device) for entry in entries]
+
+
+def _package(item: Package) -> dict[str, Any]:
+    found: dict[str, Any] = {"name": item.name, "use": item.use, "version": None, "state": "ok"}
+    try:
+        found["version"] = importlib.metadata.version(item.name)
+    except importlib.metadata.PackageNotFoundError:
+        if not _is_importable(item.module):
+            state = "missing, needed" if item.needed else "missing"
+            return found | {"state": state, "install": item.install}
+    if item.module in ("torch", "triton"):  # compiled for one platform, and quick enough to try
+        error = _imported(item.module)
+        if isinstance(error, str):
+            return found | {"state": f"cannot be imported: {error}", "install": item.install}
+    return found
+
+
+def _is_importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except Exception:  # a submodule's parent is imported
+        return False
+
+
+def _imported(module: str) -> Any:
+    """The module, or a line that says why it cannot be imported."""
+    try:
+        return importlib.import_module(module)
+    except Exception as error:  # a broken build raises what it likes
+        return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+
+
+def _accelerators(torch: Any) -> list[dict[str, Any]]:
+    try:
+        if torch.cuda.is_available():
+            return [_cuda_device(torch, index) for index in range(torch.cuda.device_count())]
+    except Exception as error:
+        return [{"device": "cuda", "problem": f"{type(error).__name__}: {error}"}]
+    driver = _nvidia_driver()
+    if driver is None:
+        return []
+    reason = (
+        "this torch was built without CUDA; install one that was: https://pytorch.org"
+        if torch.version.cuda is None
+        else f"torch for CUDA {torch.version.cuda} cannot use it: is the driver recent enough?"
+    )
+    return [{"device": "cuda", "problem": f"there is an NVIDIA driver ({driver}), but {reason}"}]
+
+
+def _cuda_device(torch: Any, index: int) -> dict[str, Any]:
+    found: dict[str, Any] = {"device": f"cuda:{index}"}
+    try:
+        facts = torch.cuda.get_device_properties(index)
+        free, total = torch.cuda.mem_get_info(index)
+    except Exception as error:  # in use by others, or fallen off the bus
+        return found | {"problem": f"{type(error).__name__}: {error}"}
+    return found | {
+        "name": facts.name,
+        "capability": f"{facts.major}.{facts.minor}",
+        "total_bytes": total,
+        "free_bytes": free,
+        "cuda": torch.version.cuda or torch.version.hip,
+    }
+
+
+def _backend(entry: Any, device: str) -> dict[str, Any]:
+    from nanofw.assembly import capabilities
+    from nanofw.plugins import Component, load_plugin
+    from nanofw.plugins.checks import missing_requirements
+    from nanofw.plugins.status import options_model
+
+    found: dict[str, Any] = {"name": entry.name, "origin": entry.origin, "usable": False}
+    try:
+        plugin = load_plugin(entry)
+        missing = missing_requirements(plugin)
+        if missing:
+            return found | {"reason": "; ".join(missing)}
+        model = options_model(plugin, entry)
+        component = Component(plugin=plugin, options=model() if model else None, entry=entry)
+        claims = capabilities.probe(component, device)
+    except Exception as error:
+        return found | {"reason": (str(error).splitlines() or [type(error).__name__])[0]}
+    if isinstance(claims, str):
+        return found | {"reason": claims}
+    uses = claims.get("uses")
+    return found | {"usable": True, "reason": f"uses {uses}" if uses else ""}
+
+
+def _processor() -> str:
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return platform.processor()
+    model = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
+    return model[1] if model else platform.processor()
+
+
+def _cores() -> int:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _main_memory() -> int | None:
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError, OSError):
+        return None
+
+
+def _nvidia_driver() -> str | None:
+    """Its version, or None where there is none."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    found = re.search(r"\b(\d+\.\d+(?:\.\d+)?)\b", text)
+    if found:
+        return found[1]
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    query = [program, "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return (done.stdout.splitlines() or [None])[0]

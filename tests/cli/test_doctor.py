@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from nanofw.cli import environment
+from nanofw.cli.main import main
+
+BARE = """
+import sys
+for name in ("torch", "triton", "transformers", "flash_attn", "scipy", "safetensors"):
+    sys.modules[name] = None
+from nanofw.cli.main import main
+sys.exit(main(["doctor", *sys.argv[1:]]))
+"""
+
+
+def report(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["doctor", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def by_name(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    return {item["name"]: item for item in items}
+
+
+def test_what_is_here_is_found(capsys: pytest.CaptureFixture[str]) -> None:
+    import torch
+
+    found = report(capsys)
+    assert by_name(found["packages"])["torch"]["version"].startswith(
+        torch.__version__.partition("+")[0]
+    )
+    assert found["devices"][0]["device"] == "cpu"
+    backends = by_name(found["attention_backends"]["backends"])
+    assert backends["sdpa"]["usable"]
+    for item in (*backends.values(), *found["packages"]):
+        assert item.get("usable", True) or item["reason"], item
+        assert item.get("state", "ok") == "ok" or item["install"], item
+
+
+def test_a_bare_machine_gets_install_lines() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", BARE, "--json"], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    torch = by_name(found["packages"])["torch"]
+    assert torch["install"] == "pip install torch"
+    assert torch["state"].startswith("cannot be imported: ModuleNotFoundError")
+    assert "torch cannot be imported" in found["devices"][0]["problem"]
+    assert not any(item["usable"] for item in found["attention_backends"]["backends"])
+    text = subprocess.run(
+        [sys.executable, "-c", BARE], capture_output=True, text=True, check=True
+    ).stdout
+    assert "pip install torch" in text
+
+
+def fake_torch(**cuda: Any) -> Any:
+    return SimpleNamespace(
+        cuda=SimpleNamespace(**cuda), version=SimpleNamespace(cuda=None, hip=None)
+    )
+
+
+def test_a_driver_without_a_torch_for_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(environment, "_nvidia_driver", lambda: "570.1")
+    monkeypatch.setitem(sys.modules, "torch", fake_torch(is_available=lambda: False))
+    problem = environment.devices()[1]["problem"]
+    assert "NVIDIA driver (570.1), but this torch was built without CUDA" in problem
+
+
+def test_gpus_are_listed_one_by_one_also_when_one_is_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def properties(index: int) -> Any:
+        if index:
+            raise RuntimeError("device-side assert triggered")
+        return SimpleNamespace(name="A card", major=9, minor=0)
+
+    torch = fake_torch(
+        is_available=lambda: True,
+        device_count=lambda: 2,
+        get_device_properties=properties,
+        mem_get_info=lambda index: (1 << 30, 2 << 30),
+    )
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    _, first, second = environment.devices()
+    assert (first["name"], first["capability"], first["free_bytes"]) == ("A card", "9.0", 1 << 30)
+    assert second == {"device": "cuda:1", "problem": "RuntimeError: device-side assert triggered"}
+
+
+def test_a_broken_build_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(module: str) -> Any:
+        raise OSError("libcudart.so.12: cannot open shared object file")
+
+    monkeypatch.setattr(environment.importlib, "import_module", fail)
+    torch = by_name(environment.packages())["torch"]
+    assert torch["state"] == (
+        "cannot be imported: OSError: libcudart.so.12: cannot open shared object file"
+    )
+    assert "libcudart" in environment.devices()[0]["problem"]
