@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanofw.cli.arguments import console
@@ -27,8 +26,8 @@ def main(arguments: list[str]) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument(
-        "files", nargs="+", metavar="FILE [FILE ...] [key=value ...]",
-        help="experiments, one after the other, or one run's configuration; then changes",
+        "files", nargs="*", metavar="FILE ... [key=value ...]",
+        help="experiments, one after the other, or one run's configuration or preset; then changes",
     )  # fmt: skip
     options = parser.parse_intermixed_args(arguments)
     from nanofw.compare.experiment import load_experiment
@@ -39,8 +38,11 @@ def main(arguments: list[str]) -> int:
     files = [word for word in options.files if not is_override(word)]
     overrides = [word for word in options.files if is_override(word)]
     if not files:
-        raise ConfigError("name an experiment file", source="command line")
-    experiments = [load_experiment(Path(name), overrides) for name in files]
+        raise ConfigError(
+            "name an experiment file, or a run's configuration and a key with several values",
+            source="command line",
+        )
+    experiments = [load_experiment(name, overrides) for name in files]
     met = [_run(experiment, arguments) for experiment in experiments]
     return 0 if all(met) else 1
 

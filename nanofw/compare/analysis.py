@@ -155,11 +155,8 @@ def _warnings(results: Results) -> list[str]:
                 f"{where}: the client was late in {lagging} of {num} runs (up to {worst:.3g} s): "
                 "the load was not the one asked for"
             )
-        if any(run.num_measured < 30 for run in runs):
-            fewest = min(run.num_measured for run in runs)
-            found.append(f"{where}: only {fewest} requests were measured in a run")
         found += [f"{where}: {note}" for note in dict.fromkeys(n for r in runs for n in r.notes)]
-    return found + _unequal_work(results) + _tails(results)
+    return found + _unequal_work(results) + _few(results)
 
 
 def _unequal_work(results: Results) -> list[str]:
@@ -184,13 +181,15 @@ def _unequal_work(results: Results) -> list[str]:
     return found
 
 
-def _tails(results: Results) -> list[str]:
+def _few(results: Results) -> list[str]:
     """A 99th percentile of few requests is the maximum of few."""
     metrics = results.experiment.options.all_metrics
-    names = [name for name in metrics if ".p99" in name and not name.startswith("itl.")]
+    tails = [name for name in metrics if ".p99" in name and not name.startswith("itl.")]
     fewest = min(run.num_measured for runs in results.runs.values() for run in runs)
-    if names and fewest < 1000:
-        return [f"{', '.join(names)}: 99th percentiles of {fewest} requests a run; 1000 are needed"]
+    if fewest < 30:
+        return [f"only {fewest} requests were measured in a run"]
+    if tails and fewest < 1000:
+        return [f"{', '.join(tails)}: 99th percentiles of {fewest} requests a run; 1000 are needed"]
     return []
 
 

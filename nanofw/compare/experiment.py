@@ -173,8 +173,8 @@ class Experiment:
         return resolve(self.layers[arm])
 
 
-def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
-    """Read an experiment file, or make one of a run's configuration.
+def load_experiment(name: Path | str, overrides: Sequence[str] = ()) -> Experiment:
+    """Read an experiment file, or make one of a run's configuration or preset.
 
     A file without `arms` is a run's configuration: then an override with several values,
     `scheduler.name=fcfs,shortest_job_first`, makes the arms; the rest of the overrides changes
@@ -183,10 +183,12 @@ def load_experiment(path: Path, overrides: Sequence[str] = ()) -> Experiment:
     Raises:
         ConfigError: with key, file and line.
     """
-    layer = read_file(path)
-    if "arms" in layer.data:
-        return _from_file(layer, path, overrides)
-    return _short_form(path, overrides)
+    path = Path(name)
+    if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
+        layer = read_file(path)
+        if "arms" in layer.data:
+            return _from_file(layer, path, overrides)
+    return _short_form(str(name), overrides)
 
 
 def _from_file(layer: Layer, path: Path, overrides: Sequence[str]) -> Experiment:
@@ -203,23 +205,22 @@ def _from_file(layer: Layer, path: Path, overrides: Sequence[str]) -> Experiment
     return Experiment(options, arms)
 
 
-def _short_form(path: Path, overrides: Sequence[str]) -> Experiment:
+def _short_form(name: str, overrides: Sequence[str]) -> Experiment:
     lists = [text for text in overrides if _values(text) is not None]
     own = [text.removeprefix("compare.") for text in overrides if text.startswith("compare.")]
     rest = [text for text in overrides if text not in lists and not text.startswith("compare.")]
     if not lists:
         raise ConfigError(
-            "nothing to compare: the file has no arms, and no key=value has several values; "
+            "nothing to compare: it has no arms, and no key=value has several values; "
             "try scheduler.name=fcfs,shortest_job_first",
-            source=str(path),
+            source=name,
         )
-    below = (defaults(), *file_layers(path), override_layer(rest))
+    below = (defaults(), *file_layers(name), override_layer(rest))
     choices = [[(text.partition("=")[0], value) for value in _values(text) or ()] for text in lists]
     arms: dict[str, tuple[Layer, ...]] = {}
     for combination in itertools.product(*choices):
-        name = ", ".join(value for _, value in combination)
         change = override_layer([f"{key}={value}" for key, value in combination])
-        arms[name] = (*below, change)
+        arms[", ".join(value for _, value in combination)] = (*below, change)
     above = override_layer(own)
     data = {**above.data, "arms": {name: {} for name in arms}}
     values = Values(data, above.sources, above.texts, {})

@@ -178,6 +178,12 @@ class TestFiles:
         with pytest.raises(ConfigError, match="nothing to compare"):
             load_experiment(path, ["engine.max_num_seqs=4"])
 
+    def test_a_preset_is_a_run_too(self) -> None:
+        experiment = load_experiment("sim", ["scheduler.name=fcfs,random"])
+        assert experiment.load("random").config.executor.name == "sim"
+        with pytest.raises(ConfigError, match="no preset 'simm'; did you mean 'sim'"):
+            load_experiment("simm", ["scheduler.name=fcfs,random"])
+
     def test_an_arm_that_changes_the_policy_drops_its_options(self, tmp_path: Path) -> None:
         config = {**BASE["config"], "scheduler": {"name": "fcfs", "watermark": 0.2}}
         experiment = load_experiment(write(tmp_path, config=config))
