@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 
 import numpy as np
 
 from nanofw.core.scheduler import Limits
+from nanofw.core.state import SAMPLE_SEPARATOR
 from nanofw.core.types import IntArray, Request, SamplingParams
 
 MAX_SEED = 1 << 64
@@ -19,13 +21,18 @@ def check_id(request_id: object) -> None:
     """Raise ValueError when the id cannot name a request."""
     if not isinstance(request_id, str) or not request_id:
         raise ValueError(f"id is {request_id!r}; it must be a string that is not empty")
+    if SAMPLE_SEPARATOR in request_id:
+        raise ValueError(f"id is {request_id!r}; it must not contain {SAMPLE_SEPARATOR!r}")
 
 
 def prompt_tokens(prompt: Sequence[int] | IntArray, vocab_size: int) -> IntArray:
     """The prompt as int32[t]. Raises ValueError when it is empty or not made of token ids."""
-    if len(prompt) == 0:
+    try:
+        ids = np.asarray(prompt)
+    except ValueError:  # nested sequences of different lengths
+        ids = np.asarray(None)
+    if ids.ndim == 1 and len(ids) == 0:
         raise ValueError("the prompt is empty; it needs at least one token")
-    ids = np.asarray(prompt)
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError("prompt_token_ids must be a flat sequence of integers")
     wrong = ids[(ids < 0) | (ids >= vocab_size)]
@@ -55,7 +62,8 @@ def token_limit(num_prompt: int, sampling: SamplingParams, limits: Limits) -> in
     room = min(limits.max_model_len, limits.pool_tokens + 1)
     if sampling.max_tokens is None:
         return room
-    return min(room, num_prompt + sampling.max_tokens)
+    # A numpy integer would keep its own width in the sum.
+    return min(room, num_prompt + int(sampling.max_tokens))
 
 
 def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
@@ -72,6 +80,9 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     _check_integer(
         "seed", sampling.seed, f"from 0 to {MAX_SEED - 1}", low=0, high=MAX_SEED - 1, optional=True
     )
+    for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+        if not isinstance(getattr(sampling, name), (bool, np.bool_)):
+            raise ValueError(f"{name} is {getattr(sampling, name)!r}; it must be true or false")
     _check_penalties(sampling)
     _check_counts(sampling)
     _check_tokens(sampling, vocab_size)
@@ -100,18 +111,23 @@ def _check_counts(sampling: SamplingParams) -> None:
 
 def _check_tokens(sampling: SamplingParams, vocab_size: int) -> None:
     """Token ids that the parameters name."""
+    if sampling.logit_bias is not None:
+        _check_mapping("logit_bias", sampling.logit_bias, "of token ids to numbers")
     for token, bias in (sampling.logit_bias or {}).items():
         allowed = f"named by a token id from 0 to {vocab_size - 1} (the vocabulary's size less one)"
         _check_integer("logit_bias key", token, allowed, low=0, high=vocab_size - 1)
         _check_number(f"logit_bias of {token}", bias, "from -100 to 100", low=-100.0, high=100.0)
+    _check_listed("bad_words", sampling.bad_words, "sequences of token ids")
     for word in sampling.bad_words:
         if isinstance(word, str):
             raise ValueError(f"bad_words has the word {word!r}; the engine takes token ids")
+        _check_listed("a word of bad_words", word, "token ids")
         if len(word) == 0:
             raise ValueError("bad_words has an empty sequence; each must have at least one token")
         for token in word:
             allowed = f"made of token ids from 0 to {vocab_size - 1}"
             _check_integer("bad_words", token, allowed, low=0, high=vocab_size - 1)
+    _check_listed("stop_token_ids", sampling.stop_token_ids, "token ids")
     for token in sampling.stop_token_ids:
         allowed = f"a token id from 0 to {vocab_size - 1}"
         _check_integer("stop_token_ids", token, allowed, low=0, high=vocab_size - 1)
@@ -130,6 +146,7 @@ def check_fields(request: Request) -> None:
 
 def check_arguments(request: Request, processor_names: set[str]) -> None:
     """Raise ValueError when arguments are meant for a processor that is not there."""
+    _check_mapping("arguments", request.arguments, "of processors' names to their arguments")
     for name in request.arguments:
         if name not in processor_names:
             chosen = ", ".join(sorted(processor_names)) or "none"
@@ -165,6 +182,22 @@ def _check_number(
         raise ValueError(f"{name} is {value!r}; it must be {allowed}")
 
 
+def _check_listed(name: str, value: object, what: str) -> None:
+    """Arrays are none: their truth does not say whether they are empty."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, AbstractSet)):
+        raise ValueError(f"{name} is {value!r}; it must be a list or tuple of {what}")
+
+
+def _check_mapping(name: str, value: object, what: str) -> None:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} is {value!r}; it must be a mapping {what}")
+
+
 def _is_finite(value: object) -> bool:
     number = isinstance(value, (int, float, np.integer, np.floating))
-    return number and not isinstance(value, bool) and math.isfinite(value)  # type: ignore[arg-type]
+    if not number or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:  # an integer that no float can hold
+        return False

@@ -10,7 +10,7 @@ import pytest
 
 from nanofw.core.host import HostProcessors
 from nanofw.core.state import derive_seed
-from nanofw.core.types import FinishReason, IntArray
+from nanofw.core.types import FinishReason, IntArray, Request
 from nanofw.errors import ExecutorError, PolicyError, RequestError
 from tests.core.engines import EOS, VOCAB, Run, make_engine, make_request, run
 from tests.core.policies import SOUND, UrgentPreempts
@@ -176,6 +176,17 @@ def test_times_come_from_one_clock_in_order() -> None:
         ({"deadline": float("inf")}, "deadline"),
         ({"priority": "high"}, "priority"),
         ({"expected_output_tokens": 0}, "expected_output_tokens"),
+        ({"deadline": 10**400}, "deadline"),
+        ({"arrival": 10**400}, "arrival"),
+        ({"temperature": 10**400}, "temperature"),
+        ({"logit_bias": [1]}, "logit_bias"),
+        ({"stop_token_ids": 5}, "stop_token_ids"),
+        ({"stop_token_ids": None}, "stop_token_ids"),
+        ({"stop_token_ids": np.array([1, 2])}, "stop_token_ids"),
+        ({"bad_words": None}, "bad_words"),
+        ({"bad_words": (5,)}, "a word of bad_words"),
+        ({"arguments": None}, "arguments"),
+        ({"ignore_eos": "no"}, "ignore_eos"),
     ],
 )
 def test_values_outside_their_range_are_refused_alone(fields: dict[str, Any], problem: str) -> None:
@@ -195,11 +206,29 @@ def test_values_outside_their_range_are_refused_alone(fields: dict[str, Any], pr
         ([[1, 2], [3, 4]], "flat sequence of integers"),
         ([True, False], "flat sequence of integers"),
         (["a"], "flat sequence of integers"),
+        ([[1], [2, 3]], "flat sequence of integers"),
+        (None, "flat sequence of integers"),
+        (np.array(3), "flat sequence of integers"),
+        ((token for token in (1, 2)), "flat sequence of integers"),
     ],
 )
 def test_prompts_that_are_no_token_ids_are_refused(prompt: Any, problem: str) -> None:
     with pytest.raises(RequestError, match=problem):
-        make_engine().add(make_request("a", prompt, 3))
+        make_engine().add(Request(id="a", prompt_token_ids=prompt))
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
+def test_integers_of_any_width_mean_their_number(kind: type[np.integer[Any]]) -> None:
+    most = kind(min(np.iinfo(kind).max, 2**31 - 1))
+    engine = make_engine(max_model_len=250)
+    ended = run(
+        engine,
+        make_request("to_the_end", 130, most),
+        make_request("short", 9, kind(5), seed=kind(3), min_tokens=kind(2), priority=kind(1)),
+    )
+    assert len(ended.tokens()["to_the_end"]) == min(int(most), 250 - 130)
+    plain = run(make_engine(), make_request("short", 9, 5, seed=3))
+    assert ended.tokens()["short"] == plain.tokens()["short"]
 
 
 def test_a_failed_step_keeps_what_was_finished_and_ends_the_engine() -> None:
