@@ -110,7 +110,10 @@ class Engine:
     def _accept(self, request: Request, index: int) -> list[RequestState]:
         accept.check_id(request.id)
         if self.scheduler.has(request.id):
-            raise ValueError("a request of this id is waiting or running; ids must be unique")
+            raise ValueError(
+                "a request of this id is waiting or running, or its output was not handed out "
+                "yet; ids must be unique"
+            )
         tokens = accept.prompt_tokens(request.prompt_token_ids, self.spec.vocab_size)
         accept.check_sampling(request.sampling, self.spec.vocab_size)
         accept.check_fields(request)
@@ -149,8 +152,10 @@ class Engine:
         """End a sample at `num_tokens` generated tokens, for a stop string found outside.
 
         Tokens past them reach neither output nor counters. Its output comes with the next
-        step. Returns whether it was still live.
+        step. Returns whether it was still live. Raises ValueError when `num_tokens` is negative.
         """
+        if num_tokens < 0:
+            raise ValueError(f"num_tokens is {num_tokens}; it must be at least 0")
         return self._end(request_id, reason, num_tokens=num_tokens, sample_index=sample_index)
 
     def _end(self, request_id: str, reason: FinishReason, **kwargs: Any) -> bool:

@@ -54,6 +54,7 @@ class Scheduler:
         self._states: dict[str, list[RequestState]] = {}  # live samples by request id
         self._held: dict[str, list[RequestState]] = {}  # samples that wait for the first one
         self._finished: list[RequestOutput] = []
+        self._finished_ids: set[str] = set()  # of those
         self._step = 0
         self._guard = guard = PolicyGuard(policy, self._describe)
         self._queue = queue = WaitingQueue(guard)
@@ -94,8 +95,8 @@ class Scheduler:
         return self.running.num_leaving
 
     def has(self, request_id: str) -> bool:
-        """Whether a request of that id waits or runs."""
-        return request_id in self._states
+        """Whether a request of that id waits or runs, or has an output not yet taken."""
+        return request_id in self._states or request_id in self._finished_ids
 
     # -- requests -------------------------------------------------------------------------
 
@@ -130,8 +131,9 @@ class Scheduler:
             try:
                 self._enqueue(state, now)
             except PolicyError as error:
+                state.status = Status.FINISHED
                 self._forget(state)
-                self._conclude(state, FinishReason.ERROR, now, str(error))
+                self._conclude(state, FinishReason.ERROR, now, str(error), heard=False)
 
     def end(
         self,
@@ -149,13 +151,19 @@ class Scheduler:
             num_tokens: generated tokens to keep; None: all that were committed.
             sample_index: the one sample to end; None: all of them.
         """
-        ended = False
-        for state in list(self._states.get(request_id, ())):
+        ended, problem = False, None
+        # The last first: samples that wait for the first are not queued only to be ended.
+        for state in self._states.get(request_id, [])[::-1]:
             if sample_index is None or state.sample_index == sample_index:
                 if num_tokens is not None:
                     self._truncate(state, state.num_prompt + num_tokens)
-                self._end(state, reason, now, error)
+                try:
+                    self._end(state, reason, now, error)
+                except PolicyError as raised:  # on_finish of one must not keep the others
+                    problem = problem or raised
                 ended = True
+        if problem is not None:
+            raise problem
         return ended
 
     @property
@@ -166,6 +174,7 @@ class Scheduler:
     def take_finished(self) -> list[RequestOutput]:
         """Requests that ended since the last call."""
         finished, self._finished = self._finished, []
+        self._finished_ids.clear()
         return finished
 
     def _truncate(self, state: RequestState, length: int) -> None:
@@ -192,9 +201,11 @@ class Scheduler:
         if not was_running:
             self._queue.forget()
         self._forget(state)
-        self._conclude(state, reason, now, error)
-        if state.sample_index == 0:
-            self._release_held(state.request.id, now)
+        try:
+            self._conclude(state, reason, now, error)
+        finally:
+            if state.sample_index == 0:
+                self._release_held(state.request.id, now)
 
     def _forget(self, state: RequestState) -> None:
         samples = self._states[state.request.id]
@@ -214,6 +225,7 @@ class Scheduler:
         """Make the output; `heard`: the policy knows the request."""
         state.finish_reason, state.error, state.finished = reason, error, now
         self.counters.num_output_tokens += state.num_output
+        self._finished_ids.add(state.request.id)
         self._finished.append(state.output())  # before the policy hears of it: it may raise
         if heard:
             self._guard.on_finish(state, reason, now)

@@ -13,10 +13,13 @@ _MASK = (1 << 64) - 1
 MAX_ORDER = 1 << 20
 """More samples than a request may ask for."""
 
+SAMPLE_SEPARATOR = "\x1f"
+"""Stands in the keys of samples, hence in no id."""
+
 
 def sample_key(request_id: str, sample_index: int) -> str:
     """Names one sample of a request among all live ones: the first has the request's id."""
-    return f"{request_id}\x1f{sample_index}" if sample_index else request_id
+    return f"{request_id}{SAMPLE_SEPARATOR}{sample_index}" if sample_index else request_id
 
 
 def derive_seed(engine_seed: int, index: int) -> int:
