@@ -97,7 +97,8 @@ class NanoVllm:
         from nanovllm import LLM, SamplingParams
 
         self.params = SamplingParams
-        self.llm = LLM(folder, enforce_eager=False, max_model_len=4096)
+        extra = json.loads(os.environ.get("NANO_VLLM_OPTIONS", "{}"))
+        self.llm = LLM(folder, enforce_eager=False, max_model_len=4096, **extra)
 
     def sampling(self, max_tokens: int) -> Any:
         return self.params(temperature=TEMPERATURE, ignore_eos=True, max_tokens=max_tokens)

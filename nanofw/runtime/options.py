@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from pydantic import Field, PositiveFloat, PositiveInt
 
 from nanofw.plugins import Options
@@ -12,6 +14,11 @@ class TorchOptions(Options):
 
     num_threads: PositiveInt | None = Field(
         None, description="CPU threads of one operation; null: as PyTorch decides."
+    )
+    all_reduce: Literal["collective", "one_shot"] = Field(
+        "collective",
+        description="With several ranks on GPUs: how small tensors are summed: as NCCL does, or "
+        "in one kernel that reads the other ranks' memory.",
     )
     step_timeout_s: PositiveFloat = Field(
         300.0,

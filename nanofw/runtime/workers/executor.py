@@ -25,6 +25,8 @@ from nanofw.runtime.workers.messages import (
     Check,
     Checked,
     Done,
+    Facts,
+    Inquire,
     Join,
     Listening,
     Masks,
@@ -77,6 +79,12 @@ class ParallelExecutor:
     def capacity(self) -> Capacity:
         """The pool's size: what the rank with the least room has."""
         return self._capacity
+
+    @property
+    def graph_steps(self) -> dict[str, int]:
+        """As of `TorchExecutor`, asked of rank 0."""
+        self._group.send(Inquire(), (0,))
+        return self._wait_for(Facts, "answer").graph_steps
 
     def check(self, request: Request) -> None:
         """Raise ValueError when the sampler or a logits processor cannot do what is asked."""

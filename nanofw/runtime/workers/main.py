@@ -25,7 +25,9 @@ from nanofw.runtime.workers.lost import RankLost
 from nanofw.runtime.workers.messages import (
     Check,
     Checked,
+    Facts,
     Failed,
+    Inquire,
     Join,
     Listening,
     Masks,
@@ -94,6 +96,8 @@ class _Rank:
                 self._submitted.put(None)
             elif isinstance(command, Check):
                 self._channel.send(encode(self._check(command)))
+            elif isinstance(command, Inquire):
+                self._channel.send(encode(Facts(dict(self._executor.graph_steps))))
 
     def _send_results(self) -> None:
         """Wait for each step and send what came out, while later ones are being enqueued."""
@@ -132,9 +136,14 @@ class _Rank:
         else:
             torch.set_num_threads(max(1, torch.get_num_threads() // start.size))
         config = _config(start)
-        communicator = self._join(start, device)
-        before = _peak_host_bytes()
         options = TorchOptions.model_validate(start.options)
+        communicator = self._join(start, device)
+        if options.all_reduce == "one_shot" and device.type == "cuda":
+            from nanofw.runtime.one_shot import OneShotCommunicator
+
+            dtype = getattr(torch, start.spec.dtype)
+            communicator = OneShotCommunicator(start.rank, start.size, device, dtype)
+        before = _peak_host_bytes()
         executor = TorchExecutor(options, config, communicator)
         self._channel.send(
             encode(

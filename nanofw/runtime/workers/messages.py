@@ -140,11 +140,15 @@ class Check(Message, frozen=True):
     arguments: dict[str, Any]
 
 
+class Inquire(Message, frozen=True):
+    """What has happened so far?"""
+
+
 class Stop(Message, frozen=True):
     """Leave."""
 
 
-Command: TypeAlias = Start | Join | Plan | Masks | Check | Stop
+Command: TypeAlias = Start | Join | Plan | Masks | Check | Inquire | Stop
 
 
 # -- from a worker to the engine's process ------------------------------------------------
@@ -211,6 +215,12 @@ class Checked(Message, frozen=True):
     reason: str | None
 
 
+class Facts(Message, frozen=True):
+    """Counts of a rank: steps replayed from graphs, and others by reason."""
+
+    graph_steps: dict[str, int]
+
+
 class Failed(Message, frozen=True):
     """The last message of a rank that raised.
 
@@ -226,7 +236,7 @@ class Failed(Message, frozen=True):
     is_echo: bool
 
 
-Reply: TypeAlias = Listening | Ready | Done | Checked | Failed
+Reply: TypeAlias = Listening | Ready | Done | Checked | Facts | Failed
 
 
 def _plain(value: Any) -> Any:
