@@ -24,7 +24,8 @@ def blocks(page: Path, language: str) -> list[str]:
 YAML = [
     pytest.param(block, id=f"{page.stem}-{number}")
     for page in [
-        ROOT / "docs" / name for name in ("configuration.md", "sampling.md", "plugins/writing.md")
+        ROOT / "docs" / name
+        for name in ("configuration.md", "sampling.md", "tensor-parallel.md", "plugins/writing.md")
     ]
     for number, block in enumerate(blocks(page, "yaml"))
 ]
