@@ -1,16 +1,16 @@
 """Output tokens per second on a CPU, beside transformers' `generate` in the same run.
 
     python benchmarks/offline_cpu/bench.py [--workload small,mixed] [--threads 2] [--rounds 3]
-        [--model FOLDER] [--json FILE] [--profile] [--set KEY=VALUE ...]
+        [--requests 256] [--model FOLDER] [--json FILE] [--profile] [--set KEY=VALUE ...]
 
 The model is a Qwen3 of 60M random parameters (14 layers, hidden size 512, 8 query and 4 KV
 heads, vocabulary 32,000) in float32, written to a temporary folder unless `--model` names one.
 Greedy, no end token, prompts of random tokens:
 
 - `small`: 8 prompts of 16 to 256 tokens, 800 in all, 64 new tokens each, one batch.
-- `mixed`: 256 requests, prompts of 16 to 256 and outputs of 16 to 256 tokens. `generate` gets
-  static batches of 32, left-padded, in the order of arrival and sorted by prompt length; each
-  runs to its longest output, and only the tokens that were asked for count.
+- `mixed`: 256 requests (or `--requests`), prompts and outputs of 16 to 256 tokens. `generate`
+  gets static batches of 32, left-padded, in the order of arrival and sorted by prompt length;
+  each runs to its longest output, and only the tokens that were asked for count.
 
 Contenders run in turn, `--rounds` times over; the figure is the best round, all are in the JSON.
 On a machine that others use too, processor seconds with one thread are the fairer figure.
@@ -83,13 +83,13 @@ def write_model(folder: Path) -> Path:
     return folder
 
 
-def make_workload(name: str) -> Workload:
+def make_workload(name: str, num_requests: int = 256) -> Workload:
     rng = np.random.default_rng(0)
     if name == "small":
         lengths = np.array([16, 40, 48, 64, 96, 120, 160, 256])
         outputs = np.full(8, 64)
     else:
-        lengths, outputs = rng.integers(16, 257, 256), rng.integers(16, 257, 256)
+        lengths, outputs = rng.integers(16, 257, (2, num_requests))
     prompts = [[int(t) for t in rng.integers(0, VOCAB, length)] for length in lengths]
     return Workload(name, prompts, [int(n) for n in outputs])
 
@@ -230,6 +230,7 @@ def main() -> None:
     parser.add_argument("--workload", default="small,mixed")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--requests", type=int, default=256)
     parser.add_argument("--model", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--profile", action="store_true")
@@ -242,7 +243,7 @@ def main() -> None:
         folder = args.model or write_model(Path(temporary))
         facts = environment()
         for name in args.workload.split(","):
-            workload = make_workload(name)
+            workload = make_workload(name, args.requests)
             contenders = measure(folder, workload, args.rounds, args.set)
             results.append(report(console, workload, contenders))
             if args.profile:
