@@ -126,6 +126,8 @@ def attend_decode(
     group = query.shape[1] // heads
     num_rows, num_entries = part.tokens.shape[0], part.owners.shape[0]
     lines = num_entries * heads
+    if query.dtype == torch.float16:  # unscaled scores may leave its range
+        query, scale = query * scale, 1.0
     by_entry = query.index_select(0, part.queries).view(lines, group, dim)
     scores = _products(keys, by_entry.transpose(1, 2), part.segments)
     scores = scores.view(num_entries, heads, size, group)

@@ -89,6 +89,18 @@ def test_low_precision(dtype: torch.dtype, tolerance: float) -> None:
     assert_close(*run(MIXED, config(dtype=dtype)), tolerance)
 
 
+def test_float16_scores_may_be_large_before_they_are_scaled() -> None:
+    facts = config(num_heads=2, num_kv_heads=2, dtype=torch.float16)
+    backend = SdpaBackend(None, facts)
+    pool = backend.allocate(2)
+    large = torch.full((1, 2, 16), 100.0, dtype=torch.float16)  # 16 * 100 * 100 > 65504
+    for before in (0, 1):
+        batch = make_batch(Rows([before], [1]), np.array([[0]], np.int32), 16)
+        batch.attention = backend.prepare(batch)
+        out = backend.forward(large, large, large, 0, pool[0], batch, 0.01)
+    torch.testing.assert_close(out, large)
+
+
 def test_tables_are_read_from_the_device_when_the_batch_has_no_host_copy() -> None:
     assert_close(*run(MIXED, config(), host=False), 1e-5)
 
