@@ -69,9 +69,12 @@ def run_once(
 ) -> RunResult:
     """Run a workload through a fresh engine and measure it, by the clock of `build`."""
     with build(selection, clock=clock) as engine:
-        workload = build_workload(
-            selection, seed=seed, start=engine.clock.now(), time_scale=time_scale
-        )
+        start = engine.clock.now()
+        workload = build_workload(selection, seed=seed, start=start, time_scale=time_scale)
+        took = engine.clock.now() - start
+        if took > 0:  # in real time the first request comes once the traffic is ready
+            start += 3 * took
+            workload = build_workload(selection, seed=seed, start=start, time_scale=time_scale)
         return measure(engine, workload, options)
 
 
