@@ -174,6 +174,11 @@ class Engine:
         """Whether `step` still has something to do or to say."""
         return bool(self.scheduler.has_requests or self._pending or self.scheduler.has_finished)
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether a step failed, so that no other is possible."""
+        return self._failure is not None
+
     # -- the step -------------------------------------------------------------------------
 
     def step(self) -> StepOutput:

@@ -57,6 +57,8 @@ class Encoder:
         except Exception as error:  # tokenizers raises plain Exception
             raise ValueError(f"the tokenizer cannot encode the prompt: {error}") from error
         sampling = prompt.sampling
+        if isinstance(sampling.bad_words, str) or not isinstance(sampling.bad_words, Sequence):
+            raise ValueError(f"bad_words is {sampling.bad_words!r}; it must be a list of words")
         if any(isinstance(word, str) for word in sampling.bad_words):
             sampling = replace(sampling, bad_words=self._bad_words(sampling.bad_words))
         return Encoded(text, token_ids, sampling, self._stop_strings(sampling))
@@ -69,6 +71,10 @@ class Encoder:
             text = self._chat.render(prompt.messages, **prompt.chat)
             return text, tokenizer.encode(text, add_special_tokens=False)
         text = prompt.text or ""
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise ValueError(f"the prompt is not valid text: {error}") from None
         return text, tokenizer.encode(text)
 
     def _needed(self, instead: str) -> Tokenizer:
@@ -89,6 +95,8 @@ class Encoder:
         return tuple(dict.fromkeys(sequences))
 
     def _stop_strings(self, sampling: SamplingParams) -> StopStrings | None:
+        if not isinstance(sampling.stop, Sequence) or isinstance(sampling.stop, bytes):
+            raise ValueError(f"stop is {sampling.stop!r}; it must be a text or a list of texts")
         strings = (sampling.stop,) if isinstance(sampling.stop, str) else tuple(sampling.stop)
         if not strings:
             return None

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -113,7 +114,8 @@ class LLM:
             progress: show a progress bar on standard error.
 
         Raises:
-            ValueError: another number of sampling parameters than of prompts.
+            ValueError: another number of sampling parameters than of prompts, or something that
+                is neither.
             NanofwError: the run cannot go on; `partial_results` has what was finished.
         """
         wanted = _as_list(prompts)
@@ -165,6 +167,7 @@ class LLM:
                 self._inbox[ticket] = inbox
             while True:
                 while not inbox:
+                    self._check_open()
                     with postponed():
                         self._step()
                 item = inbox.popleft()
@@ -194,11 +197,18 @@ class LLM:
 
     # -- requests -------------------------------------------------------------------------
 
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ValueError("this LLM is closed")
+
     def _params(
         self, given: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
     ) -> list[SamplingParams]:
         if given is None or isinstance(given, SamplingParams):
             return [given or self.sampling] * num_prompts
+        listed = isinstance(given, Sequence)
+        if not listed or not all(isinstance(params, SamplingParams) for params in given):
+            raise ValueError(f"sampling parameters are SamplingParams objects, not {given!r}")
         if len(given) != num_prompts:
             raise ValueError(f"{num_prompts} prompts, but {len(given)} sampling parameters")
         return list(given)
@@ -211,8 +221,7 @@ class LLM:
         *,
         stream: bool = False,
     ) -> int:
-        if self._closed:
-            raise ValueError("this LLM is closed")
+        self._check_open()
         try:
             parsed = parse_prompt(prompt, sampling, arguments)
         except ValueError as error:
@@ -233,6 +242,12 @@ class LLM:
                     results[self._add(prompt, sampling, arguments)] = None
             self._collect(results, progress)
         except BaseException:
+            if self.engine.has_failed:  # what had ended in the very step that failed
+                results.update(
+                    (item.ticket, item.result)
+                    for item in self._session.fail("the engine failed")
+                    if item.ticket in results and item.output is not None
+                )
             self.partial_results = list(results.values())
             for ticket in results:
                 self._session.abort(ticket)
@@ -273,6 +288,10 @@ def _as_list(prompts: Any) -> list[Any]:
     """One prompt or many, as a list; a flat list of integers is one prompt of token ids."""
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
+    if not isinstance(prompts, Iterable) or isinstance(prompts, (bytes, bytearray, AbstractSet)):
+        raise ValueError(
+            f"prompts are a text, token ids, an object, or a list of them, not {prompts!r}"
+        )
     wanted = list(cast("Sequence[Any]", prompts))
     ids = wanted and all(hasattr(item, "__index__") for item in wanted)
     return [wanted] if ids else wanted

@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -151,6 +152,26 @@ def test_a_closed_llm_says_so(llm: LLM) -> None:
         llm.generate("a")
 
 
+def test_a_stream_of_a_closed_llm_says_so() -> None:
+    with LLM.from_config("sim") as llm:
+        stream = llm.stream("a")
+        next(stream)
+    with pytest.raises(ValueError, match="closed"):
+        list(stream)
+
+
+@pytest.mark.parametrize("prompts", [None, 5, b"abc", {1, 2}])
+def test_what_is_no_prompt_is_refused(llm: LLM, prompts: Any) -> None:
+    with pytest.raises(ValueError, match="prompts are a text"):
+        llm.generate(prompts)
+
+
+@pytest.mark.parametrize("params", [{"max_tokens": 3}, ["max_tokens"], [None], "x"])
+def test_what_is_no_sampling_parameters_is_refused(llm: LLM, params: Any) -> None:
+    with pytest.raises(ValueError, match="sampling parameters are SamplingParams objects"):
+        llm.generate("a", params)
+
+
 FAILING = """
 from nanofw.plugins import Plugin, Policy, hookimpl
 
@@ -186,6 +207,21 @@ def test_what_a_failed_call_had_finished_is_kept(tmp_path: Path) -> None:
     assert long is None
     assert short is not None
     assert short.ok
+
+
+def test_what_had_finished_in_the_step_that_failed_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "fragile.py"
+    at_the_end = FAILING.replace("self.num_finished += 1", "raise RuntimeError('asleep')")
+    path.write_text(at_the_end, encoding="utf-8")
+    llm = LLM.from_config("sim", f"plugins.load=[{path}]", "scheduler.name=fragile")
+    with pytest.raises(NanofwError, match="asleep"):
+        llm.generate(["a", "b"], [SamplingParams(max_tokens=number) for number in (50, 3)])
+    long, short = llm.partial_results
+    assert long is None
+    assert short is not None
+    assert short.ok
+    with pytest.raises(NanofwError, match="failed before"):
+        llm.generate("a")
 
 
 def generate_for_ever(llm: LLM, params: list[SamplingParams]) -> None:

@@ -249,6 +249,13 @@ def test_ids_that_the_session_gives_avoid_those_of_the_user() -> None:
         ({"messages": [{"text": "no role"}]}, {}, "role"),
         ({"messages": [{"role": "user", "content": "Hi"}], "chat_template": "x"}, {}, "'x'"),
         ([1, 2, 3000], {}, "3000"),
+        ("Hi", {"stop": 5}, "stop is 5; it must be a text or a list of texts"),
+        ("Hi", {"stop": None}, "stop is None; it must be"),
+        ("Hi", {"stop": b"x"}, "stop is b'x'; it must be"),
+        ("Hi", {"bad_words": "abc"}, "bad_words is 'abc'; it must be a list of words"),
+        ("Hi", {"bad_words": None}, "bad_words is None; it must be"),
+        ("Hi", {"logit_bias": [1]}, "logit_bias is [1]; it must be a mapping"),
+        ("a\ud800b", {}, "not valid text"),
     ],
 )
 def test_what_cannot_be_served_is_refused_alone(
