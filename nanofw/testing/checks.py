@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 from unittest import SkipTest
 
 from nanofw.core.contracts.attention_backend import AttentionBackend, AttentionConfig
 from nanofw.core.contracts.kv_allocator import AllocatorConfig, KVAllocator
+from nanofw.core.contracts.logits_processor import LogitsProcessor
 from nanofw.core.contracts.policy import Policy
+from nanofw.core.contracts.sampler import Sampler, SamplerConfig
 from nanofw.testing.allocator import AllocatorChecks
 from nanofw.testing.backend import BackendChecks
+from nanofw.testing.logits_processor import LogitsProcessorChecks
 from nanofw.testing.policy import PolicyChecks
+from nanofw.testing.sampler import SamplerChecks
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -70,6 +74,50 @@ def check_backend(
         device = place
 
         def make(self, config: AttentionConfig) -> AttentionBackend:
+            return factory(config)
+
+    run_checks(Checks())
+
+
+def check_sampler(factory: Callable[[SamplerConfig], Sampler], *, device: str = "cpu") -> None:
+    """Run all checks of `SamplerChecks` on samplers that `factory` makes. Imports torch."""
+    place = device
+
+    class Checks(SamplerChecks):
+        device = place
+
+        def make(self, config: SamplerConfig) -> Sampler:
+            return factory(config)
+
+    run_checks(Checks())
+
+
+def check_logits_processor(
+    factory: Callable[[SamplerConfig], LogitsProcessor],
+    name: str,
+    *,
+    arguments: Sequence[Any] = (None,),
+    wrong_arguments: Sequence[Any] = (),
+    device: str = "cpu",
+) -> None:
+    """Run all checks of `LogitsProcessorChecks` on processors that `factory` makes.
+
+    Imports torch.
+
+    Args:
+        name: under which requests bring arguments.
+        arguments: what requests may bring; None: nothing.
+        wrong_arguments: what must be refused.
+    """
+    key, right, wrong, place = name, arguments, wrong_arguments, device
+
+    class Checks(LogitsProcessorChecks):
+        name = key
+        arguments = right
+        wrong_arguments = wrong
+        device = place
+
+        def make(self, config: SamplerConfig) -> LogitsProcessor:
             return factory(config)
 
     run_checks(Checks())

@@ -14,7 +14,9 @@ from nanofw.plugins import (
     Component,
     CostModel,
     Executor,
+    HostProcessor,
     KVAllocator,
+    LogitsProcessor,
     Policy,
     Registry,
     Sampler,
@@ -31,6 +33,7 @@ CONTRACTS: Mapping[str, Any] = MappingProxyType(
         "kv_allocator": KVAllocator,
         "attention_backend": AttentionBackend,
         "sampler": Sampler,
+        "logits_processor": LogitsProcessor,
         "executor": Executor,
         "cost_model": CostModel,
         "workload": Workload,
@@ -72,7 +75,10 @@ def construct(component: Component, *config: Any) -> Any:
 
     Raises `PluginLoadError` when it fails to import or to start, or lacks a method of its contract.
     """
-    return construct_as_contract(component, CONTRACTS[component.kind], *config)
+    contract = CONTRACTS[component.kind]
+    if component.plugin.capabilities.get("needs_history") == "host":
+        contract = HostProcessor
+    return construct_as_contract(component, contract, *config)
 
 
 def claims(component: Component, device: str) -> Mapping[str, Any] | str:

@@ -9,10 +9,13 @@ from nanofw.plugins import Component
 from nanofw.testing import (
     AllocatorChecks,
     BackendChecks,
+    LogitsProcessorChecks,
     PolicyChecks,
+    SamplerChecks,
     claims,
     construct,
     installed,
+    load_component,
 )
 
 
@@ -59,10 +62,34 @@ class TestBackends(OfComponent, BackendChecks):
         return construct(self.component, config)
 
 
+@pytest.mark.nanofw_plugins("sampler", distribution="nanofw")
+class TestSamplers(OfComponent, SamplerChecks):
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+
+    def make(self, config):
+        return construct(self.component, config)
+
+
+@pytest.mark.parametrize("token_ids", [[], [1, 63]])
+class TestSuppressTokens(LogitsProcessorChecks):
+    name = "suppress_tokens"
+    arguments = (None, [], [3, 4], [63])
+    wrong_arguments = ([64], [-1], ["a"], "12", 3)
+
+    @pytest.fixture(autouse=True)
+    def _options(self, token_ids) -> None:
+        options = {"token_ids": token_ids}
+        self.component = load_component("logits_processor", "suppress_tokens", options)
+
+    def make(self, config):
+        return construct(self.component, config)
+
+
 def test_there_is_something_to_check() -> None:
     for kind, name in (
         ("scheduler", "fcfs"),
         ("kv_allocator", "paged_prefix"),
         ("attention_backend", "sdpa"),
+        ("sampler", "standard"),
     ):
         assert name in [component.name for component in installed(kind, "nanofw")]

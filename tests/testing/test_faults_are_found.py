@@ -10,7 +10,14 @@ from nanofw.errors import NanofwError
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
 from nanofw.plugins import Extension, Match, Policy
-from nanofw.testing import check_allocator, check_backend, check_policy
+from nanofw.samplers.standard import StandardSampler
+from nanofw.testing import (
+    check_allocator,
+    check_backend,
+    check_logits_processor,
+    check_policy,
+    check_sampler,
+)
 from nanofw.testing.attention_driver import reference_attention
 
 # -- allocators ---------------------------------------------------------------------------
@@ -329,3 +336,225 @@ def test_B082_the_check_of_padded_tokens_is_the_one_that_fails() -> None:
     with pytest.raises(AssertionError) as caught:
         check_backend(WritesToSlotMinusOne, capabilities=Gathers.capabilities)
     assert "test_padded_tokens_write_nothing" in caught.value.__notes__[0]
+
+
+# -- samplers -----------------------------------------------------------------------------
+
+
+class Standard(StandardSampler):
+    def __init__(self, config):
+        super().__init__(None, config)
+
+
+class DrawsByLine(Standard):
+    """As a generator shared by the batch would."""
+
+    def sample(self, logits, rows, positions):
+        return super().sample(logits, rows, positions + np.arange(len(rows), dtype=np.int32))
+
+
+class DrawsByRow(Standard):
+    def sample(self, logits, rows, positions):
+        return super().sample(logits, rows, positions + rows)
+
+
+class ForgetsThePosition(Standard):
+    def sample(self, logits, rows, positions):
+        return super().sample(logits, rows, positions * 0)
+
+
+class ForgetsTheSample(Standard):
+    def add(self, new):
+        new.sample_index = 0
+        super().add(new)
+
+
+class ForgetsOutputsOnReturn(Standard):
+    def add(self, new):
+        new.token_ids = new.token_ids[: new.num_prompt_tokens]
+        super().add(new)
+
+
+class KeepsTheOldParameters(Standard):
+    def __init__(self, config):
+        super().__init__(config)
+        self._known = {}
+
+    def add(self, new):
+        new.sampling = self._known.setdefault(new.row, new.sampling)
+        super().add(new)
+
+
+class FailsTheWholeBatch(Standard):
+    def sample(self, logits, rows, positions):
+        result = super().sample(logits, rows, positions)
+        result.failed |= result.failed.any()
+        return result
+
+
+class MistakesInfinityForAWinner(Standard):
+    def sample(self, logits, rows, positions):
+        return super().sample(logits.nan_to_num_(posinf=1e9, neginf=-torch.inf), rows, positions)
+
+
+class DrawsTheImpossible(Standard):
+    def sample(self, logits, rows, positions):
+        return super().sample(logits.clamp_(min=-2), rows, positions)
+
+
+class ReturnsLongIds(Standard):
+    def sample(self, logits, rows, positions):
+        result = super().sample(logits, rows, positions)
+        return type(result)(token_ids=result.token_ids.long(), failed=result.failed)
+
+
+def test_a_sampler_with_few_parameters_passes() -> None:
+    class OnlyGreedy(Standard):
+        def check(self, sampling, vocab_size):
+            if sampling.temperature or sampling.min_tokens:
+                raise ValueError("temperature must be 0, min_tokens too")
+
+    check_sampler(OnlyGreedy)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        DrawsByLine,
+        DrawsByRow,
+        ForgetsThePosition,
+        ForgetsTheSample,
+        ForgetsOutputsOnReturn,
+        KeepsTheOldParameters,
+        FailsTheWholeBatch,
+        MistakesInfinityForAWinner,
+        DrawsTheImpossible,
+        ReturnsLongIds,
+    ],
+)
+def test_broken_samplers(broken) -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_sampler(broken)
+    assert "in SamplerChecks.test_" in caught.value.__notes__[0]
+
+
+# -- logits processors --------------------------------------------------------------------
+
+
+class Louder:
+    """Multiplies the logits of requests that ask for it."""
+
+    def __init__(self, config):
+        self._factors = [1.0] * config.max_num_seqs
+
+    def check(self, arguments):
+        if arguments is not None and arguments <= 0:
+            raise ValueError("louder must be above 0")
+
+    def add(self, new):
+        self._factors[new.row] = new.arguments.get("louder", 1.0)
+        return self._factors[new.row] != 1.0
+
+    def remove(self, row):
+        self._factors[row] = 1.0
+
+    def apply(self, logits, rows):
+        return logits * torch.tensor([[self._factors[row]] for row in rows.tolist()])
+
+
+class NotTwice:
+    """Bans the token that was drawn last; hears draws."""
+
+    def __init__(self, config):
+        self._last = torch.full((config.max_num_seqs,), -1)
+
+    def check(self, arguments):
+        pass
+
+    def add(self, new):
+        self._last[new.row] = -1
+        if len(new.token_ids) > new.num_prompt_tokens:
+            self._last[new.row] = int(new.token_ids[-1])
+        return True
+
+    def remove(self, row):
+        pass
+
+    def apply(self, logits, rows):
+        last = self._last[torch.from_numpy(rows).long()].unsqueeze(1)
+        return logits.masked_fill(last == torch.arange(logits.shape[1]), -torch.inf)
+
+    def drawn(self, rows, token_ids):
+        self._last[torch.from_numpy(rows).long()] = token_ids.long()
+
+
+class LetsAllPass(Louder):
+    def check(self, arguments):
+        pass
+
+
+class TakesLinesForRows(Louder):
+    def apply(self, logits, rows):
+        return super().apply(logits, np.arange(len(rows)))
+
+
+class ChangesEverybody(Louder):
+    def apply(self, logits, rows):
+        return super().apply(logits, rows) + 1
+
+
+class KeepsTheFactor(Louder):
+    def add(self, new):
+        if "louder" in new.arguments:
+            super().add(new)
+        return True
+
+    def remove(self, row):
+        pass
+
+
+class ReturnsDoubles(Louder):
+    def apply(self, logits, rows):
+        return super().apply(logits, rows).double()
+
+
+class ForgetsWhatCameBefore(NotTwice):
+    def add(self, new):
+        self._last[new.row] = -1
+        return True
+
+
+class IsDeaf(NotTwice):
+    def drawn(self, rows, token_ids):
+        pass
+
+
+class RemembersTheLastOwner(NotTwice):
+    def add(self, new):
+        if len(new.token_ids) > new.num_prompt_tokens:
+            self._last[new.row] = int(new.token_ids[-1])
+        return True
+
+
+LOUDER = {"arguments": (None, 2.0, 0.5), "wrong_arguments": (0, -1)}
+
+
+def test_plain_processors_pass() -> None:
+    check_logits_processor(Louder, "louder", **LOUDER)
+    check_logits_processor(NotTwice, "not_twice")
+
+
+@pytest.mark.parametrize(
+    "broken", [LetsAllPass, TakesLinesForRows, ChangesEverybody, KeepsTheFactor, ReturnsDoubles]
+)
+def test_broken_processors(broken) -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_logits_processor(broken, "louder", **LOUDER)
+    assert "in LogitsProcessorChecks.test_" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("broken", [ForgetsWhatCameBefore, IsDeaf, RemembersTheLastOwner])
+def test_broken_processors_that_hear_draws(broken) -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_logits_processor(broken, "not_twice")
+    assert "in LogitsProcessorChecks.test_" in caught.value.__notes__[0]

@@ -1,0 +1,140 @@
+"""What every sampler must keep, for the parameters that it supports."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from unittest import SkipTest
+
+import numpy as np
+
+from nanofw.core.contracts.sampler import Sampler, SamplerConfig
+from nanofw.core.types import SamplingParams
+from nanofw.testing.sampler_driver import (
+    NUM_ROWS,
+    STEPS,
+    VOCAB,
+    Draws,
+    SamplerDriver,
+    made_up_logits,
+)
+
+
+class SamplerChecks(ABC):
+    """Checks of one sampler; each `test_` method is one. Subclass it under pytest.
+
+        class TestMySampler(SamplerChecks):
+            def make(self, config):
+                return MySampler(MyOptions(), config)
+
+    A parameter that `check` refuses is not tried.
+
+    Attributes:
+        device: where to run.
+    """
+
+    device: str = "cpu"
+
+    @abstractmethod
+    def make(self, config: SamplerConfig) -> Sampler:
+        """A fresh sampler."""
+
+    @property
+    def driver(self) -> SamplerDriver:
+        """Draws with fresh samplers."""
+        return SamplerDriver(self.make, self.device)
+
+    def test_a_token_depends_on_its_request_alone(self) -> None:
+        """Alone, in a batch, in any order and in any row, a request draws the same tokens."""
+        count = len(self.driver.supported())
+        together = self.driver.drawn(range(count))
+        assert self.driver.drawn(reversed(range(count))) == together, "the order of a batch matters"
+        assert self.driver.drawn(range(count), first_row=5) == together, "the row's number matters"
+        for request in range(count):
+            alone = self.driver.drawn([request])[request]
+            assert alone == together[request], (
+                f"request {request} alone: {alone}, beside others: {together[request]}"
+            )
+
+    def test_a_request_that_returns_goes_on(self) -> None:
+        """After a preemption it gets another row and draws what it would have drawn."""
+        count = len(self.driver.supported())
+        expected = self.driver.drawn(range(count))
+        for step in range(1, STEPS):
+            found = self.driver.drawn(range(count), leave_before=step)
+            assert found == expected, f"tokens differ after a preemption before step {step}"
+
+    def test_random_numbers_come_from_seed_sample_and_position(self) -> None:
+        """Equal ones give equal tokens; any other one gives others."""
+        sampling = self.driver.drawing()
+        same = [Draws(sampling, 7, 1)] * 8
+        assert len(set(self.driver.flat(same))) == 1, "equal seeds drew different tokens"
+        for name, requests in {
+            "seeds": [Draws(sampling, seed) for seed in range(NUM_ROWS)],
+            "samples": [Draws(sampling, 7, index) for index in range(NUM_ROWS)],
+            "positions": [Draws(sampling, 7, 0, (1,) * n) for n in range(1, NUM_ROWS + 1)],
+        }.items():
+            tokens = self.driver.flat(requests)
+            assert len(set(tokens)) > NUM_ROWS // 2, f"{NUM_ROWS} {name} drew {sorted(tokens)}"
+
+    def test_temperature_0_takes_the_highest_logit(self) -> None:
+        """Whatever the other rows do."""
+        sampling = SamplingParams(temperature=0)
+        if not self.driver.supports(sampling):
+            raise SkipTest("temperature 0 is refused")
+        requests = [Draws(sampling, seed) for seed in range(4)]
+        logits = np.stack([made_up_logits(request, 0) for request in range(4)])
+        found = self.driver.sampled(requests, logits).token_ids.tolist()
+        assert found == logits.argmax(axis=1).tolist()
+
+    def test_what_has_no_probability_is_never_drawn(self) -> None:
+        """Logits of -inf, as a processor or a mask leaves them."""
+        allowed = [20, 21, 30]
+        logits = np.full((NUM_ROWS, VOCAB), -np.inf, np.float32)
+        logits[:, allowed] = 0.5
+        for sampling in self.driver.supported():
+            requests = [Draws(sampling, seed) for seed in range(NUM_ROWS)]
+            result = self.driver.sampled(requests, logits)
+            assert not result.failed.any(), f"failed with finite logits: {sampling}"
+            assert set(result.token_ids.tolist()) <= set(allowed), sampling
+
+    def test_a_line_that_is_not_finite_fails_alone(self) -> None:
+        """NaN, infinity, or no finite logit; the others draw what they would have drawn."""
+        for sampling in self.driver.supported():
+            requests = [Draws(sampling, seed) for seed in range(5)]
+            logits = np.stack([made_up_logits(request, 1) for request in range(5)])
+            good = self.driver.sampled(requests, logits).token_ids.tolist()
+            logits[1, 40], logits[2, 40], logits[3] = np.nan, np.inf, -np.inf
+            result = self.driver.sampled(requests, logits)
+            assert result.failed.tolist() == [False, True, True, True, False], sampling
+            found = result.token_ids.tolist()
+            assert [found[0], found[4]] == [good[0], good[4]], sampling
+            assert all(0 <= token < VOCAB for token in found), "a failed line's id must exist"
+
+    def test_a_row_knows_nothing_of_the_request_before(self) -> None:
+        """Each request after each other one in the same row."""
+        count = len(self.driver.supported())
+        expected = self.driver.drawn(range(count))
+        for before in range(count):
+            for after in range(count):
+                sampler = self.driver.sampler()
+                first, second = self.driver.requests()[before], self.driver.requests()[after]
+                sampler.add(first.row(0))
+                self.driver.steps(sampler, {0: first}, STEPS, [before])
+                sampler.remove(0)
+                sampler.add(second.row(0))
+                self.driver.steps(sampler, {0: second}, STEPS, [after])
+                assert second.output == expected[after], (
+                    f"{second.sampling} in a row that had {first.sampling}"
+                )
+
+    def test_shapes_and_types(self) -> None:
+        """int32[s] and bool[s] on the device, also when nobody samples."""
+        import torch
+
+        for count in (3, 0):
+            requests = [Draws(self.driver.supported()[0], seed) for seed in range(count)]
+            result = self.driver.sampled(requests, np.zeros((count, VOCAB), np.float32))
+            assert result.token_ids.dtype == torch.int32
+            assert result.failed.dtype == torch.bool
+            assert result.token_ids.shape == result.failed.shape == (count,)
+            assert result.token_ids.device.type == torch.device(self.device).type
