@@ -133,14 +133,24 @@ def test_vocabulary_is_split_with_padding(ranks: int, tied: bool) -> None:
         torch.testing.assert_close(gathered[:, :vocab], logits)
 
 
+@pytest.mark.parametrize("bias", [False, True])
 @pytest.mark.parametrize("ranks", [1, 2, 4])
-def test_gated_mlp(ranks: int) -> None:
+def test_gated_mlp(ranks: int, bias: bool) -> None:
     width = 16
     tensors = {
         "gate_proj.weight": random(width, HIDDEN),
         "up_proj.weight": random(width, HIDDEN, seed=1),
         "down_proj.weight": random(HIDDEN, width, seed=2),
     }
+    weights = list(tensors.values())
+    biases: list[torch.Tensor | None] = [None, None, None]
+    if bias:
+        biases = [random(width, seed=4), random(width, seed=5), random(HIDDEN, seed=6)]
+        tensors |= {
+            name.replace("weight", "bias"): value
+            for name, value in zip(list(tensors), biases, strict=True)
+            if value is not None
+        }
     x = random(3, HIDDEN, seed=3)
 
     class Context:
@@ -150,12 +160,12 @@ def test_gated_mlp(ranks: int) -> None:
             self.communicator = communicator
 
     def on_rank(communicator: Communicator) -> torch.Tensor:
-        layer = GatedMLP(HIDDEN, width, Context(communicator))
+        layer = GatedMLP(HIDDEN, width, Context(communicator), bias=bias)
         filled(layer, layer.targets(""), tensors)
         return layer(x)
 
-    gate, up, down = tensors.values()
-    expected = (functional.silu(x @ gate.T) * (x @ up.T)) @ down.T
+    gate, up = (functional.linear(x, *pair) for pair in zip(weights[:2], biases[:2], strict=True))
+    expected = functional.linear(functional.silu(gate) * up, weights[2], biases[2])
     for out in on_ranks(ranks, on_rank):
         torch.testing.assert_close(out, expected)
 
