@@ -36,7 +36,7 @@ from nanofw.runtime.workers.messages import (
     Start,
     encode,
 )
-from nanofw.runtime.workers.wire import PlanEncoder, decode_result
+from nanofw.runtime.workers.wire import PlanEncoder, decode_result, needed
 
 T = TypeVar("T", bound=Reply)
 
@@ -54,7 +54,8 @@ class ParallelExecutor:
         self._config, self._size = config, config.engine.tensor_parallel_size
         _check_devices(config.device, self._size)
         self._done: list[deque[Done]] = [deque() for _ in range(self._size)]
-        self._encoder = PlanEncoder()
+        self._processors = {c.name for c in config.components.get("logits_processor", ())}
+        self._encoder = PlanEncoder(self._processors)
         self._in_flight: deque[int] = deque()
         self._next_step = 0
         self._checked: Any = None
@@ -88,17 +89,18 @@ class ParallelExecutor:
 
     def check(self, request: Request) -> None:
         """Raise ValueError when the sampler or a logits processor cannot do what is asked."""
-        if not request.arguments and request.sampling == self._checked:
+        arguments = needed(request.arguments, self._processors)
+        if not arguments and request.sampling == self._checked:
             return
         try:
-            content = encode(Check(request.sampling, dict(request.arguments)))
+            content = encode(Check(request.sampling, arguments))
         except (TypeError, OverflowError) as error:
             raise ValueError(str(error)) from error
         self._group.send_bytes(content, (0,))
         reply = self._wait_for(Checked, "answer")
         if reply.reason is not None:
             raise ValueError(reply.reason)
-        if not request.arguments:
+        if not arguments:
             self._checked = request.sampling
 
     def submit(self, plan: StepPlan) -> None:

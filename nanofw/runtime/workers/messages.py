@@ -246,7 +246,7 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "items"):
         return dict(value.items())
     raise TypeError(
-        f"a {type(value).__name__} cannot be sent to the ranks of a tensor parallel run: only "
+        f"values of type {type(value).__name__} cannot be sent to the ranks of a tensor parallel run: only "
         "numbers, texts, bytes, lists and mappings of them can"
     )
 

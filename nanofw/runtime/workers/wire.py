@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np
@@ -24,9 +24,15 @@ _NOTHING: IntArray = np.empty(0, np.int32)
 
 
 class PlanEncoder:
-    """Remembers where the last plan ended, and leaves out what follows from it."""
+    """Remembers where the last plan ended, and leaves out what follows from it.
 
-    def __init__(self) -> None:
+    Args:
+        processors: names whose arguments of requests the ranks need; those of processors on the
+            host stay there. None: all.
+    """
+
+    def __init__(self, processors: Collection[str] | None = None) -> None:
+        self._processors = processors
         self._ends: IntArray = _NOTHING
 
     def encode(self, plan: StepPlan) -> Plan:
@@ -46,7 +52,7 @@ class PlanEncoder:
             block_rows=_bytes(plan.block_rows),
             block_positions=_bytes(plan.block_positions),
             block_ids=_bytes(plan.block_ids),
-            new=[_new_row_data(new) for new in plan.new],
+            new=[_new_row_data(new, needed(new.arguments, self._processors)) for new in plan.new],
             removed=_bytes(plan.removed),
             copies=_bytes(plan.copies),
             host_rows=_bytes(plan.host_rows),
@@ -117,10 +123,17 @@ def decode_result(step: int, data: ResultData) -> StepResult:
     )
 
 
-def _new_row_data(new: NewRow) -> NewRowData:
+def needed(arguments: Mapping[str, Any], processors: Collection[str] | None) -> dict[str, Any]:
+    """Arguments of a request, by processor, that the ranks need."""
+    return {
+        name: value for name, value in arguments.items() if processors is None or name in processors
+    }
+
+
+def _new_row_data(new: NewRow, arguments: dict[str, Any]) -> NewRowData:
     return NewRowData(
         new.row, new.request_id, _bytes(new.token_ids), new.num_prompt_tokens,
-        _bytes(new.block_ids), new.sampling, new.seed, new.sample_index, dict(new.arguments),
+        _bytes(new.block_ids), new.sampling, new.seed, new.sample_index, arguments,
     )  # fmt: skip
 
 

@@ -177,17 +177,6 @@ def test_aborted_requests_leave_the_others_alone(
     assert finished == {key: expected[key] for key in finished}
 
 
-def test_requests_that_no_rank_can_do_are_refused_alone(two: Lent) -> None:
-    from nanofw.core.types import Request
-    from nanofw.errors import RequestError
-
-    engine = engine_over(two.lend(), DEMO)
-    engine._processor_names.add("x")
-    with pytest.raises(RequestError, match="a object cannot be sent"):
-        engine.add(Request(id="a", prompt_token_ids=[1], arguments={"x": object()}))
-    assert run(engine, [[1, 2]], greedy(1, 2))["r0.0"].finish_reason == "length"
-
-
 def check_model(folder: Path, name: str, cases: list[tuple[int, ...]]) -> None:
     """A random model over its ranks against the reference, and against one rank."""
     size, changes = MODELS[name]

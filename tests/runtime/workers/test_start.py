@@ -55,6 +55,34 @@ def test_plugins_reach_every_rank_by_name_and_options(tmp_path: Path) -> None:
     assert result.outputs[0].token_ids == (77, 77, 77)
 
 
+def test_masks_of_the_host_reach_every_rank() -> None:
+    """Two requests with masks, one without, beside a processor on the device."""
+    prompts = ["The son of", "Is it so?", "And it came to pass"]
+    arguments = [{"structured": {"choice": ["yea", "nay"]}}, {"structured": {"regex": "[0-9]{4}"}}]
+    texts = []
+    for size in (1, 2):
+        with LLM(
+            str(DEMO),
+            device="cpu",
+            tensor_parallel_size=size,
+            max_num_seqs=4,
+            overlap=True,
+            logits_processors=[
+                {"name": "structured"},
+                {"name": "suppress_tokens", "token_ids": [7]},
+            ],
+        ) as llm:
+            asked = [
+                {"prompt": prompt, "arguments": some}
+                for prompt, some in zip(prompts, [*arguments, {}], strict=True)
+            ]
+            results = llm.generate(asked, SamplingParams(max_tokens=12, seed=5))
+        texts.append([result.outputs[0].text for result in results])
+    assert texts[0] == texts[1]
+    assert texts[1][0] in ("yea", "nay")
+    assert texts[1][1].isdigit()
+
+
 CONSTANT = """
 import torch
 from nanofw.plugins import Options, Plugin, SampledTokens, hookimpl

@@ -6,6 +6,7 @@ import socket
 import threading
 import time
 from dataclasses import fields
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,13 +19,20 @@ from nanofw.core.types import SamplingParams, TokenLogprobs
 from nanofw.runtime.workers.channel import Channel
 from nanofw.runtime.workers.messages import (
     Array,
+    Check,
     Masks,
     Message,
     decode_command,
     decode_reply,
     encode,
 )
-from nanofw.runtime.workers.wire import PlanDecoder, PlanEncoder, decode_result, encode_result
+from nanofw.runtime.workers.wire import (
+    PlanDecoder,
+    PlanEncoder,
+    decode_result,
+    encode_result,
+    needed,
+)
 
 
 def pair() -> tuple[Channel, Channel]:
@@ -207,6 +215,21 @@ def test_results_and_masks_arrive_as_they_were() -> None:
     masks = decode_command(encode(Masks(5, Array.of(HostMasks(step=5, bits=bits).bits))))
     assert isinstance(masks, Masks)
     np.testing.assert_array_equal(masks.bits.array(), bits)
+
+
+def test_arguments_that_are_no_plain_data_are_refused_with_the_reason() -> None:
+    with pytest.raises(TypeError, match="type object cannot be sent .* only numbers, texts"):
+        encode(Check(SamplingParams(), {"x": object()}))
+    frozen = MappingProxyType({"schema": MappingProxyType({"type": "string"})})
+    arrived = decode_command(encode(Check(SamplingParams(seed=np.int64(3)), dict(frozen))))
+    assert isinstance(arrived, Check)
+    assert arrived.arguments == {"schema": {"type": "string"}}
+    assert arrived.sampling.seed == 3
+
+
+def test_arguments_of_processors_on_the_host_stay_there() -> None:
+    arguments = {"structured": object(), "suppress_tokens": [4]}
+    assert needed(arguments, {"suppress_tokens"}) == {"suppress_tokens": [4]}
 
 
 def roundtrip(message: Message) -> Any:
