@@ -46,7 +46,7 @@ class OneShotCommunicator(GroupCommunicator):
             self._buffer = symmetric_memory.empty(
                 LIMIT_BYTES // dtype.itemsize, dtype=dtype, device=device
             )
-            symmetric_memory.rendezvous(self._buffer, self._group_name)
+            symmetric_memory.rendezvous(self._buffer, world)
             self._sum = torch.ops.symm_mem.one_shot_all_reduce_copy
         except (ImportError, AttributeError, RuntimeError) as error:
             raise _impossible(str(error)) from error

@@ -246,8 +246,8 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "items"):
         return dict(value.items())
     raise TypeError(
-        f"values of type {type(value).__name__} cannot be sent to the ranks of a tensor parallel run: only "
-        "numbers, texts, bytes, lists and mappings of them can"
+        f"values of type {type(value).__name__} cannot be sent to the ranks of a tensor parallel "
+        "run: only numbers, texts, bytes, lists and mappings of them can"
     )
 
 
