@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nanofw.core.contracts.policy import RequestView
+from nanofw.core.contracts.policy import RequestView, SchedulerView
 from nanofw.core.engine import Engine
 from nanofw.core.host import HostProcessors
 from nanofw.core.types import FinishReason, IntArray, RequestOutput
 from nanofw.errors import PolicyError, RequestError
-from tests.core.engines import VOCAB, FirstCome, Run, make_engine, make_request, run
+from tests.core.engines import EOS, VOCAB, FirstCome, Run, make_engine, make_request, run
 from tests.core.test_machine import check_idle
 
 BOTH = pytest.mark.parametrize("overlap", [False, True])
@@ -150,3 +150,52 @@ def test_a_request_cannot_be_cut_within_its_prompt(num_tokens: int, overlap: boo
     with pytest.raises(ValueError, match="at least 0"):
         engine.finish("a", num_tokens, FinishReason.STOP)
     assert len(Run(engine).to_end().tokens()["a"]) == 8
+
+
+@pytest.mark.parametrize("hook", ["key", "on_arrival"])
+def test_processors_forget_whom_the_policy_refused(hook: str) -> None:
+    even = Even()
+    processors = HostProcessors({"even": even}, VOCAB)
+    engine = make_engine(Fails(hook, 0), host_processors=processors)
+    with pytest.raises(RequestError, match=hook):
+        engine.add(make_request("a", 5, 8, n=3))
+    assert not even.live
+    check_idle(engine)
+
+
+def test_an_end_is_told_before_the_run_cannot_go_on() -> None:
+    class AdmitsNobody(FirstCome):
+        def admit(self, request: RequestView, view: SchedulerView) -> bool:
+            return False
+
+    engine = make_engine(AdmitsNobody())
+    engine.add(make_request("a", 5, 8))
+    engine.add(make_request("b", 5, 8))
+    engine.abort("a")
+    assert [output.id for output in engine.step().finished] == ["a"]
+    with pytest.raises(PolicyError, match="nothing can ever change"):
+        engine.step()
+
+
+@BOTH
+def test_an_end_token_at_the_last_allowed_place_is_a_stop(overlap: bool) -> None:
+    sim = {"eos_probability": 0.3}
+    tokens = run(make_engine(sim=sim), make_request("a", 4, 40, seed=5)).tokens()["a"]
+    assert tokens[-1] == EOS
+    assert len(tokens) > 1
+    for max_tokens, reason in ((len(tokens), "stop"), (len(tokens) - 1, "length")):
+        request = make_request("a", 4, max_tokens, seed=5)
+        output = run(make_engine(sim=sim, overlap=overlap), request).outputs["a"]
+        assert (len(output.token_ids), output.finish_reason) == (max_tokens, reason)
+
+
+@BOTH
+def test_finish_keeps_no_more_than_there_is(overlap: bool) -> None:
+    engine = make_engine(overlap=overlap)
+    engine.add(make_request("a", 5, 20, seed=1))
+    after_steps(engine, 4)
+    assert engine.finish("a", 12, FinishReason.STOP)
+    tokens = Run(engine).to_end().tokens()["a"]
+    alone = run(make_engine(), make_request("a", 5, 20, seed=1)).tokens()["a"]
+    assert 1 <= len(tokens) <= 4
+    assert tokens == alone[: len(tokens)]
