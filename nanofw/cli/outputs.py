@@ -21,6 +21,10 @@ PENDING_SUFFIX = ".pending"
 class Output(Protocol):
     """A place for results."""
 
+    def start(self) -> None:
+        """The model is there and the run begins: results of an earlier run go."""
+        ...
+
     def begin(self, ticket: int, prompt: str) -> None:
         """A request that was read; `prompt` is its text for readers."""
         ...
@@ -70,7 +74,8 @@ class JsonlFile:
 
     A result that has to wait for an earlier one is kept in `FILE.pending` meanwhile, so that
     nothing that was finished is lost, however the process ends. The file is removed when all
-    results are in place.
+    results are in place. Results of an earlier run stay until `start`: a run that fails before
+    its first request loses nothing.
 
     Raises:
         ConfigError: the file cannot be written.
@@ -80,14 +85,18 @@ class JsonlFile:
         self._path, self._pending_path = path, path.with_name(path.name + PENDING_SUFFIX)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._pending_path.unlink(missing_ok=True)
-            self._file = path.open("w", encoding="utf-8")
+            self._file = path.open("a", encoding="utf-8")
         except OSError as error:
             raise ConfigError(
                 f"cannot write {path}: {error.strerror}", key="output.file"
             ) from error
         self._pending: IO[str] | None = None
         self._order = InputOrder(partial(_write_line, self._file))
+
+    def start(self) -> None:
+        self._pending_path.unlink(missing_ok=True)
+        if self._file.seekable():
+            self._file.truncate(0)
 
     def begin(self, ticket: int, prompt: str) -> None:
         """A file holds results only."""
@@ -116,6 +125,9 @@ class JsonlStream:
 
     def __init__(self, file: IO[str]) -> None:
         self._order = InputOrder(partial(_write_line, file))
+
+    def start(self) -> None:
+        """Nothing to remove."""
 
     def begin(self, ticket: int, prompt: str) -> None:
         """Results only."""
@@ -147,6 +159,9 @@ class PlainText:
         self._num_written = 0
         """Characters of the current request that are out."""
         self._opened = False
+
+    def start(self) -> None:
+        """Nothing to remove."""
 
     def begin(self, ticket: int, prompt: str) -> None:
         self._prompts[ticket] = prompt

@@ -33,19 +33,20 @@ MAX_SLEEP_S = 0.1
 HELP = """\
 usage: nanofw run [CONFIG] [KEY=VALUE ...]
 
-Runs prompts through a model. CONFIG is a YAML file or a preset; without one the embedded model
-runs its default prompts. Every key of the configuration can be set here:
+Runs prompts through a model. CONFIG is a YAML file or a preset; without one
+the embedded model runs its default prompts. Every key can be set here:
 
-  nanofw run                                         the demo
-  nanofw run 'input.prompts=["Once upon a time"]'    another prompt
-  nanofw run my.yaml output.file=results.jsonl       results as JSONL, in input order
-  nanofw run my.yaml input.file=prompts.jsonl        prompts from JSONL or text, a request a line
-  ... | nanofw run my.yaml input.file=-              prompts from standard input
-  nanofw run my.yaml input.workload.name=poisson     generated traffic
+  nanofw run                                        the demo
+  nanofw run 'input.prompts=["Once upon a time"]'   another prompt
+  nanofw run my.yaml output.file=results.jsonl      JSONL, in input order
+  nanofw run my.yaml input.file=prompts.jsonl       one a line, text or JSONL
+  ... | nanofw run my.yaml input.file=-             prompts from standard input
+  nanofw run my.yaml input.workload.name=poisson    generated traffic
 
 Ctrl-C ends the run after the current step and keeps what is finished.
-Exit codes: 0 ok, 1 some requests were refused or failed, 2 usage or configuration, 3 the run
-could not go on (what was finished is written), 130 interrupted."""
+Exit codes: 0 ok, 1 some requests were refused or failed, 2 usage or
+configuration, 3 the run could not go on (what was finished is written),
+130 interrupted."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -93,6 +94,7 @@ def run(loaded: LoadedConfig) -> int:
         selection = select(loaded)
         session = open_session(loaded, selection=selection, token_times=config.output.token_times)
         with session.engine, Interrupt() as interrupt, open_steps(config.output) as steps:
+            output.start()
             live = streams(config.output)
             source: Source
             if entries is None:

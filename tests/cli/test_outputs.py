@@ -61,6 +61,7 @@ def test_any_order_of_ends_gives_the_order_of_the_input(tmp_path: Path) -> None:
         tickets = list(range(30))
         random.Random(seed).shuffle(tickets)
         output = JsonlFile(tmp_path / "results.jsonl")
+        output.start()  # results of the last round go
         for ticket in tickets:
             output.put(ticket, result(str(ticket)))
         output.close()

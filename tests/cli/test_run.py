@@ -272,6 +272,15 @@ def test_results_never_overwrite_their_prompts(tmp_path: Path) -> None:
     assert read_results(path) == [{"prompt": "x"}]
 
 
+def test_a_run_that_never_begins_leaves_earlier_results(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "results.jsonl", [{"id": "earlier"}])
+    arguments = ["sim", "output.file=results.jsonl", "input.prompts=[x]"]
+    assert nanofw_run(tmp_path, *arguments, "scheduler.name=fcsf")[0] == 2
+    assert read_results(path) == [{"id": "earlier"}]
+    assert nanofw_run(tmp_path, *arguments)[0] == 0
+    assert [line["index"] for line in read_results(path)] == [0]
+
+
 def test_a_failing_engine_is_exit_code_3_and_keeps_what_was_finished(tmp_path: Path) -> None:
     (tmp_path / "fragile.py").write_text(FAILING_POLICY, encoding="utf-8")
     lines = [{"prompt": "x", "max_tokens": 5 + 30 * (index % 2)} for index in range(8)]
