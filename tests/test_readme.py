@@ -55,7 +55,8 @@ def execute(code: str, *arguments: str, cwd: Path) -> str:
 
 
 def commands() -> list[str]:
-    lines = [line for text in blocks(README, "sh") for line in text.splitlines()]
+    texts = [text.replace("\\\n", " ") for text in blocks(README, "sh")]
+    lines = [line for text in texts for line in text.splitlines()]
     return [line.split("#")[0].strip() for line in lines if line.startswith("nanofw ")]
 
 
