@@ -5,20 +5,25 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
     from nanofw.configs.load import LoadedConfig
 
-CONFIG_HELP = "a YAML file or a preset's name (default: the preset qwen3-demo), then key=value"
+WIDTH_OF_A_FILE = 200
+"""Characters of a line of a table that no terminal shows."""
+CONFIG_WORDS = "[CONFIG] [KEY=VALUE ...]"
+CONFIG_HELP = "a YAML file or a preset's name (default: the preset qwen3-demo), then KEY=VALUE"
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Let a parser take `[CONFIG] [key=value ...]`. Parse with `parse_intermixed_args`."""
-    parser.add_argument("config", nargs="*", metavar="[CONFIG] [key=value ...]", help=CONFIG_HELP)
+    parser.usage = f"{parser.prog} {CONFIG_WORDS} [OPTIONS]"
+    parser.add_argument("config", nargs="*", metavar=CONFIG_WORDS, help=CONFIG_HELP)
 
 
 def split_config(words: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -48,8 +53,22 @@ def console() -> Console:
     """Standard output for tables: as wide as it needs to be when it is no terminal."""
     from rich.console import Console
 
-    width = None if sys.stdout.isatty() else 200
+    width = None if sys.stdout.isatty() else WIDTH_OF_A_FILE
     return Console(width=width, highlight=False, markup=False, soft_wrap=False)
+
+
+def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """A table without the columns in which no row says anything."""
+    from rich import box
+    from rich.table import Table
+
+    lines = [tuple(row) for row in rows]
+    shown = [place for place in range(len(columns)) if any(line[place] for line in lines)]
+    made = Table(*(columns[place] for place in shown), title=title, title_justify="left",
+                 box=box.SIMPLE_HEAD, pad_edge=False)  # fmt: skip
+    for line in lines:
+        made.add_row(*(line[place] for place in shown))
+    return made
 
 
 def print_json(value: Any) -> None:

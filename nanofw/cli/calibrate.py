@@ -1,4 +1,4 @@
-"""`nanofw calibrate`: time steps of a real run and fit a cost model for the simulator."""
+"""`nanofw calibrate`: time steps of a real run and fit a cost model to them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,13 @@ if TYPE_CHECKING:
     from nanofw.sim.fitted import Fit
 
 EPILOG = """\
-The file is used as executor: {name: sim, cost_model: {name: fitted, file: cost.json}}. Keys that
-begin with calibrate. change what is run: calibrate.max_users=16, calibrate.max_prompt=200,
-calibrate.max_output=48, calibrate.requests_per_user=6, calibrate.repeats=1, calibrate.seed=0.
+The file is used as
+
+  executor: {name: sim, cost_model: {name: fitted, file: cost.json}}
+
+Keys that begin with calibrate. change what is run: calibrate.max_users=16,
+calibrate.max_prompt=200, calibrate.max_output=48,
+calibrate.requests_per_user=6, calibrate.repeats=1, calibrate.seed=0.
 """
 
 

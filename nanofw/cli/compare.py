@@ -1,4 +1,4 @@
-"""`nanofw compare`: run arms on the same traffic and say what differs, and how sure that is."""
+"""`nanofw compare`: arms on the same traffic, what differs, how sure that is."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ if TYPE_CHECKING:
     from nanofw.compare.experiment import Experiment
 
 EPILOG = """\
-An experiment file names arms, traffic and loads (docs/compare.md). A run's configuration is
-compared by giving several values: nanofw compare run.yaml scheduler.name=fcfs,shortest_job_first.
+An experiment file names arms, traffic and loads (docs/compare.md). A run's
+configuration is compared by giving several values:
+
+  nanofw compare run.yaml scheduler.name=fcfs,shortest_job_first
+
 Exit codes as everywhere, and 1 when the result is not what the file expects.
 """
 
@@ -22,11 +25,12 @@ Exit codes as everywhere, and 1 when the result is not what the file expects.
 def main(arguments: list[str]) -> int:
     """Entry of the command."""
     parser = argparse.ArgumentParser(
-        prog="nanofw compare", description=__doc__, epilog=EPILOG,
+        prog="nanofw compare", usage="%(prog)s FILE ... [KEY=VALUE ...]",
+        description=__doc__, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument(
-        "files", nargs="*", metavar="FILE ... [key=value ...]",
+        "files", nargs="*", metavar="FILE ... [KEY=VALUE ...]",
         help="experiments, one after the other, or one run's configuration or preset; then changes",
     )  # fmt: skip
     options = parser.parse_intermixed_args(arguments)

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from nanofw.cli.arguments import console, print_json, readable_bytes
+from nanofw.cli.arguments import console, print_json, readable_bytes, table
 
 
 def main(arguments: list[str]) -> int:
@@ -57,12 +57,7 @@ def _print(report: dict[str, Any]) -> None:
 
 
 def _table(title: str, columns: Sequence[str], lines: Any) -> None:
-    from rich.table import Table
-
-    table = Table(*columns, title=title)
-    for line in lines:
-        table.add_row(*line)
-    console().print(table)
+    console().print(table(title, columns, lines))
 
 
 def _device(item: dict[str, Any]) -> tuple[str, str, str, str]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
-from nanofw.cli.arguments import add_config, console, load, print_json, readable_bytes
+from nanofw.cli.arguments import add_config, console, load, print_json, readable_bytes, table
 
 if TYPE_CHECKING:
-    from nanofw.assembly import Choice, Explanation
+    from nanofw.assembly import Choice, Explanation, Feature
 
 _MEMORY = {
     "weight_bytes": "weights",
@@ -49,39 +50,53 @@ def _print(explanation: Explanation, memory: Mapping[str, Any] | None) -> None:
     from rich.table import Table
 
     out = console()
-    table = Table("kind", "chosen", "asked", "from", "why, options", title="components")
+    components = Table.grid(padding=(0, 2, 0, 0))  # no columns to squeeze at 80 characters
     for choice in explanation.choices:
-        table.add_row(choice.kind, choice.name, choice.requested, choice.origin, _why(choice))
-    out.print(table)
-    features = Table("feature", "asked", "is", "why", title="features")
-    for feature in explanation.features:
-        is_on = "on" if feature.value else "off"
-        state = f"{is_on} (downgrade)" if feature.is_downgrade else is_on
-        features.add_row(feature.name, str(feature.asked), state, feature.reason)
-    out.print(features)
-    facts = Table("fact", "value", title="facts")
-    for key, value in explanation.facts.items():
-        facts.add_row(key, _fact(key, value))
-    out.print(facts)
+        components.add_row(choice.kind, "\n".join([_chosen(choice), *_why(choice)]))
+    out.print(components)
+    out.print()
+    features = [_feature(feature) for feature in explanation.features]
+    out.print(table("features", ("feature", "asked", "is", "why"), features))
+    facts = [(key, _fact(key, value)) for key, value in explanation.facts.items()]
+    out.print(table("facts", ("fact", "value"), facts))
     if memory is not None:
-        estimate = Table("memory", "estimate", title="memory of each rank")
-        for key in [*_MEMORY, *(set(memory) - set(_MEMORY))]:
-            if key in memory:
-                estimate.add_row(_MEMORY.get(key, key), _fact(key, memory[key]))
-        out.print(estimate)
+        keys = [key for key in [*_MEMORY, *sorted(set(memory) - set(_MEMORY))] if key in memory]
+        estimate = [(_MEMORY.get(key, key), _fact(key, memory[key])) for key in keys]
+        out.print(table("memory of each rank", ("memory", "estimate"), estimate))
     for note in explanation.notes:
         out.print(f"note: {note}")
 
 
-def _why(choice: Choice) -> str:
+def _feature(feature: Feature) -> tuple[str, str, str, str]:
+    is_on = "on" if feature.value else "off"
+    state = f"{is_on} (downgrade)" if feature.is_downgrade else is_on
+    return feature.name, str(feature.asked).lower(), state, feature.reason
+
+
+def _chosen(choice: Choice) -> str:
+    asked = f" (asked for: {choice.requested})" if choice.requested != choice.name else ""
+    return f"{choice.name}{asked} of {choice.origin}"
+
+
+def _why(choice: Choice) -> list[str]:
     lines = [f"not {name}: {reason}" for name, reason in choice.passed_over]
-    options = [f"{key}: {value}" for key, value in choice.options.items()]
+    options = [f"{key}: {_yaml(value)}" for key, value in choice.options.items()]
     if options:
         lines.append("options: " + ", ".join(options))
-    claims = [_claim(key, value) for key, value in choice.claims.items() if _is_shown(key, value)]
-    if claims:
-        lines.append("claims: " + ", ".join(claims))
-    return "\n".join(lines)
+    claimed = claims(choice.claims)
+    if claimed:
+        lines.append("claims: " + ", ".join(claimed))
+    return lines
+
+
+def _yaml(value: Any) -> str:
+    """A value as it is written in a configuration: `null`, not `None`."""
+    return json.dumps(value, ensure_ascii=False, default=str)
+
+
+def claims(capabilities: Mapping[str, Any]) -> list[str]:
+    """What a component claims, a short phrase for each capability."""
+    return [_claim(key, value) for key, value in capabilities.items() if _is_shown(key, value)]
 
 
 def _is_shown(key: str, value: Any) -> bool:

@@ -78,8 +78,8 @@ def usage() -> str:
             *lines,
             "",
             "nanofw COMMAND --help says more. --debug (or NANOFW_DEBUG=1) shows tracebacks.",
-            "Exit codes: 0 ok, 1 some requests failed, 2 usage or configuration, 3 a plugin, the",
-            "model or the engine failed, 130 interrupted.",
+            "Exit codes: 0 ok, 1 some requests failed, 2 usage or configuration, 3 a plugin,",
+            "the model or the engine failed, 130 interrupted.",
         ]
     )
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
-from nanofw.cli.arguments import add_config, console, load, print_json
+from nanofw.cli.arguments import add_config, console, load, print_json, table
+from nanofw.cli.explain import claims
 
 if TYPE_CHECKING:
     from nanofw.plugins.status import Status
@@ -58,22 +59,21 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _print(found: list[Status], notes: tuple[str, ...]) -> None:
-    from rich.table import Table
-
-    table = Table("kind", "name", "distribution", "version", "state", "")
-    for status in found:
-        entry = status.entry
-        version = entry.version[:19] if entry.path else entry.version
-        place = str(entry.path) if entry.path else entry.provider
-        text = (status.error or status.summary).partition("\n")[0]
-        table.add_row(entry.kind, entry.name, place, version, status.state, text)
     out = console()
-    out.print(table)
+    out.print(table(None, ("kind", "name", "from", "state", "what"), map(_line, found)))
     for status in found:
         if status.state == "failed":
             out.print(f"\n{status.error}")
     for note in notes:
         out.print(f"note: {note}")
+
+
+def _line(status: Status) -> tuple[str, str, str, str, str]:
+    entry = status.entry
+    version = entry.version[:19] if entry.path else entry.version
+    place = str(entry.path) if entry.path else entry.provider
+    text = (status.error or status.summary).partition("\n")[0]
+    return entry.kind, entry.name, f"{place} {version}", status.state, text
 
 
 def _show(options: argparse.Namespace) -> int:
@@ -87,10 +87,19 @@ def _show(options: argparse.Namespace) -> int:
         return 0
     for key, value in plain.items():
         if key != "options":
-            print(f"{key:<14} {value}")
+            print(f"{key:<14} {_plain(value)}")
     print("options" if plain["options"] else "options        none")
     for option in plain["options"]:
         print(f"  {option['key']}: {option['type']} = {option['default']}")
         if option["text"]:
             print(f"      {' '.join(option['text'].split())}")
     return 0
+
+
+def _plain(value: Any) -> str:
+    """Claims and lists as `explain` writes them, without Python's brackets."""
+    if isinstance(value, dict):
+        return ", ".join(claims(cast("dict[str, Any]", value))) or "none"
+    if isinstance(value, list):
+        return ", ".join(map(str, cast("list[Any]", value))) or "none"
+    return str(value)

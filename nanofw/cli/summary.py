@@ -75,37 +75,38 @@ class Summary:
         """
         return [
             self._requests_line(),
-            self._throughput_line(virtual),
+            *self._throughput_lines(virtual),
             *_latency_lines(self.timings),
-            self._kv_line(stats),
+            *self._kv_lines(stats),
         ]
 
     def _requests_line(self) -> str:
         parts = [f"{count} {reason}" for reason, count in self.by_reason.items() if count]
         return f"requests    {self.num_requests}: {', '.join(parts) or 'none'}"
 
-    def _throughput_line(self, virtual: bool) -> str:
+    def _throughput_lines(self, virtual: bool) -> list[str]:
         seconds = self.seconds
         unit = "virtual s" if virtual else "s"
-        head = f"throughput  {self.num_steps} steps in {seconds:.2f} {unit}"
+        steps = f"steps       {self.num_steps} in {_readable(seconds)} {unit}"
         if not seconds:
-            return head
-        return (
-            f"{head}: {self.num_good / seconds:.2f} requests/s, "
-            f"prefill {self.num_prefill_tokens / seconds:,.0f} tokens/s, "
-            f"output {self.num_output_tokens / seconds:,.0f} tokens/s"
+            return [steps]
+        rates = (
+            f"{_readable(self.num_good / seconds)} requests/s, "
+            f"prefill {_readable(self.num_prefill_tokens / seconds)} tokens/s, "
+            f"output {_readable(self.num_output_tokens / seconds)} tokens/s"
         )
+        return [steps, f"throughput  {rates}"]
 
-    def _kv_line(self, stats: Mapping[str, Any]) -> str:
+    def _kv_lines(self, stats: Mapping[str, Any]) -> list[str]:
         num_blocks = stats["blocks"]["num_blocks"]
         used = self.max_used_blocks / num_blocks if num_blocks else 0.0
         prompt, cached = stats["num_prompt_tokens"], stats["num_cached_tokens"]
         hits = cached / prompt if prompt else 0.0
-        return (
-            f"KV          at most {self.max_used_blocks} of {num_blocks} blocks ({used:.0%}); "
-            f"prefix hits {cached} of {prompt} prompt tokens ({hits:.0%}); "
-            f"preemptions {stats['num_preemptions']}"
-        )
+        return [
+            f"KV          at most {self.max_used_blocks} of {num_blocks} blocks "
+            f"({_percent(used)}); preemptions {stats['num_preemptions']}",
+            f"            prefix hits {cached} of {prompt} prompt tokens ({_percent(hits)})",
+        ]
 
 
 def _latency_lines(timings: Sequence[Timings]) -> list[str]:
@@ -117,6 +118,15 @@ def _latency_lines(timings: Sequence[Timings]) -> list[str]:
             parts = [f"p{p} {_milliseconds(s)}" for p, s in zip(PERCENTILES, shares, strict=True)]
             lines.append(f"{title:<12}{', '.join(parts)}")
     return lines
+
+
+def _readable(value: float) -> str:
+    """At least three digits, and 0 only for what is none."""
+    return f"{value:,.0f}" if value >= 100 or not value else f"{value:#.3g}"
+
+
+def _percent(share: float) -> str:
+    return "<1%" if 0 < share < 0.01 else f"{share:.0%}"
 
 
 def _milliseconds(seconds: float) -> str:

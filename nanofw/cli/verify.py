@@ -1,4 +1,4 @@
-"""`nanofw verify MODEL`: logits and greedy tokens against transformers, on your own weights."""
+"""`nanofw verify MODEL`: logits and tokens against transformers, on your weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from nanofw.cli.arguments import CONFIG_HELP, console, load, print_json
+from nanofw.cli.arguments import CONFIG_WORDS, add_config, console, load, print_json
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 OUTSIDE = 1
 EPILOG = """\
-The logits of every token that the engine draws behind several prompts are compared. In float32 they
-may differ by 1e-4 of their standard deviation; in a lower precision by twice what
-transformers in that precision is off its own float32. Exit code 1: outside these bounds.
+The logits of every token that the engine draws behind several prompts are
+compared. In float32 they may differ by 1e-4 of their standard deviation; in a
+lower precision by twice what transformers in that precision is off its own
+float32. Exit code 1: outside these bounds.
 """
 
 
@@ -65,8 +66,9 @@ def _parser() -> argparse.ArgumentParser:
         prog="nanofw verify", description=__doc__, epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
-    parser.add_argument("model", help="a folder, a hub id, or embedded:demo")
-    parser.add_argument("config", nargs="*", metavar="[CONFIG] [key=value ...]", help=CONFIG_HELP)
+    parser.add_argument("model", metavar="MODEL", help="a folder, a hub id, or embedded:demo")
+    add_config(parser)
+    parser.usage = f"{parser.prog} MODEL {CONFIG_WORDS} [OPTIONS]"
     parser.add_argument(
         "--prompt", action="append", default=[], metavar="TEXT",
         help="compare on this text (may be given several times); default: random tokens",

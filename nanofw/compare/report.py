@@ -79,12 +79,14 @@ def write_json(
 
 
 def _table(results: Results, analysis: Analysis, point: float | None) -> Table:
+    from rich import box
     from rich.table import Table
 
     options, baseline = results.experiment.options, results.experiment.baseline
     interval = f"{1 - options.alpha:.0%} interval"
     headers = ["metric", "arm", "mean of runs", f"against {baseline}", interval, "detectable"]
-    table = Table(*headers, "verdict", title=_title(results, point))
+    table = Table(*headers, "verdict", title=_title(results, point), title_justify="left",
+                  box=box.SIMPLE_HEAD, pad_edge=False)  # fmt: skip
     last = ""
     for row in analysis.rows:
         if row.point != point:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nanofw.cli import arguments
 from nanofw.cli.arguments import readable_bytes
 from nanofw.cli.main import main
 
@@ -140,6 +141,16 @@ def test_explain_estimates_memory_without_loading_anything(
     assert "of 100,000,000 blocks, as configured" in text
     assert "weights" in text
     assert "claims: devices cuda/cpu" in text
+
+
+def test_explain_is_readable_at_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arguments, "WIDTH_OF_A_FILE", 80)
+    lines = output(capsys, "explain").splitlines()
+    assert max(map(len, lines)) <= 80
+    assert "…" not in "".join(lines)  # nothing cut
+    assert any(line.startswith("attention_backend  sdpa (asked for: auto)") for line in lines)
 
 
 def test_explain_shows_the_pool_of_a_simulated_run(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import sys
 import types
 from collections.abc import Callable
@@ -54,6 +55,23 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
     for name, (_, line) in cli.COMMANDS.items():
         assert name in text
         assert line in text
+
+
+HELPS = [[command] for command in cli.COMMANDS] + [
+    ["config", "show"], ["config", "validate"], ["plugins", "list"], ["plugins", "show"], []
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("words", HELPS, ids=" ".join)
+def test_help_fits_a_terminal(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    with contextlib.suppress(SystemExit):  # argparse leaves by this door
+        cli.main([*words, "--help"])
+    text = capsys.readouterr().out
+    assert text.startswith("usage: nanofw")
+    assert max(map(len, text.splitlines())) <= 80
 
 
 def test_no_command_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:

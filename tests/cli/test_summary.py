@@ -54,16 +54,32 @@ def test_a_run_in_numbers() -> None:
     summary.add(refused("y", "why"))
     lines = "\n".join(summary.lines(STATS, virtual=False))
     assert "requests    100: 99 length, 1 refused" in lines
-    assert "2 steps in 2.00 s: 49.50 requests/s, prefill 40 tokens/s, output 198 tokens/s" in lines
+    assert "steps       2 in 2.00 s\n" in lines
+    assert "49.5 requests/s, prefill 40.0 tokens/s, output 198 tokens/s" in lines
     assert "TTFT        p50 1,490.0 ms" in lines
     assert "at most 40 of 100 blocks (40%)" in lines
-    assert "prefix hits 50 of 200 prompt tokens (25%); preemptions 3" in lines
+    assert "preemptions 3" in lines
+    assert "prefix hits 50 of 200 prompt tokens (25%)" in lines
+
+
+def test_small_shares_and_rates_are_no_zeros_and_lines_fit_a_terminal() -> None:
+    summary = Summary()
+    summary.add_step(step(0, 1e2, prefill=1, used=2))
+    summary.add_step(step(1, 2e2, prefill=1, used=2))
+    summary.add(result(90.0, 2e2, 4))
+    stats = {**STATS, "blocks": {"num_blocks": 100_000}, "num_prompt_tokens": 999_999}
+    lines = summary.lines(stats, virtual=True)
+    assert "at most 2 of 100000 blocks (<1%)" in "\n".join(lines)
+    assert "(<1%)" in lines[-1]
+    assert "prefill 0.0199 tokens/s" in "\n".join(lines)
+    assert max(map(len, lines)) <= 80
 
 
 def test_a_run_without_a_step() -> None:
     lines = Summary().lines({**STATS, "num_prompt_tokens": 0}, virtual=True)
     assert "requests    0: none" in lines
-    assert "throughput  0 steps in 0.00 virtual s" in lines
+    assert "steps       0 in 0 virtual s" in lines
+    assert not any(line.startswith("throughput") for line in lines)
 
 
 def test_throughput_is_that_of_the_last_seconds() -> None:
