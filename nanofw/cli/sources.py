@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -112,7 +113,8 @@ class WorkloadSource:
 
     @property
     def next_arrival(self) -> float | None:
-        return self._arrivals.next_arrival
+        at = self._arrivals.next_arrival
+        return at if math.isfinite(at) else None
 
     def feed(self, session: Session) -> None:
         for request in self._arrivals.due(session.engine.clock.now()):
