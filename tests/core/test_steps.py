@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from nanofw.core.contracts.policy import RequestView
+from nanofw.core.host import HostProcessors
 from nanofw.core.types import IntArray
-from tests.core.engines import FirstCome, Run, make_engine, make_request, run
+from tests.core.engines import VOCAB, FirstCome, Run, make_engine, make_request, run
 from tests.core.policies import UrgentPreempts
+from tests.core.test_ends import Even
 
 BOTH = pytest.mark.parametrize("overlap", [False, True])
 
@@ -142,3 +144,13 @@ def test_what_a_failed_pass_wrote_is_found_by_nobody(overlap: bool) -> None:
     at_once = [len(ended.tokens()[f"r{i}"]) == 0 for i in range(0, 24, 2)]
     assert any(at_once)
     assert not all(at_once)
+
+
+@BOTH
+def test_masks_are_asked_for_where_a_token_is_drawn(overlap: bool) -> None:
+    """Not for the chunks of a prompt before its last; the executor checks each plan."""
+    processors = HostProcessors({"even": Even()}, VOCAB)
+    engine = make_engine(host_processors=processors, chunk_tokens=6, overlap=overlap)
+    tokens = run(engine, make_request("a", 20, 5), make_request("b", 3, 9)).tokens()
+    assert {len(tokens["a"]), len(tokens["b"])} == {5, 9}
+    assert not any(token % 2 for ids in tokens.values() for token in ids)

@@ -73,3 +73,16 @@ def test_a_request_ended_while_it_was_given_up_counts_what_it_keeps() -> None:
     assert outputs["slow"].num_preemptions == 1
     assert len(outputs["slow"].token_ids) == 2
     assert engine.scheduler.counters.num_output_tokens == 5
+
+
+def test_B017_who_was_given_up_comes_before_who_never_started() -> None:
+    """Of equal keys, though the other one arrived earlier."""
+    engine = make_engine(UrgentPreempts(), max_num_seqs=1)
+    engine.add(make_request("slow", 8, 12, priority=5, arrival=3.0))
+    ended = Run(engine)
+    for _ in range(4):
+        ended.step()
+    engine.add(make_request("waits", 8, 3, priority=5, arrival=0.0))
+    engine.add(make_request("urgent", 8, 3, priority=0))
+    assert list(ended.to_end().outputs) == ["urgent", "slow", "waits"]
+    assert ended.outputs["slow"].num_preemptions == 1
