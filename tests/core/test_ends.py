@@ -199,3 +199,15 @@ def test_finish_keeps_no_more_than_there_is(overlap: bool) -> None:
     alone = run(make_engine(), make_request("a", 5, 20, seed=1)).tokens()["a"]
     assert 1 <= len(tokens) <= 4
     assert tokens == alone[: len(tokens)]
+
+
+@BOTH
+@pytest.mark.parametrize("num_steps", [0, 1, 2])
+def test_siblings_go_on_when_the_first_sample_is_ended(num_steps: int, overlap: bool) -> None:
+    engine = make_engine(overlap=overlap)
+    engine.add(make_request("a", 9, 6, n=3, seed=2))
+    after_steps(engine, num_steps)
+    assert engine.finish("a", 0, FinishReason.STOP)
+    outputs = {output.sample_index: output for output in Run(engine).collect()}
+    assert [len(outputs[i].token_ids) for i in range(3)] == [0, 6, 6]
+    check_idle(engine)

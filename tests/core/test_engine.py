@@ -71,7 +71,10 @@ def test_overlap_waits_for_the_step_in_flight_before_giving_up_a_row() -> None:
     overlapped = run(engine, *requests)
     assert overlapped.tokens() == plain.tokens()
     assert engine.scheduler.counters.num_waits > 0
-    assert any(report.waited for report in overlapped.reports)
+    waited = [i for i, report in enumerate(overlapped.reports) if report.waited]
+    assert waited
+    for i in waited:
+        assert overlapped.reports[i].planned >= overlapped.reports[i - 1].committed
 
 
 @BOTH

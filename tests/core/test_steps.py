@@ -154,3 +154,28 @@ def test_masks_are_asked_for_where_a_token_is_drawn(overlap: bool) -> None:
     tokens = run(engine, make_request("a", 20, 5), make_request("b", 3, 9)).tokens()
     assert {len(tokens["a"]), len(tokens["b"])} == {5, 9}
     assert not any(token % 2 for ids in tokens.values() for token in ids)
+
+
+class Counting(Even):
+    """Allows one token: how many came before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_seen: dict[str, int] = {}
+
+    def advance(self, request_id: str, token_ids: IntArray) -> None:
+        self.num_seen[request_id] = self.num_seen.get(request_id, 0) + len(token_ids)
+
+    def mask(self, request_id: str, bits: IntArray) -> None:
+        bits[:] = 0
+        bits[0] = 1 << self.num_seen.get(request_id, 0)
+
+
+@BOTH
+@pytest.mark.parametrize("num_blocks", [64, 7])
+def test_a_mask_knows_every_token_before_it(overlap: bool, num_blocks: int) -> None:
+    processors = HostProcessors({"counting": Counting()}, VOCAB)
+    engine = make_engine(host_processors=processors, overlap=overlap, num_blocks=num_blocks)
+    tokens = run(engine, *(make_request(f"r{i}", 5 + i, 12) for i in range(3))).tokens()
+    assert list(tokens.values()) == [list(range(12))] * 3
+    assert (engine.scheduler.counters.num_preemptions > 0) == (num_blocks == 7)

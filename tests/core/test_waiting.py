@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Hashable
 
+import numpy as np
 import pytest
 
 from nanofw.core.contracts.policy import RequestView
@@ -86,3 +87,17 @@ def test_B017_who_was_given_up_comes_before_who_never_started() -> None:
     engine.add(make_request("urgent", 8, 3, priority=0))
     assert list(ended.to_end().outputs) == ["urgent", "slow", "waits"]
     assert ended.outputs["slow"].num_preemptions == 1
+
+
+def test_many_aborts_leave_the_order_of_the_others() -> None:
+    engine = make_engine(max_num_seqs=1)
+    engine.add(make_request("long", 4, 9, arrival=0.0))
+    engine.step()
+    order = np.random.default_rng(0).permutation(300).tolist()
+    for place in order:
+        engine.add(make_request(f"r{place}", 3, 1, arrival=1.0 + place))
+    for place in order[:240]:
+        engine.abort(f"r{place}")
+    aborted = {f"r{place}" for place in order[:240]}
+    served = [name for name in Run(engine).to_end().outputs if name not in aborted]
+    assert served == ["long", *(f"r{place}" for place in sorted(order[240:]))]
