@@ -52,18 +52,18 @@ class Prompt:
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
-def parse_prompt(
-    value: Any, sampling: SamplingParams, arguments: Mapping[str, Any] | None = None
-) -> Prompt:
+def parse_prompt(value: Any, sampling: Any, arguments: Mapping[str, Any] | None = None) -> Prompt:
     """A prompt as the user gave it.
 
     Args:
-        sampling: how it is sampled where it does not say otherwise.
+        sampling: `SamplingParams`, how it is sampled where it does not say otherwise.
         arguments: of logits processors for which it brings none.
 
     Raises:
         ValueError: it is no prompt, or has a key that nobody reads.
     """
+    if not isinstance(sampling, SamplingParams):
+        raise ValueError(f"sampling parameters are a SamplingParams object, not {sampling!r}")
     prompt = _parsed(value, sampling)
     return replace(prompt, arguments={**arguments, **prompt.arguments}) if arguments else prompt
 

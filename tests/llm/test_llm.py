@@ -172,6 +172,13 @@ def test_what_is_no_sampling_parameters_is_refused(llm: LLM, params: Any) -> Non
         llm.generate("a", params)
 
 
+@pytest.mark.parametrize("params", [{"max_tokens": 3}, "x"])
+def test_a_stream_without_sampling_parameters_is_refused(llm: LLM, params: Any) -> None:
+    (event,) = llm.stream("a", params)
+    assert event.result is not None
+    assert "are a SamplingParams object" in str(event.result.error)
+
+
 FAILING = """
 from nanofw.plugins import Plugin, Policy, hookimpl
 

@@ -232,6 +232,19 @@ def test_B038_a_second_request_of_a_live_id_is_refused_alone() -> None:
     assert "unique" in str(results[second].error)
 
 
+def test_B038_an_id_is_not_taken_over_before_its_result_was_handed_out() -> None:
+    session = make_session(scripted_engine({}))
+    first = ask(session, {"prompt": "Hi", "id": "x"}, max_tokens=50)
+    session.step()
+    session.abort(first)
+    second = ask(session, {"prompt": "Hi", "id": "x"}, max_tokens=3)
+    results = Transcript(session).results
+    assert results[first].outputs[0].finish_reason == "abort"
+    assert "not handed out" in str(results[second].error)
+    third = ask(session, {"prompt": "Hi", "id": "x"}, max_tokens=3)
+    assert Transcript(session).results[third].ok
+
+
 def test_ids_that_the_session_gives_avoid_those_of_the_user() -> None:
     session = make_session(scripted_engine({}))
     first = ask(session, {"prompt": "Hi", "id": "request-1"})
