@@ -22,12 +22,13 @@ from nanofw.errors import (
     CapabilityError,
     ConfigError,
     ModelError,
+    NanofwError,
     PluginError,
     PluginLoadError,
 )
 from nanofw.plugins import Component, Entry, PluginSettings, Registry, load_plugin
 from nanofw.plugins.checks import missing_requirements
-from nanofw.plugins.manager import build_registry
+from nanofw.plugins.manager import build_registry, guarded
 from nanofw.plugins.names import near
 from nanofw.plugins.status import options_model
 
@@ -378,7 +379,12 @@ class _Selector:
             return component
         model = options_model(component.plugin, component.entry)
         try:
-            options = self.loaded.options(path, _raw_options(section, model), model)
+            options = guarded(
+                lambda: self.loaded.options(path, _raw_options(section, model), model),
+                f"{plugin.kind} {plugin.name!r} of {entry.origin}",
+                "validate its options",
+                passing=(NanofwError,),
+            )
         except ConfigError as error:
             self.option_errors.append(error)
             options = None
@@ -422,7 +428,7 @@ class _Selector:
                 requested=requested,
                 origin=component.entry.origin if component.entry else "",
                 passed_over=tuple(passed_over),
-                options=component.options.model_dump(mode="json") if component.options else {},
+                options=_plain_options(component.options) if component.options else {},
                 claims=dict(claims),
             )
         )
@@ -502,6 +508,11 @@ class _Selector:
             for item in self.loaded.dropped
         ]
         return (*self.registry.notes, *dropped, *unused)
+
+
+def _plain_options(options: BaseModel) -> dict[str, Any]:
+    """For the record; what is no plain value there is its text."""
+    return options.model_dump(mode="json", fallback=str)
 
 
 def is_host(component: Component) -> bool:

@@ -28,10 +28,17 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 def split_config(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """The configuration's name, or None, and the `key=value` pairs."""
-    from nanofw.configs.layers import is_override
+    from nanofw.configs.layers import is_override, looks_like_file
     from nanofw.errors import ConfigError
 
     names = [word for word in words if not is_override(word)]
+    for name in names:
+        if "=" in name and not looks_like_file(name):
+            raise ConfigError(
+                f"{name!r} is not of the form key=value, with a key such as engine.seed; a list "
+                f"is replaced as a whole",
+                source="command line",
+            )
     if len(names) > 1:
         raise ConfigError(
             f"one configuration at most, not {' and '.join(names)}; put the others into its "

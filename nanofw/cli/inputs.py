@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 from nanofw.errors import ConfigError
 
 STDIN = "-"
-JSONL_SUFFIXES = (".jsonl", ".ndjson")
+JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 FORMATS = ("auto", "text", "jsonl")
 
 
@@ -79,7 +79,14 @@ def _lines_entries(file: BinaryIO | Iterable[bytes], name: str, layout: str) -> 
 
 def _json_entry(text: str, place: str) -> Entry:
     try:
-        return Entry(json.loads(text), place)
+        value = json.loads(text)
+        if "\\u" in text:
+            json.dumps(value, ensure_ascii=False).encode()
+        return Entry(value, place)
+    except UnicodeEncodeError:
+        return Entry(
+            None, place, f"{place}: half of a surrogate pair (\\ud800 to \\udfff) is no text"
+        )
     except ValueError as error:
         return Entry(None, place, f"{place}: no JSON: {error}")
     except RecursionError:

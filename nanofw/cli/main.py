@@ -8,6 +8,7 @@ the model or the engine failed; 130 interrupted; 141 nobody reads the output any
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import importlib
 import os
@@ -47,22 +48,21 @@ _THEIRS = (ConfigError, CapabilityError, UnknownPlugin, DuplicatePlugin, Request
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
+    _replace_closed_streams()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = bool(os.environ.get("NANOFW_DEBUG"))
     if words[:1] == ["--debug"]:
         debug, words = True, words[1:]
     if not words or words[0] in ("-h", "--help", "help"):
-        print(usage())
-        return OK if words else USAGE
+        return _guarded(lambda: _say(usage(), OK if words else USAGE), debug)
     if words[0] in ("-V", "--version", "version"):
-        print(f"nanofw {__version__}")
-        return OK
+        return _guarded(lambda: _say(f"nanofw {__version__}", OK), debug)
     if words[0] not in COMMANDS:
         near = difflib.get_close_matches(words[0], COMMANDS, n=1)
         hint = f"; did you mean {near[0]!r}" if near else ""
         print(f"nanofw: no command {words[0]!r}{hint}; see nanofw --help", file=sys.stderr)
         return USAGE
-    return _guarded(words[0], words[1:], debug)
+    return _guarded(lambda: _command(words[0], words[1:]), debug)
 
 
 def usage() -> str:
@@ -84,19 +84,51 @@ def usage() -> str:
     )
 
 
-def _guarded(name: str, arguments: list[str], debug: bool) -> int:
+def _say(text: str, code: int) -> int:
+    print(text)
+    return code
+
+
+def _command(name: str, arguments: list[str]) -> int:
+    with warnings.catch_warnings():
+        warnings.showwarning = _show_warning
+        command: Callable[[list[str]], int] = importlib.import_module(COMMANDS[name][0]).main
+        return command(arguments)
+
+
+def _replace_closed_streams() -> None:
+    """A shell may have closed a stream; code everywhere relies on there being one."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def _drop_output() -> None:
+    """Nobody takes what standard output still holds: the interpreter must not try at exit."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _guarded(action: Callable[[], int], debug: bool) -> int:
     """Call a command; whatever it raises becomes one message and an exit code."""
     try:
-        with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
-            command: Callable[[list[str]], int] = importlib.import_module(COMMANDS[name][0]).main
-            return command(arguments)
+        try:
+            return action()
+        finally:
+            sys.stdout.flush()
     except KeyboardInterrupt:
         print("nanofw: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _drop_output()
         return BROKEN_PIPE
+    except OSError as error:
+        if debug:
+            traceback.print_exc()
+        _drop_output()
+        place = f": {error.filename}" if error.filename else ""
+        print(f"nanofw: {error.strerror or error}{place}", file=sys.stderr)
+        return FAILURE
     except Exception as error:
         if debug:
             traceback.print_exc()

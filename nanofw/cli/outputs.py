@@ -5,17 +5,22 @@ Results come in the order in which requests end and leave in the order of the in
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import IO, Protocol
 
-from nanofw.errors import ConfigError
+from nanofw.errors import ConfigError, NanofwError
 from nanofw.llm.results import Completion, RequestResult
 from nanofw.llm.session import TextDelta
 
 PENDING_SUFFIX = ".pending"
+
+
+class OutputError(NanofwError):
+    """Results cannot be written any more: the disk is full, say."""
 
 
 class Output(Protocol):
@@ -91,12 +96,13 @@ class JsonlFile:
                 f"cannot write {path}: {error.strerror}", key="output.file"
             ) from error
         self._pending: IO[str] | None = None
+        self._is_closed = False
         self._order = InputOrder(partial(_write_line, self._file))
 
     def start(self) -> None:
-        self._pending_path.unlink(missing_ok=True)
-        if self._file.seekable():
+        if self._path.is_file():
             self._file.truncate(0)
+        self._pending_path.unlink(missing_ok=True)
 
     def begin(self, ticket: int, prompt: str) -> None:
         """A file holds results only."""
@@ -105,19 +111,36 @@ class JsonlFile:
         """A file holds whole results only."""
 
     def put(self, ticket: int, result: RequestResult) -> None:
-        if self._order.put(ticket, result):
-            if self._pending is None:
-                self._pending = self._pending_path.open("w", encoding="utf-8")
-            _write_line(self._pending, ticket, result)
+        try:
+            if self._order.put(ticket, result):
+                if self._pending is None:
+                    self._pending = self._pending_path.open("w", encoding="utf-8")
+                _write_line(self._pending, ticket, result)
+        except OSError as error:
+            raise self._failed(error) from error
 
     def close(self) -> None:
-        if self._file.closed:
+        if self._is_closed:
             return
-        self._order.flush()
-        self._file.close()
+        self._is_closed = True
+        try:
+            self._order.flush()
+            self._file.close()
+        except OSError as error:  # what waits stays in the second file
+            raise self._failed(error) from error
         if self._pending is not None:
             self._pending.close()
             self._pending_path.unlink(missing_ok=True)
+
+    def _failed(self, error: OSError) -> OutputError:
+        """Nothing more can be written: what is there stays, and closing says it no second time."""
+        self._is_closed = True
+        with contextlib.suppress(OSError):
+            self._file.close()
+        return OutputError(
+            f"output.file: cannot write {self._path}: {error.strerror or error}; the results so "
+            f"far are there, make room or name another place"
+        )
 
 
 class JsonlStream:

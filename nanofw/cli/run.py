@@ -5,16 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from nanofw.assembly import build_workload, select
+from nanofw.cli.arguments import load, split_config
 from nanofw.cli.inputs import STDIN, Entry, file_entries, listed_entries
 from nanofw.cli.interrupt import Interrupt
 from nanofw.cli.outputs import JsonlFile, JsonlStream, Output, PlainText
 from nanofw.cli.sources import PromptSource, Source, WorkloadSource
 from nanofw.cli.steps import StepsFile, open_steps
 from nanofw.cli.summary import Summary
-from nanofw.configs.layers import is_override
-from nanofw.configs.load import DEFAULT_PRESET, LoadedConfig, load_config
+from nanofw.configs.layers import looks_like_file
+from nanofw.configs.load import LoadedConfig
 from nanofw.configs.schema import Config, InputSection, OutputSection
 from nanofw.core.clock import VirtualClock
 from nanofw.core.types import FinishReason, SamplingParams
@@ -58,7 +60,8 @@ def main(arguments: Sequence[str]) -> int:
     if any(argument in ("-h", "--help") for argument in arguments):
         print(HELP)
         return EXIT_OK
-    return run(load_arguments(arguments))
+    name, _ = split_config(arguments)
+    return run(load_arguments(arguments), name)
 
 
 def load_arguments(arguments: Sequence[str]) -> LoadedConfig:
@@ -67,26 +70,20 @@ def load_arguments(arguments: Sequence[str]) -> LoadedConfig:
     Raises:
         ConfigError: an argument is neither, or the configuration cannot be used.
     """
-    overrides = [argument for argument in arguments if is_override(argument)]
-    names = [argument for argument in arguments if not is_override(argument)]
-    if len(names) > 1:
-        raise ConfigError(
-            f"one configuration at a time, not {', '.join(names)}; values are given as key=value",
-            source="command line",
-        )
-    return load_config(names[0] if names else DEFAULT_PRESET, overrides)
+    return load(arguments)
 
 
-def run(loaded: LoadedConfig) -> int:
+def run(loaded: LoadedConfig, name: str | None = None) -> int:
     """Run all prompts of a configuration; returns the exit code.
+
+    Args:
+        name: of the file that it was read from, which no output may overwrite.
 
     Raises:
         NanofwError: before the first request: the configuration or the model is at fault.
     """
     config = loaded.config
-    results = config.output.file
-    if results is not None and results.name != STDOUT and results == config.input.file:
-        raise ConfigError("the results would overwrite the prompts", key="output.file")
+    check_outputs(loaded, name)
     entries = None if config.input.workload is not None else read_entries(config.input)
     log_to_stderr()
     output = open_output(config.output)
@@ -112,6 +109,36 @@ def run(loaded: LoadedConfig) -> int:
             return job.to_end(watched=sys.stderr.isatty() and not live)
     finally:
         output.close()
+
+
+def check_outputs(loaded: LoadedConfig, name: str | None = None) -> None:
+    """Refuse to write over what the run reads, or two outputs into one file.
+
+    Raises:
+        ConfigError: with the key of the output.
+    """
+    section, prompts = loaded.config.output, loaded.config.input.file
+    layers = {source.name for source in loaded.values.sources.values()} | {name or ""}
+    read = [("the prompts", prompts)] if prompts is not None and prompts.name != STDIN else []
+    read += [("the configuration", Path(name)) for name in layers if looks_like_file(name)]
+    for key, path in (("file", section.file), ("steps", section.steps)):
+        if path is None or (key == "file" and path.name == STDOUT):
+            continue
+        for what, other in read:
+            if is_same_file(path, other):
+                message = f"would overwrite {what}, {other}; name another file"
+                raise loaded.error(message, ("output", key))
+        read.append((f"output.{key}", path))
+
+
+def is_same_file(left: Path, right: Path) -> bool:
+    """Whether two paths lead to one regular file, or will when it is made."""
+    try:
+        if left.exists() and not left.is_file():
+            return False  # a device, a pipe
+        return left.resolve() == right.resolve() or left.samefile(right)
+    except OSError:
+        return False
 
 
 def read_entries(section: InputSection) -> list[Entry]:

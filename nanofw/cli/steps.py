@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import warnings
 from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
@@ -13,16 +15,24 @@ from nanofw.core.types import StepReport
 from nanofw.errors import ConfigError
 
 
+class StepsWarning(UserWarning):
+    """Steps could not be written."""
+
+
 class StepsFile:
     """A context manager; writes nothing when there is no file."""
 
-    def __init__(self, file: IO[str] | None) -> None:
-        self._file = file
+    def __init__(self, file: IO[str] | None, path: Path | None = None) -> None:
+        self._file, self._path = file, path
 
     def write(self, report: StepReport) -> None:
         """Add a step."""
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             self._file.write(json.dumps(asdict(report)) + "\n")
+        except OSError as failed:
+            self._give_up(failed)
 
     def __enter__(self) -> StepsFile:
         return self
@@ -33,8 +43,22 @@ class StepsFile:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._file is not None:
+        if self._file is None:
+            return
+        try:
             self._file.close()
+        except OSError as failed:
+            self._give_up(failed)
+
+    def _give_up(self, failed: OSError) -> None:
+        """The results of a run are worth more than its steps: say it, and go on without."""
+        reason = failed.strerror or failed
+        message = f"output.steps: cannot write {self._path}: {reason}; steps are no longer noted"
+        warnings.warn(message, StepsWarning, stacklevel=2)
+        file, self._file = self._file, None
+        if file is not None:
+            with contextlib.suppress(OSError):
+                file.close()
 
 
 def open_steps(section: OutputSection) -> StepsFile:
@@ -48,6 +72,6 @@ def open_steps(section: OutputSection) -> StepsFile:
         return StepsFile(None)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        return StepsFile(path.open("w", encoding="utf-8"))
+        return StepsFile(path.open("w", encoding="utf-8"), path)
     except OSError as error:
         raise ConfigError(f"cannot write {path}: {error.strerror}", key="output.steps") from error

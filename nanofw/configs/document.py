@@ -17,6 +17,14 @@ import yaml
 from nanofw.configs.source import KeyPath, Layer, Source, dotted
 from nanofw.errors import ConfigError
 
+MAX_DEPTH = 60
+"""Mappings and lists in each other; far more than any configuration has."""
+MAX_VALUES = 1_000_000
+"""In one document, with everything that aliases repeat."""
+MAX_DIGITS = 400
+"""Of an integer; more is no number that a key could want."""
+
+_TOO_DEEP = f"nested too deeply; {MAX_DEPTH} levels are read"
 _TAG = "tag:yaml.org,2002:"
 _NULL = re.compile(r"^(?:~|null|Null|NULL|)$")
 _BOOL = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
@@ -68,10 +76,9 @@ def read_file(path: Path, name: str | None = None) -> Layer:
 def parse(text: str, source: Source) -> Layer:
     """Parse a YAML mapping; lines are put into copies of `source`."""
     reader = _Reader(text, source)
-    root = reader.root
-    if root is None:
+    data = reader.document()
+    if data is None:
         return Layer(source.name, {}, {})
-    data = reader.value(root, ())
     if not isinstance(data, dict):
         raise ConfigError("must be a mapping of sections", source=source.name, line=1)
     return Layer(source.name, cast("dict[str, Any]", data), reader.sources)
@@ -91,9 +98,17 @@ def dump(value: Any) -> str:
 
 
 def parse_value(text: str, source: Source) -> Any:
-    """Parse one value of any kind, a `key=value`'s right-hand side say."""
+    """Parse one value of any kind, a `key=value`'s right-hand side say.
+
+    Text that is a plain scalar and no number, boolean or null stands for itself, with whatever
+    spaces, line ends and ` #` it holds: a command line has neither comments nor folded lines.
+    """
+    if parse_scalar(text.strip()) != text.strip():
+        return parse_scalar(text.strip())
     reader = _Reader(text, source)
-    return None if reader.root is None else reader.value(reader.root, ())
+    if isinstance(reader.root, yaml.ScalarNode) and reader.root.style is None:
+        return text
+    return reader.document()
 
 
 def parse_scalar(text: str) -> Any:
@@ -111,6 +126,10 @@ class _Reader:
         self._source = source
         self.sources: dict[KeyPath, Source] = {}
         self._open: set[int] = set()
+        self._merged: set[int] = set()
+        """Mappings whose merge keys are replaced already: an alias leads to them again."""
+        self._num_values = 0
+        self._check_characters(text)
         try:
             self._loader = _Loader(text)
             self.root: yaml.Node | None = self._loader.get_single_node()
@@ -121,11 +140,22 @@ class _Reader:
             raise self._error(", ".join(parts) or str(error), (), line) from None
         except yaml.YAMLError as error:
             raise self._error(str(error), (), None) from None
+        except RecursionError:
+            raise self._error(_TOO_DEEP, (), None) from None
+
+    def document(self) -> Any:
+        """The plain value of the whole document; None when there is nothing in it."""
+        return None if self.root is None else self.value(self.root, ())
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
         """The plain value of a node."""
         if id(node) in self._open:
             raise self._error("an alias contains itself", path, node)
+        if len(path) > MAX_DEPTH:
+            raise self._error(_TOO_DEEP, path[:3], node)
+        self._num_values += 1
+        if self._num_values > MAX_VALUES:
+            raise self._error(f"more than {MAX_VALUES:,} values; aliases multiply", path[:1], node)
         self._open.add(id(node))
         try:
             if isinstance(node, yaml.MappingNode):
@@ -138,14 +168,53 @@ class _Reader:
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         self._check_tag(node, "map", path)
-        self._check_keys(node, path)
-        self._loader.flatten_mapping(node)  # pyright: ignore[reportUnknownMemberType]
+        if id(node) not in self._merged:
+            self._check_keys(node, path)
+            self._merge(node, path)
         found: dict[str, Any] = {}
         for key, value in node.value:
             here = (*path, str(key.value))
             self._place(here, key)
             found[str(key.value)] = self.value(value, here)
         return found
+
+    def _merge(self, node: yaml.MappingNode, path: KeyPath) -> None:
+        """Put the pairs that merge keys stand for before the mapping's own, which win."""
+        self._merged.add(id(node))
+        merged: list[tuple[yaml.Node, yaml.Node]] = []
+        own: list[tuple[yaml.Node, yaml.Node]] = []
+        for key, value in node.value:
+            if key.tag != _TAG + "merge":
+                own.append((key, value))
+                continue
+            is_list = isinstance(value, yaml.SequenceNode)
+            for item in reversed(value.value) if is_list else [value]:
+                merged += self._merged_pairs(item, key, path)
+        node.value = merged + own
+
+    def _merged_pairs(
+        self, node: yaml.Node, at: yaml.Node, path: KeyPath
+    ) -> list[tuple[yaml.Node, yaml.Node]]:
+        if not isinstance(node, yaml.MappingNode):
+            raise self._error("<< takes a mapping, or a list of mappings", path, at)
+        if id(node) in self._open:
+            raise self._error("an alias contains itself", path, at)
+        self._open.add(id(node))
+        try:
+            if id(node) not in self._merged:
+                self._check_keys(node, path)
+                self._merge(node, path)
+        finally:
+            self._open.discard(id(node))
+        return list(node.value)
+
+    def _check_characters(self, text: str) -> None:
+        """Refuse what YAML does not allow in a text, with its line."""
+        found = yaml.reader.Reader.NON_PRINTABLE.search(text)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+        if found:
+            line = text.count("\n", 0, found.start()) + 1
+            code = f"U+{ord(found[0]):04X}"
+            raise self._error(f"holds the character {code}, which YAML does not allow", (), line)
 
     def _check_keys(self, node: yaml.MappingNode, path: KeyPath) -> None:
         seen: dict[str, int] = {}
@@ -173,11 +242,15 @@ class _Reader:
     def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
         tag = node.tag.removeprefix(_TAG)
         try:
-            return _convert(tag, node.value)
+            value = _convert(tag, node.value)
+            if isinstance(value, str):
+                value.encode()  # a lone surrogate is no text
+            return value
         except KeyError:
             raise self._error(f"the tag {node.tag} is not supported", path, node) from None
         except ValueError:
-            raise self._error(f"{node.value!r} is not a {tag}", path, node) from None
+            shown = repr(node.value) if len(node.value) < 60 else f"'{node.value[:40]}...'"
+            raise self._error(f"{shown} is not a {tag}", path, node) from None
 
     def _check_tag(self, node: yaml.Node, tag: str, path: KeyPath) -> None:
         if node.tag != _TAG + tag:
@@ -203,6 +276,8 @@ def _convert(tag: str, text: str) -> Any:
             raise ValueError(text)
         return text.lower() == "true"
     if tag == "int":
+        if len(text) > MAX_DIGITS:
+            raise ValueError(text)
         prefixed = text.lstrip("-+")[:2].lower() in ("0x", "0o", "0b")
         return int(text, 0 if prefixed else 10)
     if tag == "float":

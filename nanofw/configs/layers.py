@@ -10,13 +10,16 @@ from typing import Any, cast
 
 from nanofw.configs.document import parse_value, read_file
 from nanofw.configs.schema import Config
-from nanofw.configs.source import DEFAULT, KeyPath, Layer, Source, dotted, walk
+from nanofw.configs.source import DEFAULT, KeyPath, Layer, Source, dotted, expanded, walk
 from nanofw.errors import ConfigError
 from nanofw.plugins.names import near
 
 PRESETS = Path(__file__).parent / "presets"
 COMMAND_LINE = Source("command line")
 PYTHON = Source("python")
+
+DOTTED_KEYS = (("plugins", "require"), ("plugins", "override"), ("logging", "modules"))
+"""Mappings whose keys have dots: names of distributions, `KIND.NAME`, modules."""
 
 _OVERRIDE = re.compile(r"^([A-Za-z_][\w\-]*(?:\.[A-Za-z_][\w\-]*)*)=(.*)$", re.DOTALL)
 _INDICATORS = ">|@%*&!`"
@@ -45,29 +48,46 @@ def file_layers(config: str | Path) -> list[Layer]:
 
 def _locate(text: str, folder: Path, named_by: Source) -> tuple[Path, str]:
     """The path of a file or preset, and what messages call it."""
-    looks_like_file = text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text
-    if looks_like_file:
-        path = folder / Path(text).expanduser()
-        if path.is_file():
-            return path, text if folder == Path.cwd() else str(path)
-        problem = "is a folder" if path.is_dir() else "no such file"
-        raise ConfigError(f"{problem}: {path}", source=named_by.name, line=named_by.line)
-    path = PRESETS / f"{text}.yaml"
-    if path.is_file():
-        return path, f"preset {text}"
+    if looks_like_file(text):
+        try:
+            path = folder / expanded(text)
+            if path.exists() and not path.is_dir():  # a pipe is a file, too
+                return path, text if folder == Path.cwd() else str(path)
+            problem = "is a folder" if path.is_dir() else "no such file"
+        except (OSError, ValueError) as error:
+            path, problem = Path(text), str(getattr(error, "strerror", None) or error)
+        raise _not_found(f"{problem}: {path}", named_by)
+    if text in presets():
+        return PRESETS / f"{text}.yaml", f"preset {text}"
     if "=" in text:
-        raise ConfigError(
+        raise _not_found(
             f"{text!r} is not of the form key=value, with a key such as engine.seed; a list is "
             f"replaced as a whole",
-            source=named_by.name,
-            line=named_by.line,
+            named_by,
         )
-    raise ConfigError(
-        f"no preset {text!r}{near(text, presets())}; presets: {', '.join(presets())}; "
-        f"a file's name ends in .yaml",
-        source=named_by.name,
-        line=named_by.line,
+    if text.startswith("-"):
+        raise _not_found(f"no option {text!r}; values are given as key=value", named_by)
+    if "${" in text:
+        raise _not_found(f"{text!r}: bases are read before anything is interpolated", named_by)
+    try:
+        is_here = bool(text) and (folder / text).is_file()
+    except (OSError, ValueError):
+        is_here = False
+    hint = f"write ./{text} for the file" if is_here else "a file's name ends in .yaml"
+    raise _not_found(
+        f"no preset {text!r}{near(text, presets())}; presets: {', '.join(presets())}; {hint}",
+        named_by,
     )
+
+
+def looks_like_file(text: str) -> bool:
+    """Whether a name is a file's and no preset's."""
+    return text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text
+
+
+def _not_found(message: str, named_by: Source) -> ConfigError:
+    key = None if named_by == COMMAND_LINE else "base"
+    return ConfigError(message, key=key, source=named_by.name, line=named_by.line)
 
 
 def _with_bases(located: tuple[Path, str], above: tuple[Path, ...]) -> Iterator[Layer]:
@@ -85,7 +105,7 @@ def _with_bases(located: tuple[Path, str], above: tuple[Path, ...]) -> Iterator[
 
 def _bases(layer: Layer) -> list[tuple[str, Source]]:
     value = layer.data.get("base")
-    items: Any = [value] if isinstance(value, str) else value or []
+    items: Any = [value] if isinstance(value, str) else [] if value is None else value
     if not isinstance(items, list) or not all(isinstance(i, str) for i in cast("list[Any]", items)):
         source = layer.sources[("base",)]
         message = "should be the name of a preset or file, or a list of such"
@@ -99,7 +119,11 @@ def _bases(layer: Layer) -> list[tuple[str, Source]]:
 
 def python_layer(values: Mapping[str, Any]) -> Layer:
     """Values given by a caller, nested as in YAML. They mean what they say: no interpolation."""
-    data = escaped(json.loads(json.dumps(values, default=_plain)))
+    try:
+        text = json.dumps(values, default=_plain)
+    except (TypeError, ValueError, RecursionError) as error:  # keys that are no strings, circles
+        raise ConfigError(f"not plain data: {error}", source="python") from None
+    data = escaped(json.loads(text))
     return Layer("python", data, {path: PYTHON for path, _ in walk(data)})
 
 
@@ -129,7 +153,7 @@ def override_layer(overrides: Sequence[str]) -> Layer:
         _insert(data, path, value)
         for old in [known for known in texts if known[: len(path)] == path]:
             del texts[old]
-        if not isinstance(value, (dict, list)) and text and text[0] not in "\"'":
+        if text.strip() and text.strip()[0] not in "\"'[{":
             texts[path] = text
     sources = {path: COMMAND_LINE for path, _ in walk(data)}
     return Layer("command line", data, sources, texts)
@@ -139,13 +163,13 @@ def _override(argument: str) -> tuple[KeyPath, Any, str]:
     match = _OVERRIDE.match(argument)
     if match is None:
         raise ConfigError(f"{argument!r} is not of the form key=value", source="command line")
-    path: KeyPath = tuple(match[1].split("."))
+    path = _split(match[1])
     if path == ("base",):
         raise ConfigError(
             "belongs in a file; name the preset in place of one", key="base", source="command line"
         )
     text = match[2]
-    if text == "-" or (text and text[0] in _INDICATORS):
+    if text == "-" or text.startswith("${") or (text and text[0] in _INDICATORS):
         return path, text, text
     try:
         return path, parse_value(text, COMMAND_LINE), text
@@ -155,6 +179,15 @@ def _override(argument: str) -> tuple[KeyPath, Any, str]:
             key=match[1],
             source="command line",
         ) from None
+
+
+def _split(key: str) -> KeyPath:
+    """A dotted key as a path; the keys of some mappings have dots of their own."""
+    for prefix in DOTTED_KEYS:
+        head = ".".join(prefix) + "."
+        if key.startswith(head):
+            return (*prefix, key.removeprefix(head))
+    return tuple(key.split("."))
 
 
 def _insert(data: dict[str, Any], path: KeyPath, value: Any) -> None:

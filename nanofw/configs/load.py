@@ -7,6 +7,8 @@ to another follows whatever the highest layer says of it.
 from __future__ import annotations
 
 import copy
+import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +20,13 @@ from nanofw.configs.document import parse_scalar
 from nanofw.configs.layers import defaults, file_layers, override_layer, python_layer
 from nanofw.configs.merge import Dropped, merge
 from nanofw.configs.schema import Config, ModelSection
-from nanofw.configs.source import KeyPath, Layer, Source, dotted, walk
+from nanofw.configs.source import KeyPath, Layer, Source, dotted, expanded, walk
 from nanofw.configs.validation import M, Values, validate
+from nanofw.core.accept import check_sampling
 from nanofw.errors import ConfigError
 
+ANY_VOCABULARY = 1 << 31
+"""Token ids are held to the model's vocabulary later, when there is a model."""
 DEFAULT_PRESET = "qwen3-demo"
 """What the command line runs when no configuration is named."""
 
@@ -94,7 +99,18 @@ def resolve(layers: Sequence[Layer]) -> LoadedConfig:
     data = interpolate(merged.data, merged.sources)
     values = _values(merged.data, data, merged.sources, merged.texts)
     made = validate(Config, data, values)
+    _check_sampling(made, values)
     return LoadedConfig(_with_model_path(made, values), values, tuple(merged.dropped))
+
+
+def _check_sampling(config: Config, values: Values) -> None:
+    """What every request would be refused for is wrong in the configuration."""
+    try:
+        check_sampling(dataclasses.replace(config.sampling, bad_words=()), ANY_VOCABULARY)
+    except ValueError as error:
+        key = str(error).partition(" ")[0]
+        path: KeyPath = ("sampling", key) if hasattr(config.sampling, key) else ("sampling",)
+        raise values.error(str(error), path) from None
 
 
 def interpolate(
@@ -120,6 +136,7 @@ def _interpolation_error(
     path = _split(key, data) if key else ()
     values = Values(data, sources, {}, {})
     message = str(getattr(error, "msg", None) or error).splitlines()[0]
+    message = re.sub(r"^\w+ raised while resolving interpolation: ", "", message).strip('"')
     written = _get(data, path)
     if isinstance(written, str):
         message = f"{written!r} cannot be resolved: {message}; a literal is written \\${{"
@@ -152,7 +169,10 @@ def _with_model_path(config: Config, values: Values) -> Config:
     if path is None or path.startswith("embedded:"):
         return config
     folder = values.source(("model", "path")).folder or Path.cwd()
-    local = folder / Path(path).expanduser()
+    try:
+        local = folder / expanded(path)
+    except ValueError as error:
+        raise values.error(str(error), ("model", "path")) from None
     if not (local.is_dir() or path.startswith((".", "/", "~"))):
         return config
     model: ModelSection = config.model.model_copy(update={"path": str(local)})

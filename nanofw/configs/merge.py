@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, cast
 
 from nanofw.configs.schema import COMPONENT_SECTIONS, INPUT_CHOICES
 from nanofw.configs.source import KeyPath, Layer, Source, nearest_source
+from nanofw.errors import ConfigError
 
 Interpolate: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
 
@@ -68,10 +69,16 @@ class _Names:
         context = Merged()
         for layer in self._layers:
             _merge_into(context, context.data, layer.data, (), layer)
-        target = _section(context.data, section)
-        assert target is not None
-        target["name"] = name
-        resolved = _section(self._interpolate(context.data), section)
+        data = context.data
+        for part in section:
+            below: dict[str, Any] = _section(data, (part,)) or {}
+            data[part] = below
+            data = below
+        data["name"] = name
+        try:
+            resolved = _section(self._interpolate(context.data), section)
+        except ConfigError:  # told with its place when all layers are resolved, if it still counts
+            return name
         return resolved["name"] if resolved else name
 
 

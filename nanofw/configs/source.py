@@ -64,6 +64,14 @@ def nearest_source(sources: Mapping[KeyPath, Source], path: KeyPath) -> Source:
     return DEFAULT
 
 
+def expanded(text: str | Path) -> Path:
+    """A path with `~` replaced. Raises ValueError when that user has no home here."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        raise ValueError(f"the home folder of {Path(text).parts[0]} is not known") from None
+
+
 def walk(value: Any, path: KeyPath = ()) -> list[tuple[KeyPath, Any]]:
     """Every key below `value` with its value, containers before their content."""
     found: list[tuple[KeyPath, Any]] = []

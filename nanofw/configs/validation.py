@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from nanofw.configs.source import KeyPath, Source, dotted, nearest_source
+from nanofw.configs.source import KeyPath, Source, dotted, expanded, nearest_source
 from nanofw.errors import ConfigError
 from nanofw.plugins.names import near
 
@@ -57,6 +58,7 @@ def validate(model: type[M], data: Any, values: Values, at: KeyPath = ()) -> M:
         ConfigError: with key, file and line of everything that is wrong.
     """
     data = copy.deepcopy(data)
+    _refuse_unknown(model, data, values, at)
     tried: dict[KeyPath, list[Any]] = {}
     while True:
         try:
@@ -76,6 +78,8 @@ def validate(model: type[M], data: Any, values: Values, at: KeyPath = ()) -> M:
                 _put(data, place, values.alternatives[(*at, *place)])
                 tried[place] = problems[place]
         else:
+            for place in tried:  # what was taken is what is shown
+                _put(values.data, (*at, *place), values.alternatives[(*at, *place)])
             return cast("M", _settled(made, values, at))
 
 
@@ -83,18 +87,46 @@ def _by_place(error: ValidationError, data: Any) -> dict[KeyPath, list[Any]]:
     """Pydantic's errors by the value that they are about; branches of a union share one."""
     problems: dict[KeyPath, list[Any]] = {}
     for item in error.errors(include_url=False):
-        place: KeyPath = ()
-        value = data
-        for part in item["loc"]:
-            try:
-                value = value[part]
-            except (KeyError, IndexError, TypeError):
-                if item["type"] == "missing":
-                    place = (*place, part)
-                break
-            place = (*place, part)
-        problems.setdefault(place, []).append(item)
-    return problems
+        problems.setdefault(_place(item, data), []).append(item)
+    return {
+        place: items
+        for place, items in problems.items()
+        if not (_is_branch(place, items) and any(place == other[: len(place)] for other in problems
+                                                 if len(other) > len(place)))
+    }  # fmt: skip
+
+
+def _place(item: Any, data: Any) -> KeyPath:
+    """The keys that lead to the value; names of a union's branches in between are no keys."""
+    place: KeyPath = ()
+    value = data
+    for part in item["loc"]:
+        try:
+            value = value[part]
+        except (KeyError, IndexError, TypeError):
+            if item["type"] == "missing" and part == item["loc"][-1]:
+                place = (*place, part)
+            continue
+        place = (*place, part)
+    return place
+
+
+def _is_branch(place: KeyPath, items: list[Any]) -> bool:
+    """Whether all errors are of branches of a union that a value was not meant for."""
+    return all(len(item["loc"]) > len(place) for item in items)
+
+
+def _refuse_unknown(model: type[BaseModel], data: Any, values: Values, at: KeyPath) -> None:
+    """Unknown keys are errors also where a plugin's model would let them pass."""
+    if model.model_config.get("extra") in ("forbid", "allow") or not isinstance(data, dict):
+        return
+    known = set(model.model_fields)
+    for field in model.model_fields.values():
+        known |= {str(name) for name in (field.alias, field.validation_alias) if name}
+    for key in cast("dict[str, Any]", data):
+        if key not in known:
+            message = f"no such key{near(key, known)}; keys here: {', '.join(sorted(known))}"
+            raise values.error(message, (*at, key))
 
 
 def _config_error(
@@ -123,11 +155,17 @@ def _message(model: type[BaseModel], place: KeyPath, items: list[Any]) -> str:
     if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
         known = _siblings(model, place)
         key = str(place[-1])
+        if key in getattr(model, "extra_known_keys", ()):
+            return "belongs at the top of a file"
         if "." in key and key.partition(".")[0] in known:
             return "no such key; write nested keys as nested mappings"
         return f"no such key{near(key, known)}; keys here: {', '.join(sorted(known))}"
     if first["type"] == "missing":
         return "is required"
+    if first["type"] in ("value_error", "assertion_error") and isinstance(
+        first["input"], (dict, list)
+    ):
+        return _wanted(first)
     value = first["input"]
     wanted = " or ".join(dict.fromkeys(_wanted(item) for item in items))
     wanted = wanted.replace(" or should be ", " or ")
@@ -148,6 +186,7 @@ _WANTED = {
     "dataclass_type": "should be a mapping",
     "none_required": "should be null",
     "path_type": "should be a path",
+    "too_short": "needs at least one",
 }
 
 
@@ -173,30 +212,58 @@ def _hint(value: Any, items: list[Any]) -> str:
     wants_bool = any(item["type"] == "bool_type" for item in items)
     if wants_bool and isinstance(value, str) and value.lower() in words:
         return f"; write {words[value.lower()]}"
+    wants_mapping = any(item["type"] in _MAPPING_TYPES for item in items)
+    if wants_mapping and isinstance(value, str) and re.match(r"^\w+:\S", value):
+        return "; a space belongs after the colon"
+    if wants_mapping and isinstance(value, str) and _names_component(items[0]):
+        return f"; write {{name: {value}}}"
+    if wants_mapping and value is None:
+        return "; leave the key out, or write keys below it"
     return ""
+
+
+_MAPPING_TYPES = ("model_type", "model_attributes_type", "dict_type", "mapping_type")
+
+
+def _names_component(item: Any) -> bool:
+    return (
+        str(item.get("ctx", {}).get("class_name", "")).endswith("Section")
+        and str(item["loc"][-1]) in COMPONENT_KEYS
+    )
+
+
+COMPONENT_KEYS = (
+    "scheduler", "kv_allocator", "attention_backend", "sampler", "executor", "cost_model",
+    "workload",
+)  # fmt: skip
+"""Sections that have a name."""
 
 
 def _siblings(model: type[BaseModel], place: KeyPath) -> list[str]:
     """The keys that are allowed beside the one at `place`."""
-    owner: Any = model
+    owners: list[Any] = [model]
     for part in place[:-1]:
-        if isinstance(part, int):
-            continue
-        owner = _section_type(owner, part)
-    fields = getattr(owner, "model_fields", None) or getattr(owner, "__dataclass_fields__", {})
-    return [*fields, *getattr(owner, "extra_known_keys", ())]
+        if not isinstance(part, int):
+            owners = [found for owner in owners for found in _section_types(owner, part)]
+    known: dict[str, None] = {}
+    for owner in owners:
+        fields = getattr(owner, "model_fields", None) or getattr(owner, "__dataclass_fields__", {})
+        known |= dict.fromkeys([*fields, *getattr(owner, "extra_known_keys", ())])
+    return list(known)
 
 
-def _section_type(owner: Any, key: str) -> Any:
-    """The model (or dataclass) behind a field, also when it is optional or in a collection."""
+def _section_types(owner: Any, key: str) -> list[Any]:
+    """The models (or dataclasses) behind a field: optional, in a collection, or in a union."""
     field = getattr(owner, "model_fields", {}).get(key)
     pending: list[Any] = [field.annotation] if field is not None else []
+    found: list[Any] = []
     while pending:
         annotation = pending.pop()
         if hasattr(annotation, "model_fields") or hasattr(annotation, "__dataclass_fields__"):
-            return annotation
-        pending += getattr(annotation, "__args__", ())
-    return None
+            found.append(annotation)
+        else:
+            pending += [getattr(annotation, "__value__", ()), *getattr(annotation, "__args__", ())]
+    return found
 
 
 def _put(data: Any, place: KeyPath, value: Any) -> None:
@@ -209,7 +276,10 @@ def _settled(value: Any, values: Values, path: KeyPath) -> Any:
     """The value, frozen: lists are tuples, and paths absolute against the file that names them."""
     if isinstance(value, Path):
         folder = values.source(path).folder or Path.cwd()
-        return folder / value.expanduser()
+        try:
+            return folder / expanded(value)
+        except ValueError as error:
+            raise values.error(str(error), path) from None
     if isinstance(value, (list, tuple)):
         items: Any = value  # pyright: ignore[reportUnknownVariableType]
         return _settled_items(items, values, path)

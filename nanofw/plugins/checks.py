@@ -7,11 +7,13 @@ import importlib.metadata
 import importlib.util
 import sys
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from packaging.requirements import InvalidRequirement
 from packaging.requirements import Requirement as PipRequirement
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.version import InvalidVersion
+from pydantic import BaseModel
 
 import nanofw
 from nanofw.errors import ApiMismatch, ConfigError, PluginError
@@ -23,6 +25,7 @@ def check_descriptor(value: Any, kind: str, module: str) -> Plugin:
     """The value that a hook returned, with `":Class"` targets made absolute, or PluginError."""
     if not isinstance(value, Plugin):
         raise PluginError(f"{module}.{kind}() returned {value!r}, not a Plugin")
+    _check_types(value, f"{module}.{kind}()")
     if value.kind != kind:
         raise PluginError(
             f"{module}.{kind}() returned {value.name!r} with api {value.api!r}; "
@@ -37,6 +40,48 @@ def check_descriptor(value: Any, kind: str, module: str) -> Plugin:
     if isinstance(options, str) and options.startswith(":"):
         options = f"{module}{options}"
     return dataclasses.replace(value, target=target, options=options)
+
+
+def _check_types(value: Plugin, where: str) -> None:
+    """Hold the fields to the types that the descriptor states; annotations alone hold nobody."""
+    texts = {name: getattr(value, name) for name in ("name", "target", "api", "summary")}
+    for name, given in texts.items():
+        if not isinstance(given, str):
+            raise PluginError(f"{where}: {name} should be a string, not {given!r}")
+    what = f"{where}: {value.name!r}"
+    options: Any = value.options
+    capabilities: Any = value.capabilities
+    requires: Any = value.requires
+    if not (options is None or isinstance(options, str)):
+        check_options_model(options, what)
+    if not isinstance(capabilities, Mapping):
+        raise PluginError(f"{what}: capabilities should be a mapping, not {capabilities!r}")
+    if not isinstance(requires, (tuple, list)):
+        raise PluginError(f"{what}: requires should be a tuple, not {requires!r}")
+    for item in cast("Sequence[Any]", requires):
+        if not isinstance(item, (str, Requirement)):
+            raise PluginError(f"{what}: requires names {item!r}; name a Requirement or a string")
+        if isinstance(item, str):
+            _parsed(item, what)
+
+
+def check_options_model(model: Any, what: str) -> type[BaseModel]:
+    """The model, when it is one that can validate options; PluginError when not."""
+    if not (isinstance(model, type) and issubclass(model, BaseModel)):
+        raise PluginError(f"{what}: its options should be a pydantic model class, not {model!r}")
+    if "name" in model.model_fields:
+        raise PluginError(f"{what}: an option cannot be called 'name', which chooses the plugin")
+    return model
+
+
+def _parsed(text: str, what: str) -> PipRequirement:
+    try:
+        return PipRequirement(text)
+    except InvalidRequirement as error:
+        reason = str(error).splitlines()[0]
+        raise PluginError(
+            f"{what}: requires {text!r}, which is not a pip requirement: {reason}"
+        ) from None
 
 
 def check_api(plugin: Plugin, entry: Entry) -> None:
@@ -66,25 +111,30 @@ def missing_requirements(plugin: Plugin) -> list[str]:
 def _importable(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is not None
-    except (ImportError, ValueError):
+    except Exception:  # a parent package that fails to import offers nothing
         return False
 
 
 def _unmet(text: str) -> str | None:
     install = f"pip install '{text}'"
-    try:
-        requirement = PipRequirement(text)
-    except InvalidRequirement as error:
-        raise PluginError(f"requires {text!r}, which is not a pip requirement: {error}") from None
+    requirement = PipRequirement(text)  # the descriptor's check has parsed it once
     if requirement.marker is not None and not requirement.marker.evaluate():
         return None
     try:
         version = importlib.metadata.version(requirement.name)
     except importlib.metadata.PackageNotFoundError:
         return f"needs {text}: {install}"
-    if not requirement.specifier.contains(version, prereleases=True):
+    if not _holds(requirement.specifier, version):
         return f"needs {text}, but {requirement.name} {version} is installed: {install}"
     return None
+
+
+def _holds(specifier: SpecifierSet, version: str) -> bool:
+    """Whether a version satisfies; one that is no version satisfies only what asks for nothing."""
+    try:
+        return specifier.contains(version, prereleases=True)
+    except InvalidVersion:
+        return not specifier
 
 
 def check_versions(
@@ -102,7 +152,7 @@ def check_versions(
         version = _installed_version(name, found, search_path)
         if version is None:
             raise ConfigError(f"{name} is not installed: pip install '{name}{text}'", key=key)
-        if not specifier.contains(version, prereleases=True):
+        if not _holds(specifier, version):
             raise ConfigError(
                 f"{name} {version} is installed, {text} is required: pip install '{name}{text}'",
                 key=key,

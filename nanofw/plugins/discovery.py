@@ -73,8 +73,10 @@ def normalized(name: str) -> str:
 
 def discover(search_path: Sequence[str] | None = None) -> Discovery:
     """Read the entry points of the group `nanofw` on `search_path` (default: `sys.path`)."""
-    offering = [item for item in _distributions(search_path) if _offers_plugins(item)]
+    broken: list[str] = []
+    offering = [item for item in _distributions(search_path) if _offers_plugins(item, broken)]
     chosen, notes = _current(offering)
+    notes += broken
     entries: list[Entry] = []
     for dist in chosen:
         for point in dist.entry_points.select(group=GROUP):
@@ -93,10 +95,28 @@ def _distributions(search_path: Sequence[str] | None) -> Iterable[Distribution]:
     return importlib.metadata.distributions(path=list(search_path))
 
 
-def _offers_plugins(dist: Distribution) -> bool:
-    """Cheap look at the text, so that the rest of an environment is not parsed."""
-    text = dist.read_text("entry_points.txt")
-    return text is not None and f"[{GROUP}]" in text and bool(dist.name)
+def _offers_plugins(dist: Distribution, broken: list[str]) -> bool:
+    """Cheap look at the text, so that the rest of an environment is not parsed.
+
+    Metadata that others broke keeps nobody else's plugins away: it is noted and passed over.
+    """
+    try:
+        text = dist.read_text("entry_points.txt")
+        if text is None or f"[{GROUP}]" not in text:
+            return False
+        has_name = bool(dist.name) and dist.version is not None  # pyright: ignore[reportUnnecessaryComparison]
+        for point in dist.entry_points.select(group=GROUP):
+            _ = point.module, point.attr
+    except Exception as error:
+        broken.append(f"{_metadata_folder(dist)} is passed over: its metadata is broken: {error}")
+        return False
+    if not has_name:
+        broken.append(f"{_metadata_folder(dist)} is passed over: it has no name or no version")
+    return has_name
+
+
+def _metadata_folder(dist: Distribution) -> Path:
+    return Path(str(getattr(dist, "_path", None) or dist.locate_file("")))
 
 
 def _current(offering: list[Distribution]) -> tuple[list[Distribution], list[str]]:

@@ -61,14 +61,14 @@ def local_modules(path: Path) -> list[LocalModule]:
     """
     path = path.resolve()
     if not path.exists():
-        raise PluginError(f"plugins.load: {path} does not exist")
+        raise PluginError(f"{path} does not exist")
     if path.is_dir() and not (path / "__init__.py").exists():
         files = [file for file in sorted(path.glob("*.py")) if not file.name.startswith("_")]
         if not files:
-            raise PluginError(f"plugins.load: {path} holds no Python file")
+            raise PluginError(f"{path} holds no Python file")
         return [LocalModule(file, digest(file)) for file in files]
     if path.is_file() and path.suffix != ".py":
-        raise PluginError(f"plugins.load: {path} is not a Python file")
+        raise PluginError(f"{path} is not a Python file")
     return [LocalModule(path, digest(path))]
 
 

@@ -72,14 +72,13 @@ def build_registry(
     """
     settings = settings or PluginSettings()
     found = discover(search_path)
-    local = [entry for path in settings.load for entry in load_local(path)]
-    entries = [*found.entries, *local]
+    notes = list(found.notes)
+    entries = [*found.entries, *_local_entries(settings.load, notes)]
     check_versions(settings.require, found, search_path)
     left_out: list[tuple[Entry, str]] = []
     for setting, patterns in _allow_lists(settings, os.environ if environ is None else environ):
         _check_patterns(setting, patterns, entries)
         entries = _narrow(entries, setting, patterns, left_out)
-    notes = list(found.notes)
     for pattern in settings.disable:
         taken = [entry for entry in entries if matches(entry, pattern)]
         left_out += [(entry, "plugins.disable") for entry in taken]
@@ -194,6 +193,9 @@ def _call_hooks(module: ModuleType) -> tuple[Plugin, ...]:
         for answer in cast("list[Any]", getattr(manager.hook, kind)()):
             items = cast("Sequence[Any]", answer if isinstance(answer, (list, tuple)) else [answer])
             plugins += [check_descriptor(item, kind, module.__name__) for item in items]
+    ids = [f"{plugin.kind} {plugin.name!r}" for plugin in plugins]
+    if twice := sorted({name for name in ids if ids.count(name) > 1}):
+        raise PluginError(f"{module.__name__} describes {', '.join(twice)} more than once")
     if not plugins:
         raise PluginError(
             f"{module.__name__} describes no plugin: it needs a function with @hookimpl that is "
@@ -218,10 +220,19 @@ def guarded(
         return action()
     except (KeyboardInterrupt, *passing):
         raise
+    except PluginError as error:  # ours: it says what is wrong
+        raise PluginLoadError(f"{what}: {error}") from None
     except BaseException as error:
         raise PluginLoadError(
-            f"{what} failed to {doing}: {error!r}\n{_own_frames(error)}"
+            f"{what} failed to {doing}: {_shown(error)}\n{_own_frames(error)}"
         ) from error
+
+
+def _shown(error: BaseException) -> str:
+    try:
+        return repr(error)
+    except Exception:  # their class may be as broken as what it tells of
+        return type(error).__name__
 
 
 def _own_frames(error: BaseException) -> str:
@@ -241,23 +252,51 @@ def _own_frames(error: BaseException) -> str:
     ).rstrip()
 
 
-def load_local(path: Path) -> list[Entry]:
-    """The entries of a local file or folder: executes it, at most once in a process."""
+def _local_entries(paths: Iterable[Path], notes: list[str]) -> list[Entry]:
+    """The entries of `plugins.load`; a file that is named twice counts once."""
     entries: list[Entry] = []
-    for local in local_modules(path):
-        module = guarded(local.load, str(local.path), "import")
-        for plugin in _describe_module(module, str(local.path)):
-            entries.append(
-                Entry(
-                    kind=plugin.kind,
-                    name=plugin.name,
-                    module=local.name,
-                    provider=local.path.stem,
-                    version=f"sha256:{local.digest}",
-                    path=local.path,
-                )
-            )
+    for index, path in enumerate(paths):
+        try:
+            found = load_local(path, notes)
+        except PluginLoadError:
+            raise
+        except (PluginError, OSError) as error:
+            raise ConfigError(str(error), key=f"plugins.load[{index}]") from None
+        entries += [entry for entry in found if entry not in entries]
     return entries
+
+
+def load_local(path: Path, notes: list[str] | None = None) -> list[Entry]:
+    """The entries of a local file or folder: executes it, at most once in a process.
+
+    Args:
+        notes: takes the files of a folder that fail; None: they raise, as a file alone does.
+    """
+    entries: list[Entry] = []
+    modules = local_modules(path)
+    for local in modules:
+        try:
+            entries += _entries_of(local)
+        except PluginLoadError as error:
+            if notes is None or len(modules) == 1:
+                raise
+            notes.append(str(error))
+    return entries
+
+
+def _entries_of(local: LocalModule) -> list[Entry]:
+    module = guarded(local.load, str(local.path), "import")
+    return [
+        Entry(
+            kind=plugin.kind,
+            name=plugin.name,
+            module=local.name,
+            provider=local.path.stem,
+            version=f"sha256:{local.digest}",
+            path=local.path,
+        )
+        for plugin in _describe_module(module, str(local.path))
+    ]
 
 
 def prepare(entries: Iterable[Entry], search_path: Sequence[str] | None = None) -> list[Plugin]:

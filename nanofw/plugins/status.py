@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from nanofw.errors import PluginError
-from nanofw.plugins.checks import missing_requirements
+from nanofw.plugins.checks import check_options_model, missing_requirements
 from nanofw.plugins.descriptor import KINDS, Plugin, load_target
 from nanofw.plugins.discovery import Entry
 from nanofw.plugins.manager import guarded, load_plugin
@@ -91,7 +91,8 @@ def options_model(plugin: Plugin, entry: Entry | None = None) -> type[BaseModel]
         return options
     origin = f" of {entry.origin}" if entry else ""
     what = f"{plugin.kind} {plugin.name!r}{origin}"
-    return guarded(lambda: load_target(options), what, "import its options")
+    model = guarded(lambda: load_target(options), what, "import its options")
+    return guarded(lambda: check_options_model(model, options), what, "check its options")
 
 
 def description(entry: Entry) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nanofw.assembly import Selection, check, select
-from nanofw.configs.load import LoadedConfig
+from nanofw.configs.load import LoadedConfig, load_config
 from nanofw.errors import (
     CapabilityError,
     ConfigError,
@@ -485,3 +485,44 @@ def test_ranks_that_a_model_cannot_be_shared_by_are_refused(
         return
     with pytest.raises(ConfigError, match=r"engine.tensor_parallel_size.*takes 1, 2, 4$"):
         select(loaded)
+
+
+CARELESS = """
+from nanofw.plugins import Plugin, hookimpl
+from pydantic import BaseModel, ConfigDict, model_validator
+from typing import Any
+
+class O(BaseModel):
+    model_config = ConfigDict(arbitrary_types_allowed=True)
+    a: int = 0
+
+    @model_validator(mode="after")
+    def check(self) -> Any:
+        if self.a == 1:
+            raise RuntimeError("the validator broke")
+        if self.a == 2:
+            raise ValueError("a may not be 2")
+        return self
+
+@hookimpl
+def scheduler():
+    return Plugin("odd", "builtins:object", api="scheduler/1", options=O)
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("scheduler.a=1", r"odd\.py failed to validate its options: RuntimeError"),
+        ("scheduler.a=2", r"command line: scheduler.*: a may not be 2$"),
+        ("scheduler.b=3", r"command line: scheduler\.b: no such key; .*keys here: a$"),
+    ],
+)
+def test_options_of_a_careless_model_are_held_to_it(
+    tmp_path: Path, change: str, message: str
+) -> None:
+    file = tmp_path / "odd.py"
+    file.write_text(CARELESS, encoding="utf-8")
+    values = {"plugins": {"load": [str(file)]}, "scheduler": {"name": "odd"}}
+    with pytest.raises((PluginLoadError, ConfigError), match=message):
+        check(load_config("sim", [change], values=values))

@@ -227,7 +227,7 @@ def test_logging_is_turned_up_for_one_module(tmp_path: Path) -> None:
         (["sim", "input.file=none.jsonl"], "cannot read"),
         (["sim", "input.prompts=[]"], "no prompts"),
         (["sim", "scheduler.name=fcsf"], "fcfs"),
-        (["sim", "more"], "one configuration at a time"),
+        (["sim", "more"], "one configuration at most"),
     ],
 )
 def test_a_configuration_that_cannot_be_used_is_exit_code_2(
@@ -394,3 +394,79 @@ def on_terminal(folder: Path, streams: str, *arguments: str) -> tuple[int, str]:
     os.close(ours)
     process.communicate(timeout=TIMEOUT_S)
     return process.returncode, b"".join(parts).decode()
+
+
+# -- files that must not be lost ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("key", ["output.file", "output.steps"])
+@pytest.mark.parametrize("other", ["prompts.jsonl", "sub/../prompts.jsonl", "link.jsonl"])
+def test_no_output_overwrites_the_prompts(tmp_path: Path, key: str, other: str) -> None:
+    (tmp_path / "sub").mkdir()
+    path = write_lines(tmp_path / "prompts.jsonl", [{"prompt": "a"}])
+    before = path.read_bytes()
+    (tmp_path / "link.jsonl").symlink_to(path)
+    code, _, errors = nanofw_run(tmp_path, "sim", "input.file=prompts.jsonl", f"{key}={other}")
+    assert code == 2
+    assert f"{key}: would overwrite the prompts" in errors
+    assert path.read_bytes() == before
+
+
+def test_no_output_overwrites_the_configuration_or_another_output(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("base: sim\n", encoding="utf-8")
+    code, _, errors = nanofw_run(tmp_path, "run.yaml", "output.file=run.yaml")
+    assert (code, path.read_text(encoding="utf-8")) == (2, "base: sim\n")
+    assert "would overwrite the configuration" in errors
+    code, _, errors = nanofw_run(tmp_path, "sim", "output.file=o.jsonl", "output.steps=o.jsonl")
+    assert code == 2
+    assert "output.steps: would overwrite output.file" in errors
+
+
+def test_results_of_an_earlier_run_survive_one_that_cannot_start(tmp_path: Path) -> None:
+    path = tmp_path / "o.jsonl"
+    path.write_text("precious, and longer than a result\n" * 100, encoding="utf-8")
+    code, _, _ = nanofw_run(tmp_path, "sim", "output.file=o.jsonl", "model.path=shape:nope")
+    assert code == 3
+    assert path.read_text(encoding="utf-8").startswith("precious")
+    code, _, _ = nanofw_run(tmp_path, "sim", "output.file=o.jsonl", "sampling.max_tokens=2")
+    assert code == 0
+    assert len(read_results(path)) == 4
+
+
+def test_a_full_disk_is_one_message(tmp_path: Path) -> None:
+    code, _, errors = nanofw_run(tmp_path, "sim", "output.file=/dev/full", "sampling.max_tokens=2")
+    assert code == 3
+    assert "output.file: cannot write /dev/full: No space left on device" in errors
+    assert "Traceback" not in errors
+    code, output, errors = nanofw_run(
+        tmp_path, "sim", "output.steps=/dev/full", "sampling.max_tokens=2"
+    )
+    assert code == 0
+    assert "In the beginning" in output
+    assert "output.steps: cannot write /dev/full" in errors
+
+
+def test_half_a_surrogate_pair_is_refused_alone(tmp_path: Path) -> None:
+    lines = ['{"prompt": "\\ud800"}', '{"prompt": "\\ud83d\\ude00"}', '{"prompt": "a"}']
+    write_lines(tmp_path / "p.jsonl", lines)
+    code, _, errors = nanofw_run(
+        tmp_path, "sim", "input.file=p.jsonl", "output.file=o.jsonl", "sampling.max_tokens=2"
+    )
+    assert code == 1
+    assert "p.jsonl:1: half of a surrogate pair" in errors
+    reasons = [result["finish_reason"] for result in read_results(tmp_path / "o.jsonl")]
+    assert reasons == ["refused", "length", "length"]
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["config", "show", "sim"], ["run", "sim"]])
+def test_nobody_who_takes_the_output_is_no_traceback(tmp_path: Path, arguments: list[str]) -> None:
+    command = [sys.executable, "-c", COMMAND, *arguments]
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        done = subprocess.run(
+            command, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, timeout=TIMEOUT_S
+        )
+    assert done.returncode == 3
+    assert b"nanofw: No space left on device" in done.stderr
+    assert b"Traceback" not in done.stderr
+    assert b"Exception ignored" not in done.stderr

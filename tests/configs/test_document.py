@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import math
 import textwrap
 from typing import Any
@@ -155,3 +156,49 @@ PLAIN = st.recursive(
 @given(st.dictionaries(st.text("abcdef", min_size=1), PLAIN, max_size=4))
 def test_what_is_dumped_as_yaml_is_read_back(data: dict[str, Any]) -> None:
     assert parse(dump(data), SOURCE).data == data
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "message"),
+    [
+        ("a: 1\n<<: 5\n", 2, "<< takes a mapping"),
+        ("a: &a {<<: *a}\n", 1, "an alias contains itself"),
+        ("a: {<<: {1: 2}}\n", 1, "the key '1' is not a string"),
+        ("a: 1\n\n# \x00\n", 3, "U+0000"),
+        ("a:\n  b: 1\x07\n", 2, "U+0007"),
+        ('a: "\\ud800"\n', 1, "is not a str"),
+        (f"\na: 0x{'f' * 9000}\n", 2, "is not a int"),
+        ("a: " + "[" * 300 + "]" * 300, 1, "nested too deeply"),
+    ],
+)
+def test_odd_yaml_is_refused_with_its_line(text: str, line: int, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse(text, SOURCE)
+    assert message in str(caught.value)
+    assert caught.value.line == line
+    assert len(str(caught.value)) < 300
+
+
+def test_brackets_without_end_are_an_error_and_no_crash() -> None:
+    with pytest.raises(ConfigError, match="nested too deeply"):
+        parse("a: " + "[" * 5000, SOURCE)
+
+
+def test_aliases_that_multiply_are_refused() -> None:
+    rows = ["a: &a [x, x, x, x, x, x, x, x, x, x]"]
+    rows += [f"{b}: &{b} [{', '.join(['*' + a] * 10)}]" for a, b in itertools.pairwise("abcdefg")]
+    with pytest.raises(ConfigError, match="aliases multiply"):
+        parse("\n".join(rows), SOURCE)
+
+
+def test_a_mapping_with_a_merge_key_can_be_used_twice() -> None:
+    text = "a: &x {k: 1, l: 1}\nb: &y {<<: *x, k: 2}\nc: *y\nd: {<<: [*y, *x], m: 3}\n"
+    assert parse(text, SOURCE).data == {
+        "a": {"k": 1, "l": 1}, "b": {"k": 2, "l": 1}, "c": {"k": 2, "l": 1},
+        "d": {"k": 2, "l": 1, "m": 3},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["---\n", "---\n...\n", "null\n", "~"])
+def test_a_document_of_nothing_is_an_empty_layer(text: str) -> None:
+    assert parse(text, SOURCE).data == {}

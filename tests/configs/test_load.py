@@ -1,8 +1,11 @@
 from __future__ import annotations
 
 import itertools
+import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pydantic
 import pytest
@@ -420,3 +423,103 @@ def test_the_highest_layer_that_speaks_wins(layers: list[dict[str, int]]) -> Non
     merged = merge(made, lambda data: data)
     assert merged.data["engine"] == expected
     assert set(merged.sources) >= {("engine", key) for key in expected}
+
+
+@pytest.mark.parametrize("value", ["false", "0", "{}", "5", "{a: b}"])
+def test_a_base_that_is_no_name_is_an_error(write: Write, value: str) -> None:
+    with pytest.raises(ConfigError, match="name of a preset or file"):
+        load_config(write("run.yaml", f"base: {value}\n"))
+
+
+@pytest.mark.parametrize("name", ["~nosuchuser/x.yaml", "a" * 300 + ".yaml"])
+def test_a_base_that_cannot_be_looked_for_has_its_place(write: Write, name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write("run.yaml", f"\nbase: {name}\n"))
+    assert (caught.value.key, caught.value.line) == ("base", 2)
+
+
+@pytest.mark.parametrize("key", ["output.file", "input.file", "model.path"])
+def test_the_home_of_nobody_is_an_error_with_its_key(key: str) -> None:
+    with pytest.raises(ConfigError, match="home folder of ~nosuchuser"):
+        load_config("sim", [f"{key}=~nosuchuser/x"])
+
+
+def test_a_pipe_is_a_configuration_file(tmp_path: Path) -> None:
+    pipe = tmp_path / "run.yaml"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=("engine: {seed: 5}\n",))
+    writer.start()
+    assert load_config(pipe).config.engine.seed == 5
+    writer.join()
+
+
+@pytest.mark.parametrize("change", ["scheduler=fcfs", "scheduler=null"])
+def test_a_section_replaced_above_an_interpolated_name_is_an_error_of_its_own(
+    write: Write, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    monkeypatch.setenv("SCH", "fcfs")
+    path = write("run.yaml", "scheduler: {name: '${oc.env:SCH}', watermark: 1}\n")
+    with pytest.raises(ConfigError, match="scheduler: should be a mapping"):
+        load_config(path, [change])
+
+
+def test_an_interpolated_name_that_is_overridden_need_not_be_resolved(write: Write) -> None:
+    path = write("run.yaml", "scheduler: {name: '${oc.env:NOT_SET_ANYWHERE}', by: output}\n")
+    loaded = load_config(path, ["scheduler.name=fcfs"])
+    assert loaded.config.scheduler.name == "fcfs"
+    assert [item.path for item in loaded.dropped] == [("scheduler", "by")]
+    with pytest.raises(ConfigError) as caught:
+        load_config(path)
+    assert (caught.value.key, caught.value.line) == ("scheduler.name", 1)
+
+
+@pytest.mark.parametrize("text", ["my #1.jsonl", "a: b", "a\nb", "- a", "5", "true", "a=b c"])
+def test_text_typed_for_a_path_arrives_as_typed(text: str) -> None:
+    file = load_config("sim", [f"output.file={text}"]).config.output.file
+    assert file == Path.cwd() / text
+
+
+def test_keys_with_dots_can_be_set_on_the_command_line() -> None:
+    loaded = load_config(
+        "sim",
+        ["logging.modules.nanofw.core.engine=debug", "plugins.override.scheduler.fcfs=nanofw",
+         "plugins.require.zope.interface=>=5"],
+    )  # fmt: skip
+    assert loaded.config.logging.modules == {"nanofw.core.engine": "debug"}
+    assert loaded.config.plugins.override == {"scheduler.fcfs": "nanofw"}
+    assert loaded.config.plugins.require == {"zope.interface": ">=5"}
+
+
+def test_what_is_shown_has_the_type_of_its_key(
+    write: Write, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NB", "64")
+    loaded = load_config("sim", ["engine.seed=${oc.env:NB}", "output.file=5"])
+    assert loaded.values.data["engine"]["seed"] == 64
+    assert loaded.values.data["output"]["file"] == "5"
+    again = load_config(write("again.yaml", as_yaml(loaded)))
+    assert again.config.engine == loaded.config.engine
+
+
+@pytest.mark.parametrize(
+    ("text", "key", "message"),
+    [
+        ("scheduler: fcfs\n", "scheduler", "write {name: fcfs}"),
+        ("engine:\n", "engine", "leave the key out"),
+        ("engine:\n  seed:1\n", "engine", "a space belongs after the colon"),
+        ("sampling: {temperature: .inf}\n", "sampling.temperature", "finite"),
+        ("sampling: {max_tokens: 0}\n", "sampling.max_tokens", "at least 1"),
+        ("sampling: {stop: [1]}\n", "sampling.stop[0]", "a string"),
+    ],
+)
+def test_a_mistake_is_told_with_what_to_do(write: Write, text: str, key: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load_config(write("run.yaml", text))
+    assert caught.value.key == key
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("values", [{1: 2, (1, 2): 3}, {"engine": {"seed": {1, 2}}}])
+def test_values_from_python_must_be_plain(values: Any) -> None:
+    with pytest.raises(ConfigError, match="plain data"):
+        load_config(values=values)

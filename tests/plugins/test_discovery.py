@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from nanofw.plugins.discovery import discover
 from tests.plugins.packages import Install, manifest, write_dist_info
 
@@ -86,3 +88,27 @@ def test_discovery_imports_no_manifest(install: Install, site: Path) -> None:
 
 def test_manifest_helper_is_valid_python() -> None:
     compile(manifest("x", summary="'one'"), "manifest", "exec")
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"[nanofw]\nscheduler.x\n", b"[nanofw]\nscheduler.x = \n", b"[nanofw]\nscheduler.x = ???\n",
+     b"[nanofw]\n\xff\xfe = a\n"],
+)  # fmt: skip
+def test_broken_metadata_is_noted_and_keeps_nobody_away(
+    install: Install, site: Path, content: bytes
+) -> None:
+    info = install("broken", {"scheduler.x": "m"})
+    (info / "entry_points.txt").write_bytes(content)
+    install("good", {"scheduler.y": "n"})
+    found = discover([str(site)])
+    assert [entry.id for entry in found.entries] == ["scheduler.y"]
+    assert any("broken" in note for note in found.notes)
+
+
+def test_metadata_without_a_version_is_noted(install: Install, site: Path) -> None:
+    info = install("broken", {"scheduler.x": "m"})
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\n", encoding="utf-8")
+    found = discover([str(site)])
+    assert not found.entries
+    assert "no name or no version" in found.notes[0]

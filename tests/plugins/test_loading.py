@@ -5,7 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from nanofw.errors import ApiMismatch, PluginError, PluginLoadError
+from nanofw.errors import (
+    ApiMismatch,
+    ConfigError,
+    PluginError,
+    PluginLoadError,
+    UnknownPlugin,
+)
 from nanofw.plugins import (
     Plugin,
     PluginSettings,
@@ -240,7 +246,7 @@ def test_broken_local_files_are_errors_with_their_path(tmp_path: Path) -> None:
     file.write_text("x = 1", encoding="utf-8")
     with pytest.raises(PluginLoadError, match="describes no plugin"):
         local_registry(file)
-    with pytest.raises(PluginError, match="does not exist"):
+    with pytest.raises(ConfigError, match=r"plugins\.load\[0\]: .*absent\.py does not exist"):
         local_registry(tmp_path / "absent.py")
 
 
@@ -259,3 +265,72 @@ def test_every_process_loads_the_same_plugins(tmp_path: Path, install: Install, 
         prepare(sent, [str(site)])
     with pytest.raises(PluginError, match="this process finds: not installed"):
         prepare(sent[:1], [str(tmp_path)])
+
+
+# -- manifests that are wrong in every way ----------------------------------------------------
+
+
+def local_error(tmp_path: Path, body: str) -> str:
+    file = tmp_path / "odd.py"
+    file.write_text(f"from nanofw.plugins import Plugin, hookimpl\n{body}", encoding="utf-8")
+    with pytest.raises(PluginLoadError) as caught:
+        local_registry(file)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("Plugin('x', ':C', api=None)", "api should be a string, not None"),
+        ("Plugin(5, ':C', api='scheduler/1')", "name should be a string, not 5"),
+        ("Plugin('x', None, api='scheduler/1')", "target should be a string, not None"),
+        ("Plugin('x', ':C', api='scheduler/1', summary=5)", "summary should be a string, not 5"),
+        ("Plugin('x', ':C', api='scheduler/1', options=dict)", "should be a pydantic model class"),
+        ("Plugin('x', ':C', api='scheduler/1', capabilities=['a'])", "should be a mapping"),
+        ("Plugin('x', ':C', api='scheduler/1', capabilities=None)", "should be a mapping"),
+        ("Plugin('x', ':C', api='scheduler/1', requires='nope>=1')", "requires should be a tuple"),
+        ("Plugin('x', ':C', api='scheduler/1', requires=(5,))", "requires names 5"),
+        ("Plugin('x', ':C', api='scheduler/1', requires=('>>> y',))", "'>>> y', which is not a"),
+        ("[Plugin('x', ':C', api='scheduler/1')] * 2", "describes scheduler 'x' more than once"),
+        ("None", "describes no plugin"),
+        ("'x'", "returned 'x', not a Plugin"),
+    ],
+)
+def test_a_wrong_descriptor_is_one_sentence_with_its_file(
+    tmp_path: Path, returned: str, message: str
+) -> None:
+    text = local_error(tmp_path, f"@hookimpl\ndef scheduler():\n    return {returned}\n")
+    assert message in text
+    assert "odd.py" in text
+    assert "\n" not in text
+
+
+def test_an_option_called_name_is_refused(tmp_path: Path) -> None:
+    body = (
+        "from pydantic import BaseModel\nclass O(BaseModel):\n    name: str\n"
+        "@hookimpl\ndef scheduler():\n    return Plugin('x', ':C', api='scheduler/1', options=O)\n"
+    )
+    assert "cannot be called 'name'" in local_error(tmp_path, body)
+
+
+def test_an_error_that_cannot_be_printed_is_named(tmp_path: Path) -> None:
+    body = "class E(Exception):\n    def __str__(self): raise ValueError\n    __repr__ = __str__\n"
+    assert "failed to import: E" in local_error(tmp_path, body + "raise E()\n")
+
+
+def test_a_file_that_is_named_twice_counts_once(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text(manifest("x"), encoding="utf-8")
+    settings = PluginSettings(load=(file, tmp_path / "." / "mine.py", tmp_path))
+    registry = build_registry(settings, environ={"NANOFW_PLUGINS": ""})
+    assert len(registry.providers("scheduler", "x")) == 1
+
+
+def test_a_broken_file_of_a_folder_fails_only_who_wants_it(tmp_path: Path) -> None:
+    (tmp_path / "good.py").write_text(manifest("x"), encoding="utf-8")
+    (tmp_path / "bad.py").write_text("1 / 0", encoding="utf-8")
+    registry = local_registry(tmp_path)
+    assert registry.find("scheduler", "x").path == tmp_path / "good.py"
+    assert any("bad.py failed to import: ZeroDivisionError" in note for note in registry.notes)
+    with pytest.raises(UnknownPlugin, match=r"bad\.py failed to import"):
+        registry.find("scheduler", "of_bad")
