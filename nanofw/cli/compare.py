@@ -18,7 +18,8 @@ configuration is compared by giving several values:
 
   nanofw compare run.yaml scheduler.name=fcfs,shortest_job_first
 
-Exit codes as everywhere, and 1 when the result is not what the file expects.
+Exit codes as everywhere, and 1 when the result is not what the file expects or
+an arm served nothing.
 """
 
 
@@ -52,7 +53,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _run(experiment: Experiment, arguments: list[str]) -> bool:
-    """Run one experiment and report it; whether all its expectations were met."""
+    """Run one experiment and report it; whether every arm served and all is as expected."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -75,7 +76,8 @@ def _run(experiment: Experiment, arguments: list[str]) -> bool:
     print_report(results, analysis, console())
     if experiment.options.output is not None:
         write_json(results, analysis, experiment.options.output, arguments)
-    return all(outcome.met for outcome in analysis.outcomes)
+    served = all(run.num_measured for runs in results.runs.values() for run in runs)
+    return served and all(outcome.met for outcome in analysis.outcomes)
 
 
 def _check_installed() -> None:

@@ -115,6 +115,8 @@ def _title(results: Results, point: float | None) -> str:
 
 
 def _effect(metric: str, effect: Effect) -> tuple[str, str, str]:
+    if math.isnan(effect.estimate):
+        return "undefined", "", ""
     if effect.scale == "ratio":
         texts = [f"x{value:.3f}" for value in (effect.estimate, effect.low, effect.high)]
         detectable = f"{effect.detectable - 1:+.1%}"

@@ -239,3 +239,24 @@ class TestReport:
     def test_the_command_fails_when_the_shape_is_not_as_expected(self, tmp_path: Path) -> None:
         expect = [{"metric": "e2el.mean", "arm": "sjf", "min_ratio": 5.0}]
         assert main(["compare", str(write(tmp_path, repeats=1, expect=expect))]) == 1
+
+    def test_a_local_policy_that_fails_is_an_arm_that_serves_nothing(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        text = (
+            "from nanofw.plugins import Plugin, Policy, hookimpl\n"
+            "@hookimpl\n"
+            "def scheduler():\n"
+            "    return Plugin('broken', ':Broken', api='scheduler/1')\n"
+            "class Broken(Policy):\n"
+            "    def key(self, request, now):\n"
+            "        return 1 / 0\n"
+        )
+        (tmp_path / "broken.py").write_text(text, encoding="utf-8")
+        config = {**BASE["config"], "plugins": {"load": ["./broken.py"]}}
+        arms = {"fcfs": {}, "broken": {"scheduler": {"name": "broken"}}}
+        path = write(tmp_path, config=config, arms=arms, repeats=1, processes=2, aa=False)
+        assert main(["compare", str(path)]) == 1
+        out = capsys.readouterr().out
+        assert "key() raised ZeroDivisionError" in out
+        assert "undefined" in out
