@@ -90,6 +90,11 @@ def run_experiment(experiment: Experiment, report: Report = lambda *_: None) -> 
 def find_capacity(selection: Selection, experiment: Experiment) -> float:
     """Requests per second that an arm can serve: a run in which all of them come at once."""
     run = run_once(selection, experiment.options, seed=experiment.options.seed, time_scale=0.0)
+    if not run.capacity > 0:
+        why = f": {run.notes[0]}" if run.notes else ""
+        raise ConfigError(
+            f"the baseline served nothing when its capacity was sought{why}", key="baseline"
+        )
     return run.capacity
 
 

@@ -255,8 +255,11 @@ class TestReport:
         (tmp_path / "broken.py").write_text(text, encoding="utf-8")
         config = {**BASE["config"], "plugins": {"load": ["./broken.py"]}}
         arms = {"fcfs": {}, "broken": {"scheduler": {"name": "broken"}}}
-        path = write(tmp_path, config=config, arms=arms, repeats=1, processes=2, aa=False)
+        changes = {"config": config, "arms": arms, "repeats": 1, "processes": 2, "aa": False}
+        path = write(tmp_path, **changes, baseline="fcfs")
         assert main(["compare", str(path)]) == 1
         out = capsys.readouterr().out
         assert "key() raised ZeroDivisionError" in out
         assert "undefined" in out
+        assert main(["compare", str(write(tmp_path, **changes, baseline="broken"))]) == 2
+        assert "baseline: the baseline served nothing" in capsys.readouterr().err
