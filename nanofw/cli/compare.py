@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanofw.cli.arguments import console
@@ -61,6 +62,7 @@ def _run(experiment: Experiment, arguments: list[str]) -> bool:
     from nanofw.compare.report import print_report, write_json
     from nanofw.compare.runner import run_experiment
 
+    _check_output(experiment)
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     )  # fmt: skip
@@ -78,6 +80,25 @@ def _run(experiment: Experiment, arguments: list[str]) -> bool:
         write_json(results, analysis, experiment.options.output, arguments)
     served = all(run.num_measured for runs in results.runs.values() for run in runs)
     return served and all(outcome.met for outcome in analysis.outcomes)
+
+
+def _check_output(experiment: Experiment) -> None:
+    """Find out before hours of runs, not after, that their result cannot be written."""
+    from nanofw.cli.run import is_same_file
+    from nanofw.errors import ConfigError
+
+    path = experiment.options.output
+    if path is None:
+        return
+    names = {layer.name for layers in experiment.layers.values() for layer in layers}
+    for name in names:
+        if is_same_file(path, Path(name)):
+            raise ConfigError(f"would overwrite {name}; name another file", key="output")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a", encoding="utf-8").close()
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}", key="output") from None
 
 
 def _check_installed() -> None:

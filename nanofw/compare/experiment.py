@@ -15,19 +15,19 @@ primary: e2el.mean
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from nanofw.compare.metrics import DEFAULT_METRICS, Metric
 from nanofw.configs.document import read_file
 from nanofw.configs.layers import defaults, file_layers, override_layer
 from nanofw.configs.load import LoadedConfig, resolve
 from nanofw.configs.schema import Section
-from nanofw.configs.source import KeyPath, Layer
+from nanofw.configs.source import KeyPath, Layer, Source, nearest_source
 from nanofw.configs.validation import Values, validate
 from nanofw.errors import ConfigError
 
@@ -87,9 +87,9 @@ class ExperimentOptions(Section):
     """The arm that others are compared with; null: the first."""
     workload: dict[str, Any] | None = None
     """Short for `config.input.workload`."""
-    loads: tuple[Positive, ...] | None = None
+    loads: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
     """Arrival rates as fractions of the baseline's capacity."""
-    rates: tuple[Positive, ...] | None = None
+    rates: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
     """Arrival rates in requests per second; neither: as the workload says."""
     capacity: Positive | None = None
     """Requests per second that stand for load 1; null: found by a run of the baseline."""
@@ -118,27 +118,32 @@ class ExperimentOptions(Section):
     output: Path | None = None
     """JSON file for the whole result."""
 
-    @model_validator(mode="after")
-    def _check(self) -> ExperimentOptions:
+    def problems(self) -> Iterator[tuple[KeyPath, str]]:
+        """What does not fit together: the key that is wrong, and why."""
         if self.loads is not None and self.rates is not None:
-            raise ValueError("give either loads or rates")
+            yield ("rates",), "give either loads or rates"
         if self.baseline is not None and self.baseline not in self.arms:
-            known = _listed(self.arms)
-            raise ValueError(f"baseline {self.baseline!r} is none of the arms: {known}")
-        for name in (*self.metrics, *([self.primary] if self.primary else [])):
-            Metric.parse(name)
-        for item in self.expect:
-            for metric in (item.metric, item.against_metric or item.metric):
-                Metric.parse(metric)
-            for arm in (item.arm, item.against or item.arm):
-                if arm not in self.arms:
-                    raise ValueError(f"expect: {arm!r} is none of the arms: {_listed(self.arms)}")
-            points = self.loads or self.rates or ()
-            if item.verdict is not None and self.primary not in (None, item.metric):
-                raise ValueError(f"expect: only the primary metric, {self.primary}, gets a verdict")
-            if item.load is not None and item.load not in points:
-                raise ValueError(f"expect: load {item.load} is none of {list(points)}")
-        return self
+            yield ("baseline",), f"{self.baseline!r} is none of the arms: {_listed(self.arms)}"
+        for index, name in enumerate(self.metrics):
+            yield from _metric_problems(("metrics", index), name)
+        if self.primary is not None:
+            yield from _metric_problems(("primary",), self.primary)
+        for index, item in enumerate(self.expect):
+            for key, problem in self._expectation_problems(item):
+                yield ("expect", index, key), problem
+
+    def _expectation_problems(self, item: Expectation) -> Iterator[tuple[str, str]]:
+        for key in ("metric", "against_metric"):
+            for _, problem in _metric_problems((), getattr(item, key) or item.metric):
+                yield key, problem
+        for key in ("arm", "against"):
+            if (arm := getattr(item, key) or item.arm) not in self.arms:
+                yield key, f"{arm!r} is none of the arms: {_listed(self.arms)}"
+        points = self.loads or self.rates or ()
+        if item.verdict is not None and self.primary not in (None, item.metric):
+            yield "verdict", f"only the primary metric, {self.primary}, gets a verdict"
+        if item.load is not None and item.load not in points:
+            yield "load", f"{item.load} is none of {list(points)}"
 
     @property
     def all_metrics(self) -> tuple[str, ...]:
@@ -195,9 +200,9 @@ def _from_file(layer: Layer, path: Path, overrides: Sequence[str]) -> Experiment
     above = override_layer(overrides)
     data = _merged(layer.data, above.data)
     sources = {**layer.sources, **above.sources}
-    options = validate(ExperimentOptions, data, Values(data, sources, above.texts, {}))
+    options = _options(data, Values(data, sources, above.texts, {}))
     whole = Layer(layer.name, data, sources)
-    below = [defaults(), *_bases(options, path)]
+    below = [defaults(), *_bases(options, path, sources)]
     shared = [_part(whole, ("config",))] if "config" in data else []
     if "workload" in data:
         shared.append(_part(whole, ("workload",), ("input", "workload")))
@@ -220,11 +225,14 @@ def _short_form(name: str, overrides: Sequence[str]) -> Experiment:
     arms: dict[str, tuple[Layer, ...]] = {}
     for combination in itertools.product(*choices):
         change = override_layer([f"{key}={value}" for key, value in combination])
-        arms[", ".join(value for _, value in combination)] = (*below, change)
+        arm = ", ".join(value for _, value in combination)
+        if arm in arms:
+            raise ConfigError(f"the arm {arm!r} is given twice", source="command line")
+        arms[arm] = (*below, change)
     above = override_layer(own)
     data = {**above.data, "arms": {name: {} for name in arms}}
     values = Values(data, above.sources, above.texts, {})
-    return Experiment(validate(ExperimentOptions, data, values), arms)
+    return Experiment(_options(data, values), arms)
 
 
 def _values(override: str) -> list[str] | None:
@@ -235,12 +243,22 @@ def _values(override: str) -> list[str] | None:
     return [value.strip() for value in text.split(",")]
 
 
-def _bases(options: ExperimentOptions, path: Path) -> list[Layer]:
+def _bases(
+    options: ExperimentOptions, path: Path, sources: Mapping[KeyPath, Source]
+) -> list[Layer]:
     names = (options.base,) if isinstance(options.base, str) else options.base or ()
     layers: list[Layer] = []
     for name in names:
         is_file = name.endswith((".yaml", ".yml")) or "/" in name
-        layers += file_layers(str(path.resolve().parent / name) if is_file else name)
+        try:
+            layers += file_layers(str(path.resolve().parent / name) if is_file else name)
+        except ConfigError as error:
+            if error.source != "command line":
+                raise
+            place = nearest_source(sources, ("base",))
+            raise ConfigError(
+                error.message, key="base", source=place.name, line=place.line
+            ) from None
     return layers
 
 
@@ -268,6 +286,25 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
             value = _merged(cast("dict[str, Any]", old), cast("dict[str, Any]", value))
         made[key] = value
     return made
+
+
+def _metric_problems(path: KeyPath, name: str) -> Iterator[tuple[KeyPath, str]]:
+    try:
+        Metric.parse(name)
+    except ValueError as error:
+        yield path, str(error)
+
+
+def _options(data: dict[str, Any], values: Values) -> ExperimentOptions:
+    """The validated options. Raises `ConfigError` with the place of everything that is wrong."""
+    options = validate(ExperimentOptions, data, values)
+    problems = [values.error(message, path) for path, message in options.problems()]
+    if len(problems) == 1:
+        raise problems[0]
+    if problems:
+        lines = [f"{len(problems)} values cannot be used", *map(str, problems)]
+        raise ConfigError("\n  ".join(lines))
+    return options
 
 
 def _listed(names: Mapping[str, Any]) -> str:

@@ -72,7 +72,10 @@ def run_experiment(experiment: Experiment, report: Report = lambda *_: None) -> 
     """Do all runs. Raises what `select` and a run raise; nothing is swallowed."""
     selections = {arm: select(experiment.load(arm)) for arm in experiment.arms}
     if len({selection.virtual_time for selection in selections.values()}) > 1:
-        raise ConfigError("some arms are simulated and some are real; compare like with like")
+        raise ConfigError(
+            "some arms are simulated and some are real; compare like with like",
+            key="executor.name",
+        )
     results = Results(experiment, selections)
     report(0, 1, "capacity")
     tasks = list(_tasks(results))

@@ -195,7 +195,7 @@ class TestFiles:
         [
             ({"arm": {}}, r"experiment\.yaml:\d+: arm: .*arms"),
             ({"rates": [1.0]}, "give either loads or rates"),
-            ({"baseline": "x"}, "baseline 'x' is none of the arms: fcfs, sjf"),
+            ({"baseline": "x"}, "baseline: 'x' is none of the arms: fcfs, sjf"),
             ({"primary": "ttft.mode"}, "no metric 'ttft.mode'"),
             ({"expect": [{"metric": "ttft.mean", "arm": "x"}]}, "'x' is none of the arms"),
             (
@@ -263,3 +263,43 @@ class TestReport:
         assert "undefined" in out
         assert main(["compare", str(write(tmp_path, **changes, baseline="broken"))]) == 2
         assert "baseline: the baseline served nothing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "message"),
+    [
+        ({"primary": "e2el.foo"}, "primary", "no metric 'e2el.foo'"),
+        ({"metrics": ["ttft.p99", "nope"]}, "metrics[1]", "no metric 'nope'"),
+        ({"baseline": "z"}, "baseline", "'z' is none of the arms: fcfs, sjf"),
+        ({"rates": [1.0]}, "rates", "either loads or rates"),
+        ({"loads": []}, "loads", "at least one"),
+        ({"expect": [{"metric": "e2el.mean", "arm": "z"}]}, "expect[0].arm", "none of the arms"),
+        ({"base": "nope"}, "base", "no preset 'nope'"),
+        ({"base": "./nope.yaml"}, "base", "no such file"),
+    ],
+)
+def test_what_is_wrong_with_an_experiment_has_its_key_and_line(
+    tmp_path: Path, changes: dict[str, Any], key: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
+        load_experiment(write(tmp_path, **changes))
+    path = tmp_path / "experiment.yaml"
+    assert f"{path}:" in str(caught.value)
+    assert f" {key}: " in str(caught.value)
+
+
+def test_a_result_that_cannot_be_written_is_told_before_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = write(tmp_path, output=str(tmp_path))
+    assert main(["compare", str(path)]) == 2
+    assert "output: cannot write" in capsys.readouterr().err
+    before = path.read_bytes()
+    assert main(["compare", str(path), f"output={path}"]) == 2
+    assert "output: would overwrite" in capsys.readouterr().err
+    assert path.read_bytes() == before
+
+
+def test_an_arm_given_twice_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="'fcfs' is given twice"):
+        load_experiment("sim", ["scheduler.name=fcfs,fcfs"])
