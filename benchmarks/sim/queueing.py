@@ -46,7 +46,7 @@ def main() -> None:
     with ProcessPoolExecutor(options.processes, get_context("spawn")) as pool:
         for load in LOADS:
             hits = sum(pool.map(partial(covers, load), range(options.seeds), chunksize=20))
-            p_value = stats.binomtest(hits, options.seeds, 0.95).pvalue
+            p_value = float(stats.binomtest(hits, options.seeds, 0.95).pvalue)
             found[str(load)] = {
                 "covered": hits, "of": options.seeds, "p_value": p_value, "rejected": p_value < 1e-3
             }  # fmt: skip
