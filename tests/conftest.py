@@ -2,4 +2,13 @@
 
 from __future__ import annotations
 
+import signal
+
 pytest_plugins = ["nanofw.testing.plugin"]
+
+
+def pytest_configure() -> None:
+    """Interrupts are heard, also where the tests run in the background of a shell, which
+    ignores them there and for everything started from there."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
