@@ -45,7 +45,7 @@ def test_a_request_keeps_its_group_when_it_is_given_up() -> None:
 def test_aborted_requests_do_not_pile_up_behind_a_long_one(policy: type[FirstCome]) -> None:
     def num_kept() -> int:
         gc.collect()
-        return sum(isinstance(thing, RequestState) for thing in gc.get_objects())
+        return sum(type(thing) is RequestState for thing in gc.get_objects())
 
     before = num_kept()
     engine = make_engine(policy(), max_num_seqs=1)

@@ -44,8 +44,9 @@ def faulty(options: TorchOptions = PATIENT, **fault: Any) -> ParallelExecutor:
 def nothing_left_behind() -> Iterator[None]:
     """No child process, no thread and no open file more than before."""
     before = threading.active_count(), len(os.listdir("/proc/self/fd"))
+    children_before = set(children())
     yield
-    assert not children()
+    assert not set(children()) - children_before
     assert threading.active_count() <= before[0]
     assert len(os.listdir("/proc/self/fd")) <= before[1]
 
@@ -104,7 +105,9 @@ def test_B078_a_rank_that_raises_ends_the_run_with_its_traceback() -> None:
 def test_a_killed_rank_is_named_with_its_signal() -> None:
     executor = executor_of(DEMO, 2)
     for pid in (os.getpid(), *executor.pids):  # nothing in shared memory that could stay
-        assert "/dev/shm" not in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8")
+        maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+        # Semaphores are multiprocessing's, which PyTorch and other tests use.
+        assert not [line for line in maps if "/dev/shm/" in line and "/dev/shm/sem." not in line]
     engine = engine_over(executor, DEMO, overlap=True)
     timer = threading.Timer(0.7, os.kill, (executor.pids[0], signal.SIGKILL))
     sampling = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
