@@ -19,6 +19,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from make_model import make
 from timing import table
 
 HERE = Path(__file__).parent
@@ -47,12 +48,6 @@ def run_one(spec: str, models: Path, log: Path, seconds: float) -> dict[str, Any
     return None
 
 
-def ensure_model(models: Path, name: str) -> None:
-    if not (models / name / "model.safetensors.index.json").is_file():
-        command = [sys.executable, str(HERE / "make_model.py"), str(models), name]
-        subprocess.run(command, check=True)
-
-
 def as_row(result: dict[str, Any]) -> dict[str, object]:
     row: dict[str, object] = {"engine": result["engine"], "model": result["model"]}
     row["ready s"] = round(result["construct_s"], 1)
@@ -73,7 +68,7 @@ def main() -> None:
     models = Path(os.environ.get("MODELS") or out / "models")
     results: list[dict[str, Any]] = []
     for number, spec in enumerate(arguments):
-        ensure_model(models, spec.split(":")[1])
+        make(models, spec.split(":")[1])
         left = seconds - (time.monotonic() - begin)
         if left < SHORTEST_RUN_S:
             print("no time left for", *arguments[number:])

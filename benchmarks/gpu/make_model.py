@@ -1,6 +1,6 @@
 """Checkpoints in the shapes of Qwen3 with random weights, and a tokenizer of made-up words.
 
-python benchmarks/gpu/make_model.py FOLDER 0.6b [8b]
+python benchmarks/gpu/make_model.py FOLDER 0.6b [8b 32b small]
 """
 
 from __future__ import annotations
@@ -16,8 +16,10 @@ VOCABULARY = 151936
 END = 151645
 SHARD_BYTES = 4e9
 SHAPES = {
+    "small": {"hidden": 1024, "layers": 4, "heads": 16, "inner": 3072, "tied": True},
     "0.6b": {"hidden": 1024, "layers": 28, "heads": 16, "inner": 3072, "tied": True},
     "8b": {"hidden": 4096, "layers": 36, "heads": 32, "inner": 12288, "tied": False},
+    "32b": {"hidden": 5120, "layers": 64, "heads": 64, "inner": 25600, "tied": False},
 }
 
 
@@ -108,15 +110,22 @@ def write_tokenizer(folder: Path) -> None:
     (folder / "tokenizer_config.json").write_text(json.dumps(facts), encoding="utf-8")
 
 
-def main() -> None:
-    root, *names = sys.argv[1:]
-    for name in names:
-        folder = Path(root, name)
+def make(root: Path, name: str) -> Path:
+    """The folder of a checkpoint; written unless it is there."""
+    folder = root / name
+    if not (folder / "model.safetensors.index.json").is_file():
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "config.json").write_text(json.dumps(config(SHAPES[name])), encoding="utf-8")
         write_tokenizer(folder)
         write_weights(folder, SHAPES[name])
         print("made", folder, flush=True)
+    return folder
+
+
+def main() -> None:
+    root, *names = sys.argv[1:]
+    for name in names:
+        make(Path(root), name)
 
 
 if __name__ == "__main__":
