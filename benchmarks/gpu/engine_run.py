@@ -22,7 +22,7 @@ from statistics import median
 from typing import Any
 
 TEMPERATURE = 0.6
-NUM_REQUESTS = 256
+NUM_REQUESTS = int(os.environ.get("NUM_REQUESTS", "256"))
 STEPS = ((1, 385, 3), (32, 129, 2), (128, 129, 2), (256, 129, 2))
 Prompts = list[list[int]]
 
@@ -126,10 +126,19 @@ def timed(run: Callable[[], Any]) -> float:
     return time.perf_counter() - begin
 
 
-def decode_steps(engine: Any) -> tuple[dict[int, float], float]:
-    """Milliseconds a step by batch size, and to the first token of one prompt."""
-    steps, first, seed = {}, [], 1000
+def partial(result: dict[str, Any]) -> None:
+    """Tell what is known so far, for whoever ends this process."""
+    print("PARTIAL", json.dumps(result), flush=True)
+
+
+def decode_steps(engine: Any, result: dict[str, Any]) -> None:
+    """Add milliseconds a step by batch size, and to the first token of one prompt."""
+    steps: dict[int, float] = {}
+    first, seed = [], 1000
+    result["step_ms"] = steps
     for batch_size, num_tokens, repeats in STEPS:
+        if batch_size > NUM_REQUESTS:
+            break
         times = []
         for _ in range(repeats):
             prompts = [fixed_prompts(batch_size, 128, seed + i) for i in (0, 1)]
@@ -140,7 +149,8 @@ def decode_steps(engine: Any) -> tuple[dict[int, float], float]:
             if batch_size == 1:
                 first.append(short * 1e3)
         steps[batch_size] = median(times)
-    return steps, median(first)
+        result["first_token_ms"] = median(first)
+        partial(result)
 
 
 def profile(engine: Any, num_steps: int = 20) -> dict[str, Any]:
@@ -187,7 +197,8 @@ def main() -> None:
     result["construct_s"] = timed(lambda: engine.construct(folder))
     result["first_s"] = timed(lambda: engine.generate(fixed_prompts(1, 8, 1), [64]))
     print("ready", json.dumps(result), flush=True)
-    rates = []
+    rates: list[float] = []
+    result["tokens_per_s"] = rates
     for number in range(int(passes)):
         prompts, outputs = bench_workload(1234 * number)
         lengths: list[int] = []
@@ -196,8 +207,8 @@ def main() -> None:
             sys.exit("outputs have other lengths than were asked for")
         rates.append(sum(outputs) / seconds)
         print("pass", number, round(rates[-1]), "tok/s", flush=True)
-    result["tokens_per_s"] = rates
-    result["step_ms"], result["first_token_ms"] = decode_steps(engine)
+        partial(result)
+    decode_steps(engine, result)
     result |= engine.facts()
     if "profile" in rest:
         result["profile"] = profile(engine)
