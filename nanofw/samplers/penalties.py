@@ -120,7 +120,7 @@ class Penalties:
         if self._in_prompt is None:
             self._in_prompt = torch.zeros(self._shape, dtype=torch.bool, device=self._device)
         self._in_prompt[row].zero_()
-        self._in_prompt[row, self._ids(np.unique(prompt_ids))] = True
+        self._in_prompt[row].index_fill_(0, self._ids(np.unique(prompt_ids)), True)
 
     def _ids(self, token_ids: IntArray) -> torch.Tensor:
         return to_device(token_ids.astype(np.int64), self._device)
