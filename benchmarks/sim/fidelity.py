@@ -26,10 +26,10 @@ from typing import Any
 import numpy as np
 
 from nanofw.assembly import Selection, select
+from nanofw.assembly.provenance import commit, machine
 from nanofw.bench.calibrate import Design, fit, record
 from nanofw.bench.clock import ProcessClock
 from nanofw.compare.experiment import ExperimentOptions
-from nanofw.compare.provenance import commit, machine
 from nanofw.compare.run import RunResult, run_once
 from nanofw.compare.runner import AA
 from nanofw.compare.statistics import paired_effect, verdict

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 from scipy import stats
 
-from nanofw.compare.provenance import commit, machine
+from nanofw.assembly.provenance import commit, machine
 from tests.sim.queues import mean_wait, stationary_means
 
 LENGTHS = np.array([10, 20, 40, 250])

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from nanofw.assembly import select
+from nanofw.assembly.provenance import commit, machine
 from nanofw.compare.experiment import Experiment, ExperimentOptions
-from nanofw.compare.provenance import commit, machine
 from nanofw.compare.run import run_once
 from nanofw.compare.runner import run_experiment
 from nanofw.configs.layers import defaults, python_layer

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from nanofw.assembly import Selection, select
+from nanofw.assembly.provenance import commit, machine
 from nanofw.compare.experiment import ExperimentOptions
-from nanofw.compare.provenance import commit, machine
 from nanofw.compare.run import run_once
 from nanofw.compare.runner import AA_SEED
 from nanofw.compare.statistics import paired_effect, verdict

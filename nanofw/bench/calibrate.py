@@ -19,13 +19,14 @@ from nanofw.configs.schema import Section
 from nanofw.core.clock import Clock
 from nanofw.core.contracts.executor import Executor
 from nanofw.core.contracts.workload import WorkloadConfig
-from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
-from nanofw.core.types import FloatArray, LongArray, Request
+from nanofw.core.plan import StepPlan, StepResult
+from nanofw.core.types import FloatArray, LongArray
 from nanofw.sim.fitted import FEATURES, Fit
 from nanofw.sim.work import StepWork
 from nanofw.workloads.closed_loop import ClosedLoop, ClosedLoopOptions
 from nanofw.workloads.drive import drive
 from nanofw.workloads.lengths import Uniform
+from nanofw.workloads.observe import PassingExecutor
 
 FOLDS = 5
 HICCUP = 5.0
@@ -57,11 +58,12 @@ class Step:
     loop: int
 
 
-class RecordingExecutor:
-    """Implements `Executor` around another one and notes what each step took."""
+class RecordingExecutor(PassingExecutor):
+    """Notes what each step took."""
 
     def __init__(self, inner: Executor, clock: Clock) -> None:
-        self._inner, self._clock = inner, clock
+        super().__init__(inner)
+        self._clock = clock
         self._pending: list[StepWork] = []
         self._collected: float | None = None
         self.steps: list[tuple[StepWork, float]] = []
@@ -72,27 +74,15 @@ class RecordingExecutor:
 
     def submit(self, plan: StepPlan) -> None:
         self._pending.append(StepWork.of(plan))
-        self._inner.submit(plan)
+        super().submit(plan)
 
     def collect(self) -> StepResult:
-        result = self._inner.collect()
+        result = super().collect()
         now, work = self._clock.now(), self._pending.pop(0)
         if self._collected is not None:
             self.steps.append((work, now - self._collected))
         self._collected = now
         return result
-
-    def capacity(self) -> Capacity:
-        return self._inner.capacity()
-
-    def check(self, request: Request) -> None:
-        self._inner.check(request)
-
-    def provide(self, masks: HostMasks) -> None:
-        self._inner.provide(masks)
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 def record(selection: Selection, design: Design, clock: Clock | None = None) -> list[Step]:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
     from nanofw.configs.load import LoadedConfig
+    from nanofw.configs.schema import Section
 
+M = TypeVar("M", bound="Section")
 WIDTH_OF_A_FILE = 200
 """Characters of a line of a table that no terminal shows."""
 CONFIG_WORDS = "[CONFIG] [KEY=VALUE ...]"
@@ -54,6 +58,90 @@ def load(words: Sequence[str]) -> LoadedConfig:
 
     name, overrides = split_config(words)
     return load_config(name or DEFAULT_PRESET, overrides)
+
+
+def own_options(words: Sequence[str], prefix: str, model: type[M]) -> tuple[M, list[str]]:
+    """A command's own settings, `prefix.key=value` among its words, and the other words.
+
+    Raises:
+        ConfigError: with the key of what is wrong.
+    """
+    from nanofw.configs.layers import override_layer
+    from nanofw.configs.validation import Values, validate
+
+    start = f"{prefix}."
+    own = [word for word in words if word.startswith(start)]
+    layer = override_layer(own)
+    data: dict[str, Any] = layer.data.get(prefix, {})
+    values = Values(layer.data, layer.sources, layer.texts, {})
+    made = validate(model, data, values, (prefix,))
+    return made, [word for word in words if word not in own]
+
+
+def check_writable(path: Path, key: str, read: Iterable[str | Path] = ()) -> None:
+    """Find out before hours of runs, not after, that their result cannot be written.
+
+    Args:
+        key: what named the path, for the message.
+        read: files that the command reads, none of which may be overwritten.
+
+    Raises:
+        ConfigError: it cannot, or would overwrite one of them.
+    """
+    from nanofw.errors import ConfigError
+
+    for name in read:
+        if is_same_file(path, Path(name)):
+            raise ConfigError(f"would overwrite {name}; name another file", key=key)
+    is_new = not path.exists()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a", encoding="utf-8").close()
+    except OSError as error:
+        raise ConfigError(f"cannot write {path}: {error.strerror}", key=key) from None
+    if is_new:  # a command that fails later leaves no empty file
+        path.unlink()
+
+
+def files_read(loaded: LoadedConfig, words: Sequence[str] = ()) -> set[str]:
+    """Files that a configuration came from, with those that the command line names."""
+    from nanofw.configs.layers import looks_like_file
+
+    names = {source.name for source in loaded.values.sources.values()} | {*words}
+    return {name for name in names if looks_like_file(name)}
+
+
+def is_same_file(left: Path, right: Path) -> bool:
+    """Whether two paths lead to one regular file, or will when it is made."""
+    try:
+        if left.exists() and not left.is_file():
+            return False  # a device, a pipe
+        return left.resolve() == right.resolve() or left.samefile(right)
+    except OSError:
+        return False
+
+
+Report = Callable[[int, int, str], None]
+"""Told what is done, of how much, and what comes next."""
+
+
+@contextmanager
+def progress() -> Generator[Report]:
+    """A bar on standard error, where somebody watches."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    )  # fmt: skip
+    errors = Console(file=sys.stderr)
+    with Progress(*columns, console=errors, disable=not errors.is_terminal) as shown:
+        bar = shown.add_task("", total=None)
+
+        def report(done: int, total: int, what: str) -> None:
+            shown.update(bar, completed=done, total=total, description=what)
+
+        yield report
 
 
 def console() -> Console:

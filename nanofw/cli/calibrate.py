@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanofw.cli.arguments import add_config, console, load
+from nanofw.cli.arguments import add_config, check_writable, console, files_read, load, own_options
 
 if TYPE_CHECKING:
     from nanofw.bench.calibrate import Errors, Step
@@ -35,18 +35,16 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--output", type=Path, default=Path("cost.json"), help="default: cost.json")
     options = parser.parse_intermixed_args(arguments)
     from nanofw.assembly import select
+    from nanofw.assembly.provenance import commit, machine
     from nanofw.bench.calibrate import Design, fit, record
-    from nanofw.compare.provenance import commit, machine
-    from nanofw.configs.layers import override_layer
-    from nanofw.configs.validation import Values, validate
     from nanofw.errors import ConfigError, PluginLoadError
 
     if importlib.util.find_spec("scipy") is None:
         raise PluginLoadError("nanofw calibrate needs scipy: pip install 'nanofw[compare]'")
-    own = [word for word in options.config if word.startswith("calibrate.")]
-    layer = override_layer([word.removeprefix("calibrate.") for word in own])
-    design = validate(Design, layer.data, Values(layer.data, layer.sources, layer.texts, {}))
-    selection = select(load([word for word in options.config if word not in own]))
+    design, words = own_options(options.config, "calibrate", Design)
+    loaded = load(words)
+    check_writable(options.output, "--output", files_read(loaded, words))
+    selection = select(loaded)
     if selection.virtual_time:
         raise ConfigError("a simulated run has no times to measure; choose another executor",
                           key="executor.name")  # fmt: skip

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanofw.cli.arguments import console
+from nanofw.cli.arguments import check_writable, console, progress
 
 if TYPE_CHECKING:
     from nanofw.compare.experiment import Experiment
@@ -55,24 +53,12 @@ def main(arguments: list[str]) -> int:
 
 def _run(experiment: Experiment, arguments: list[str]) -> bool:
     """Run one experiment and report it; whether every arm served and all is as expected."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from nanofw.compare.analysis import analyse
     from nanofw.compare.report import print_report, write_json
     from nanofw.compare.runner import run_experiment
 
     _check_output(experiment)
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    )  # fmt: skip
-    errors = Console(file=sys.stderr)
-    with Progress(*columns, console=errors, disable=not errors.is_terminal) as progress:
-        bar = progress.add_task("", total=None)
-
-        def report(done: int, total: int, what: str) -> None:
-            progress.update(bar, completed=done, total=total, description=what)
-
+    with progress() as report:
         results = run_experiment(experiment, report)
     analysis = analyse(results)
     print_report(results, analysis, console())
@@ -84,21 +70,10 @@ def _run(experiment: Experiment, arguments: list[str]) -> bool:
 
 def _check_output(experiment: Experiment) -> None:
     """Find out before hours of runs, not after, that their result cannot be written."""
-    from nanofw.cli.run import is_same_file
-    from nanofw.errors import ConfigError
-
     path = experiment.options.output
-    if path is None:
-        return
-    names = {layer.name for layers in experiment.layers.values() for layer in layers}
-    for name in names:
-        if is_same_file(path, Path(name)):
-            raise ConfigError(f"would overwrite {name}; name another file", key="output")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("a", encoding="utf-8").close()
-    except OSError as error:
-        raise ConfigError(f"cannot write {path}: {error.strerror}", key="output") from None
+    if path is not None:
+        names = {layer.name for layers in experiment.layers.values() for layer in layers}
+        check_writable(path, "output", names)
 
 
 def _check_installed() -> None:

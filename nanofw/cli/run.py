@@ -8,14 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from nanofw.assembly import build_workload, select
-from nanofw.cli.arguments import load, split_config
+from nanofw.cli.arguments import files_read, is_same_file, load, split_config
 from nanofw.cli.inputs import STDIN, Entry, file_entries, listed_entries
 from nanofw.cli.interrupt import Interrupt
 from nanofw.cli.outputs import JsonlFile, JsonlStream, Output, PlainText
 from nanofw.cli.sources import PromptSource, Source, WorkloadSource
 from nanofw.cli.steps import StepsFile, open_steps
 from nanofw.cli.summary import Summary
-from nanofw.configs.layers import looks_like_file
 from nanofw.configs.load import LoadedConfig
 from nanofw.configs.schema import Config, InputSection, OutputSection
 from nanofw.core.clock import VirtualClock
@@ -118,9 +117,8 @@ def check_outputs(loaded: LoadedConfig, name: str | None = None) -> None:
         ConfigError: with the key of the output.
     """
     section, prompts = loaded.config.output, loaded.config.input.file
-    layers = {source.name for source in loaded.values.sources.values()} | {name or ""}
     read = [("the prompts", prompts)] if prompts is not None and prompts.name != STDIN else []
-    read += [("the configuration", Path(name)) for name in layers if looks_like_file(name)]
+    read += [("the configuration", Path(file)) for file in files_read(loaded, [name or ""])]
     for key, path in (("file", section.file), ("steps", section.steps)):
         if path is None or (key == "file" and path.name == STDOUT):
             continue
@@ -129,16 +127,6 @@ def check_outputs(loaded: LoadedConfig, name: str | None = None) -> None:
                 message = f"would overwrite {what}, {other}; name another file"
                 raise loaded.error(message, ("output", key))
         read.append((f"output.{key}", path))
-
-
-def is_same_file(left: Path, right: Path) -> bool:
-    """Whether two paths lead to one regular file, or will when it is made."""
-    try:
-        if left.exists() and not left.is_file():
-            return False  # a device, a pipe
-        return left.resolve() == right.resolve() or left.samefile(right)
-    except OSError:
-        return False
 
 
 def read_entries(section: InputSection) -> list[Entry]:

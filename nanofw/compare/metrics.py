@@ -1,13 +1,12 @@
 """What is measured, and how each metric is defined. All times from the engine's one clock.
 
-Per request: TTFT is the first token's time less the scheduled arrival, E2EL the end's, queue
-the first admission's; TPOT is (E2EL - TTFT) / (tokens - 1), undefined for one token. Over all
-tokens: ITL is every gap between tokens of one request, a preemption's pause included.
+Per request: `nanofw.workloads.latencies`. Over all tokens: ITL is every gap between tokens of
+one request, a preemption's pause included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from nanofw.core.types import FloatArray
+from nanofw.workloads.latencies import PER_REQUEST, STATISTICS, weighted_statistic
 
 DEFAULT_METRICS = (
     "ttft.mean",
@@ -32,17 +32,6 @@ DEFAULT_METRICS = (
     "cache.hit_rate",
 )
 
-PER_REQUEST = ("ttft", "tpot", "e2el", "queue")
-STATISTICS: Mapping[str, Callable[[FloatArray], float]] = MappingProxyType(
-    {
-        "mean": lambda values: float(values.mean()),
-        "max": lambda values: float(values.max()),
-        **{
-            f"p{percent}": lambda values, q=percent: float(np.percentile(values, q))
-            for percent in (50, 90, 95, 99)
-        },
-    }
-)
 WHOLE: Mapping[str, str] = MappingProxyType(
     {
         "throughput.tokens": "output tokens per second",
@@ -139,21 +128,6 @@ class Measured:
             values = values[np.array(self.clients, object) == metric.client]
         values = values[~np.isnan(values)]
         return STATISTICS[metric.statistic](values) if len(values) else float("nan")
-
-
-def weighted_statistic(name: str, values: FloatArray, weights: FloatArray) -> float:
-    """A statistic of values that occurred `weights` times each."""
-    if not len(values):
-        return float("nan")
-    if name == "mean":
-        return float(np.average(values, weights=weights))
-    if name == "max":
-        return float(values.max())
-    order = np.argsort(values, kind="stable")
-    reached = np.cumsum(weights[order])
-    rank = float(name[1:]) / 100 * reached[-1]
-    at = min(int(np.searchsorted(reached, rank)), len(order) - 1)
-    return float(values[order[at]])
 
 
 def jain(service: FloatArray) -> float:

@@ -1,107 +1,35 @@
-"""Watch a run from outside: an executor that hands everything on and notes when tokens came."""
+"""What a comparison notes of a run beside the times of its tokens: the service of clients."""
 
 from __future__ import annotations
-
-from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
 
 from nanofw.core.clock import Clock
 from nanofw.core.contracts.executor import Executor
-from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
-from nanofw.core.types import FloatArray, IntArray, LongArray, Request
+from nanofw.core.plan import StepPlan
+from nanofw.core.types import FloatArray, LongArray, Request
+from nanofw.workloads.observe import TokenTimes
 
 
-@dataclass(slots=True)
-class _Tokens:
-    """Tokens that came at one time: gaps since the token before, `repeat` times each."""
-
-    time: float
-    num_tokens: int
-    gaps: FloatArray
-    repeat: int
-
-
-class ObservedExecutor:
-    """Implements `Executor` around another one. Adds a few microseconds to a step.
+class ObservedExecutor(TokenTimes):
+    """Notes when tokens came, and for whom. Adds a few microseconds to a step.
 
     Attributes:
-        num_steps: collected so far.
         service: what each client was served.
     """
 
     def __init__(self, inner: Executor, clock: Clock) -> None:
-        self._inner, self._clock = inner, clock
-        self._last: FloatArray = np.full(1024, np.nan)  # when each row's last token came
-        self._row_ids: dict[int, str] = {}
-        self._left: dict[str, float] = {}  # the same of requests that left their row
-        self._pending: deque[tuple[IntArray, bool]] = deque()
-        self._tokens: list[_Tokens] = []
-        self._collected_at = 0.0
-        self.num_steps = 0
+        super().__init__(inner, clock)
         self.service = Service()
 
     def submit(self, plan: StepPlan) -> None:
-        for row in plan.removed.tolist():
-            request_id = self._row_ids.pop(row, None)
-            if request_id is not None:  # else it ran before anybody watched
-                self._left[request_id] = float(self._last[row])
-        for new in plan.new:
-            if new.row >= len(self._last):
-                self._last = np.concatenate((self._last, np.full(new.row, np.nan)))
-            self._last[new.row] = self._left.pop(new.request_id, np.nan)
-            self._row_ids[new.row] = new.request_id
-        self._pending.append((plan.sampled_rows, plan.same_rows))
         self.service.note(plan)
-        self._inner.submit(plan)
-
-    def collect(self) -> StepResult:
-        result = self._inner.collect()
-        now = self._clock.now()
-        rows, same = self._pending.popleft()
-        if same:  # all of them got a token in the step before
-            gaps, repeat = np.array([now - self._collected_at]), len(rows)
-        else:
-            gaps, repeat = now - self._last[rows], 1
-            gaps = gaps[~np.isnan(gaps)]
-        self._last[rows] = now
-        self._tokens.append(_Tokens(now, len(rows), gaps, repeat))
-        self._collected_at = now
-        self.num_steps += 1
-        return result
+        super().submit(plan)
 
     def ended(self, request_id: str) -> None:
         """The request has finished: forget it."""
-        self._left.pop(request_id, None)
+        super().ended(request_id)
         self.service.end(request_id)
-
-    def gaps(self, start: float, end: float) -> tuple[FloatArray, FloatArray]:
-        """Gaps between tokens of one request that ended in [start, end], and their weights."""
-        inside = [item for item in self._tokens if start <= item.time <= end and len(item.gaps)]
-        if not inside:
-            return np.empty(0), np.empty(0)
-        values = np.concatenate([item.gaps for item in inside])
-        weights = np.repeat(
-            [float(item.repeat) for item in inside], [len(item.gaps) for item in inside]
-        )
-        return values, weights
-
-    def num_tokens(self, start: float, end: float) -> int:
-        """Tokens that came in [start, end]."""
-        return sum(item.num_tokens for item in self._tokens if start <= item.time <= end)
-
-    def capacity(self) -> Capacity:
-        return self._inner.capacity()
-
-    def check(self, request: Request) -> None:
-        self._inner.check(request)
-
-    def provide(self, masks: HostMasks) -> None:
-        self._inner.provide(masks)
-
-    def close(self) -> None:
-        self._inner.close()
 
 
 class Service:

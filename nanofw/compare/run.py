@@ -10,7 +10,7 @@ import numpy as np
 
 from nanofw.assembly import Selection, build, build_workload
 from nanofw.compare.experiment import ExperimentOptions, Slo
-from nanofw.compare.metrics import PER_REQUEST, Measured, jain
+from nanofw.compare.metrics import Measured, jain
 from nanofw.compare.observe import ObservedExecutor
 from nanofw.compare.statistics import MIN_RUNS, within_run_interval
 from nanofw.core.clock import Clock
@@ -18,6 +18,7 @@ from nanofw.core.contracts.workload import Workload
 from nanofw.core.engine import Engine
 from nanofw.core.types import FinishReason, FloatArray, Request, RequestOutput
 from nanofw.workloads.drive import drive
+from nanofw.workloads.latencies import request_latencies
 
 GROWTH_LIMIT = 0.1
 """Overload: more than this share of the measured arrivals was still waiting at their end, and
@@ -224,27 +225,6 @@ class _Run:
         return tuple(notes)
 
 
-def request_latencies(outputs: list[RequestOutput]) -> dict[str, FloatArray]:
-    """float64[n] by `PER_REQUEST`; NaN where a request never got so far."""
-    times = np.array(
-        [
-            (o.arrival, _time(o.scheduled), _time(o.first_token), o.finished, len(o.token_ids))
-            for o in outputs
-        ]
-    ).reshape(-1, 5)
-    arrival, scheduled, first, finished, tokens = times.T
-    with np.errstate(divide="ignore", invalid="ignore"):
-        tpot = np.where(tokens > 1, (finished - first) / (tokens - 1), np.nan)
-    values: dict[str, FloatArray] = {
-        "ttft": first - arrival,
-        "tpot": tpot,
-        "e2el": finished - arrival,
-        "queue": scheduled - arrival,
-    }
-    assert tuple(values) == PER_REQUEST
-    return values
-
-
 def meets(slo: Slo, latencies: dict[str, FloatArray]) -> Any:
     """bool[n]: whether each request meets every limit that is set; undefined TPOT does."""
     good = np.ones(len(latencies["e2el"]), np.bool_)
@@ -272,7 +252,3 @@ def _overloaded(outputs: list[RequestOutput], start: float, end: float) -> bool:
     }
     arrived = sum(start <= o.arrival <= end for o in outputs)
     return waiting[end] > max(GROWTH_LIMIT * arrived, waiting[middle])
-
-
-def _time(value: float | None) -> float:
-    return float("nan") if value is None else value

@@ -131,3 +131,23 @@ class TestFile:
 def test_the_command_refuses_a_simulated_run(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["calibrate", "sim", "model.path=shape:qwen3-0.6b"]) == 2
     assert "has no times to measure" in capsys.readouterr().err
+
+
+def test_an_output_that_cannot_be_written_is_told_before_anything_is_measured(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nanofw.bench.calibrate.record", lambda *_: pytest.fail("it was measured"))
+    assert main(["calibrate", "--output", str(tmp_path)]) == 2
+    assert f"--output: cannot write {tmp_path}: Is a directory" in capsys.readouterr().err
+    run = tmp_path / "run.yaml"
+    run.write_text("base: qwen3-demo\n", encoding="utf-8")
+    assert main(["calibrate", str(run), "--output", str(run)]) == 2
+    assert "--output: would overwrite" in capsys.readouterr().err
+    assert run.read_text(encoding="utf-8") == "base: qwen3-demo\n"
+
+
+def test_a_setting_that_does_not_exist_is_told_with_its_key(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["calibrate", "calibrate.repeatz=2"]) == 2
+    assert "calibrate.repeatz: no such key; did you mean 'repeats'" in capsys.readouterr().err
