@@ -51,13 +51,13 @@ def weighted_statistic(name: str, values: FloatArray, weights: FloatArray) -> fl
     if not len(values):
         return float("nan")
     if name == "mean":
-        return float((values * weights).sum() / weights.sum())
+        return float((values * weights).sum()) / float(weights.sum())
     if name == "max":
         return float(values.max())
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
     rank = float(name[1:]) / 100 * reached[-1]
-    at = min(int(np.searchsorted(reached, rank)), len(order) - 1)
+    at = min(int((reached < rank).sum()), len(order) - 1)
     return float(values[order[at]])
 
 
