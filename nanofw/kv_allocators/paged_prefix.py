@@ -12,9 +12,10 @@ from nanofw.core.plan import EMPTY_INT
 from nanofw.core.types import IntArray
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.block_tables import BlockTables, flatten
-from nanofw.kv_allocators.prefix_index import BlockHash, Prefix, PrefixIndex
+from nanofw.kv_allocators.prefix_index import UNKNOWN, BlockHash, Key, PrefixIndex
 
 NEVER = np.iinfo(np.int32).max
+NO_MATCH = Match(0, EMPTY_INT)
 
 
 class PagedPrefixAllocator(BlockTables):
@@ -39,7 +40,8 @@ class PagedPrefixAllocator(BlockTables):
     ) -> None:
         super().__init__(config)
         self._hash_block = hash_block
-        self._tips: list[Prefix | None] = [None] * config.max_num_seqs  # last registered
+        self._tips: list[Key] = [None] * config.max_num_seqs  # content of the last known block
+        self._num_known = np.zeros(config.max_num_seqs, np.int32)  # blocks known by content
         self._due = np.full(config.max_num_seqs, NEVER, np.int32)  # tokens that fill the next
         self._forget()
 
@@ -56,6 +58,8 @@ class PagedPrefixAllocator(BlockTables):
     def match(self, token_ids: IntArray) -> Match:
         """See the contract. One probe of the index per full block."""
         blocks = self._index.find(token_ids)
+        if not blocks:
+            return NO_MATCH
         return Match(len(blocks) * self._block_size, np.array(blocks, np.int32))
 
     def acquire(self, row: int, token_ids: IntArray, match: Match | None) -> IntArray | None:
@@ -63,19 +67,25 @@ class PagedPrefixAllocator(BlockTables):
         self._check_empty(row)
         needed = self._blocks_for(len(token_ids))
         self._check_width(needed)
-        shared = match.block_ids if match is not None else EMPTY_INT
-        tip = self._index.verify(token_ids, shared.tolist())
+        tip, shared = None, EMPTY_INT
+        if match is not None and len(match.block_ids):
+            shared = match.block_ids
+            tip = self._index.verify(token_ids, shared.tolist())
         # Cached blocks of the match are evictable, but not for this row.
-        revived = shared[self._refs[shared] == 0].tolist()
+        revived = shared[self._refs[shared] == 0].tolist() if len(shared) else ()
         if needed - len(shared) > self.num_available - len(revived):
             return None
         for block in revived:
             del self._lru[block]
-        self._refs[shared] += 1
+        blocks = self._take(needed - len(shared))
+        if len(shared):
+            self._refs[shared] += 1
+            blocks = np.concatenate((shared, blocks))
         self._num_hits += len(shared)
         self._tips[row] = tip
+        self._num_known[row] = len(shared)
         self._due[row] = (len(shared) + 1) * self._block_size
-        return self._fill(row, np.concatenate((shared, self._take(needed - len(shared)))))
+        return self._fill(row, blocks)
 
     def commit(self, rows: IntArray, num_tokens: IntArray, tokens: IntArray) -> None:
         """See the contract. Only rows that filled a block are looked at one by one."""
@@ -86,24 +96,28 @@ class PagedPrefixAllocator(BlockTables):
         ends = num_tokens[filled] // self._block_size
         if (ends > self._num_row_blocks[rows]).any():
             raise AllocatorError("more tokens committed than the row has room for")
-        starts = self._due[rows] // self._block_size - 1
+        starts = self._num_known[rows]
+        self._num_known[rows] = ends
         self._due[rows] = (ends + 1) * self._block_size
-        counts = ends - starts
-        rows, positions = flatten(rows, starts, counts, int(counts.sum()))
-        self._register(rows, positions, tokens)
+        self._register(rows, starts, ends - starts, tokens)
 
     def release(self, row: int) -> None:
         """See the contract. The tail becomes evictable before the head."""
-        table = self._table(row)
-        self._refs[table] -= 1
-        freed: list[int] = []
-        for block in table[self._refs[table] == 0][::-1].tolist():
-            if self._index.remove_copy(block):
-                freed.append(block)
-            else:
-                self._lru[block] = None
-        self._free.give(np.array(freed, np.int32))
+        table, num_known = self._table(row), int(self._num_known[row])
+        refs = self._refs[table] - 1
+        self._refs[table] = refs
+        idle = table[:num_known][refs[:num_known] == 0][::-1]
+        if self._index.copies:
+            removed = [self._index.remove_copy(block) for block in idle.tolist()]
+            is_copy = np.array(removed, np.bool_)
+            self._free.give(idle[is_copy])
+            idle = idle[~is_copy]
+        self._free.give(table[num_known:][::-1])  # nobody else can have those
+        lru = self._lru
+        for block in idle.tolist():
+            lru[block] = None
         self._tips[row] = None
+        self._num_known[row] = 0
         self._due[row] = NEVER
         self._set_count(row, 0)
 
@@ -153,37 +167,35 @@ class PagedPrefixAllocator(BlockTables):
         return blocks
 
     def _evict(self, num_blocks: int) -> None:
-        victims = [self._lru.popitem(last=False)[0] for _ in range(num_blocks)]
-        for block in victims:
-            self._index.remove(block)
+        pop = self._lru.popitem
+        victims = [pop(False)[0] for _ in range(num_blocks)]
+        self._index.remove(victims)
         self._free.give(np.array(victims, np.int32))
         self._num_evictions += num_blocks
 
-    def _register(self, rows: IntArray, positions: IntArray, tokens: IntArray) -> None:
-        """Make the blocks at `positions` of the rows' tables known by their content."""
-        blocks = self._tables[rows, positions].tolist()
-        columns = positions[:, None] * self._block_size + np.arange(self._block_size)
-        chunks = self._index.chunks(tokens[rows[:, None], columns])
-        owners: list[int] = rows.tolist()
-        for row, position, block, chunk in zip(
-            owners, positions.tolist(), blocks, chunks, strict=True
-        ):
-            parent = self._tips[row]
-            if position and parent is None:
-                continue  # it follows a block that could not be registered
-            self._tips[row] = prefix = self._index.add(block, parent, chunk)
-            if prefix is None:
-                self._due[row] = NEVER
-            elif prefix.block != block:
-                self._num_duplicates += 1
-                self._supersede(prefix.block)
+    def _register(
+        self, rows: IntArray, starts: IntArray, counts: IntArray, tokens: IntArray
+    ) -> None:
+        """Make `counts[i]` blocks from `starts[i]` on of each row known by their content."""
+        owners, positions = flatten(rows, starts, counts, int(counts.sum()))
+        width, size = tokens.shape[1] // self._block_size, self._block_size
+        by_block = tokens[:, : width * size].reshape(-1, width, size)  # a view
+        blocks = self._tables[owners, positions]
+        content = by_block[owners, positions]
+        equal, unknown = self._index.add(self._tips, owners.tolist(), blocks, content)
+        for block in equal:
+            self._num_duplicates += 1
+            self._supersede(block)
+        for row in unknown:  # nor can anything that follows be known
+            self._num_known[row] -= 1
+            self._due[row] = NEVER
 
     def _supersede(self, block: int) -> None:
         """Free a cached block whose content a row has just computed again.
 
         A prompt that is cached to its last token computes its last block anew, say.
         """
-        if not self._refs[block]:
+        if block in self._lru:
             del self._lru[block]
             self._index.remove_copy(block)
             self._free.give(np.array([block], np.int32))
@@ -195,19 +207,27 @@ class PagedPrefixAllocator(BlockTables):
             raise AllocatorError("free, cached and used blocks do not add up to the pool")
         if free & cached or cached & used:
             raise AllocatorError(f"blocks {cached & (free | used)} are cached and something else")
-        for block in free:
-            if self._index.of_block[block] is not None:
-                raise AllocatorError(f"block {block} is free, yet known by its content")
+        if any(self._index.keys[block] is not None for block in free):
+            raise AllocatorError("a block is free, yet known by its content")
         for block in cached:
-            prefix = self._index.of_block[block]
-            if prefix is None or prefix.block != block or prefix.copies:
+            if not self._index.is_handed_out(block) or self._index.has_copies(block):
                 raise AllocatorError(f"block {block} is cached for content that it is not for")
+        for row in self._num_row_blocks.nonzero()[0].tolist():
+            self._check_known(row)
+
+    def _check_known(self, row: int) -> None:
+        table: list[int] = self._table(row).tolist()
+        num_known = int(self._num_known[row])
+        keys = [self._index.keys[block] for block in table]
+        if None in keys[:num_known] or any(key is not None for key in keys[num_known:]):
+            raise AllocatorError(f"row {row} has other than {num_known} blocks known by content")
+        if self._tips[row] not in (UNKNOWN, keys[num_known - 1] if num_known else None):
+            raise AllocatorError(f"the last content known of row {row} is another one")
 
     def _check_eviction_order(self) -> None:
         """A parent is in use or evicted after its child: no content outlives its head."""
         seen: set[int] = set()
         for block in self._lru:
-            prefix = self._index.of_block[block]
-            if prefix is not None and prefix.parent is not None and prefix.parent.block in seen:
+            if self._index.parent_holder(block) in seen:
                 raise AllocatorError(f"block {block} would outlive the block before it")
             seen.add(block)

@@ -1,11 +1,19 @@
-"""Which blocks hold which content: a map of chained hashes that believes no hash."""
+"""Which blocks hold which content: a map of chained hashes that believes no hash.
+
+Content is the tokens of a full block and all before them. While a block holds it, its hash names
+it: other content of the same hash is not taken in, so equal hashes of known content are equal
+content. Content of a hash that a block gives up may be named by that hash again later; nothing
+that follows it is known by then, because a row that holds a block holds all blocks before it,
+and a released tail is evicted before its head.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 import numpy as np
+import xxhash
 
 from nanofw.core.types import IntArray
 from nanofw.errors import AllocatorError
@@ -13,131 +21,202 @@ from nanofw.errors import AllocatorError
 BlockHash: TypeAlias = Callable[[bytes, int], int]
 """Hash of a block's tokens (int32 bytes), given the hash of the block before it (0: none)."""
 
+Key: TypeAlias = int | None
+"""The hash of known content; None: of no tokens at all, which every prompt follows."""
 
-class Prefix:
-    """Content that at least one block holds: the tokens of a full block and all before them.
+UNKNOWN = -1
+"""Stands for content that is not known, because other content has its hash."""
 
-    Two prefixes are equal when they are one object: there is one per content, and its parent
-    lives as long as it does, because a row that holds a block holds all blocks before it, and
-    a released tail is evicted before its head.
-
-    Attributes:
-        hash: chained hash, the key in the index.
-        parent: the prefix one block shorter; None: this is the first block.
-        tokens: the block's token ids, as the bytes of an int32 array.
-        block: the block that is handed out to others.
-        copies: further blocks in use that hold the same, written by rows that ran together.
-    """
-
-    __slots__ = ("block", "copies", "hash", "parent", "tokens")
-
-    def __init__(self, hash_: int, parent: Prefix | None, tokens: bytes, block: int) -> None:
-        self.hash = hash_
-        self.parent = parent
-        self.tokens = tokens
-        self.block = block
-        self.copies: set[int] | None = None
+MAX_CHAINS = 512
+"""Prompts whose hashes are remembered: those that wait are matched again and again."""
 
 
 class PrefixIndex:
     """Finds the longest known prefix of a list of tokens, one probe per block.
 
-    A hash only proposes: tokens and parent are compared before a block is handed out, so a
-    collision costs a hit and nothing else. The map has at most one entry per block.
+    A hash only proposes: tokens and what is before them are compared before a block is handed
+    out, so a collision costs a hit and nothing else. The map has at most one entry per block.
 
     Attributes:
-        of_block: for each block the content that it holds, or None.
+        keys: for each block the content that it holds, or None.
+        copies: blocks in use that hold content for which another block is handed out, written
+            by rows that ran together.
     """
 
     def __init__(self, num_blocks: int, block_size: int, hash_block: BlockHash) -> None:
-        self.of_block: list[Prefix | None] = [None] * num_blocks
-        self._by_hash: dict[int, Prefix] = {}
-        self._bytes_per_block = 4 * block_size
+        self.keys: list[Key] = [None] * num_blocks
+        self.copies: dict[int, set[int]] = {}
+        self._parents: list[Key] = [None] * num_blocks
+        self._tokens = np.zeros((num_blocks, block_size), np.int32)
+        self._by_key: dict[int, int] = {}
+        self._chains: dict[int, list[int]] = {}  # hashes of a prompt's blocks, as far as asked
+        self._block_size, self._size = block_size, 4 * block_size
         self._hash_block = hash_block
 
     def __len__(self) -> int:
-        return len(self._by_hash)
-
-    def chunks(self, token_ids: IntArray) -> Iterator[bytes]:
-        """The tokens of each full block of an int32 array, as bytes."""
-        data, size = np.asarray(token_ids, np.int32).tobytes(), self._bytes_per_block
-        return (data[end - size : end] for end in range(size, len(data) + 1, size))
+        return len(self._by_key)
 
     def find(self, token_ids: IntArray) -> list[int]:
         """The blocks that hold the longest known prefix of int32[t] tokens."""
-        hash_block, by_hash = self._hash_block, self._by_hash
+        if len(token_ids) < self._block_size or not self._by_key:
+            return []
+        first = self._hash_block(token_ids[: self._block_size].tobytes(), 0)
+        if first not in self._by_key:  # the usual end, before anything is copied
+            return []
+        blocks = self._walk(token_ids.tobytes(), first)
+        if not blocks:  # the hash is known for something else
+            return []
+        equal = self._are_equal(token_ids, blocks)
+        return blocks if equal.all() else blocks[: int(equal.argmin())]
+
+    def _walk(self, data: bytes, first: int) -> list[int]:
+        """The blocks that the hashes propose."""
+        chain, size, hash_block = self._chain(data, first), self._size, self._hash_block
         blocks: list[int] = []
-        parent, key = None, 0
-        for tokens in self.chunks(token_ids):
-            key = hash_block(tokens, key)
-            prefix = by_hash.get(key)
-            if prefix is None or prefix.parent is not parent or prefix.tokens != tokens:
+        parent, num_known = None, len(chain)
+        for number in range(len(data) // size):
+            if number < num_known:
+                key = chain[number]
+            else:
+                key = hash_block(data[number * size : (number + 1) * size], parent or 0)
+                chain.append(key)
+            block = self._by_key.get(key)
+            if block is None or self._parents[block] != parent:
                 break
-            blocks.append(prefix.block)
-            parent = prefix
+            blocks.append(block)
+            parent = key
         return blocks
 
-    def verify(self, token_ids: IntArray, blocks: list[int]) -> Prefix | None:
+    def _chain(self, data: bytes, first: int) -> list[int]:
+        digest = xxhash.xxh3_128_intdigest(data)
+        chain = self._chains.pop(digest, None) or [first]
+        if len(self._chains) >= MAX_CHAINS:
+            del self._chains[next(iter(self._chains))]
+        self._chains[digest] = chain
+        return chain
+
+    def _are_equal(self, token_ids: IntArray, blocks: Sequence[int]) -> np.ndarray:
+        """bool[b]: whether each block holds the tokens at its place."""
+        asked = token_ids[: len(blocks) * self._block_size].reshape(len(blocks), -1)
+        return (self._tokens[blocks] == asked).all(axis=1)
+
+    def verify(self, token_ids: IntArray, blocks: Sequence[int]) -> Key:
         """The content of the last of `blocks`; `AllocatorError` unless they hold the tokens."""
-        parent = None
-        chunks = self.chunks(token_ids)
+        parent: Key = None
         for block in blocks:
-            prefix = self.of_block[block]
-            if prefix is None or prefix.parent is not parent or prefix.tokens != next(chunks, b""):
-                raise AllocatorError(
-                    f"block {block} of the match does not hold these tokens (any more): "
-                    "match again after every change of the allocator"
-                )
-            parent = prefix
+            key = self.keys[block]
+            if key is None or self._parents[block] != parent:
+                raise _outdated(block)
+            parent = key
+        if len(token_ids) < len(blocks) * self._block_size:
+            raise _outdated(blocks[-1])
+        equal = self._are_equal(token_ids, blocks) if len(blocks) else np.ones(0, np.bool_)
+        if not equal.all():
+            raise _outdated(blocks[int(equal.argmin())])
         return parent
 
-    def add(self, block: int, parent: Prefix | None, tokens: bytes) -> Prefix | None:
-        """The block holds `tokens` after `parent`. None when other content has their hash."""
-        key = self._hash_block(tokens, parent.hash if parent else 0)
-        prefix = self._by_hash.get(key)
-        if prefix is None:
-            prefix = self._by_hash[key] = Prefix(key, parent, tokens, block)
-        elif prefix.parent is not parent or prefix.tokens != tokens:
-            return None
-        elif prefix.copies is None:
-            prefix.copies = {block}
-        else:
-            prefix.copies.add(block)
-        self.of_block[block] = prefix
-        return prefix
+    def add(
+        self, tips: list[Key], rows: Sequence[int], blocks: IntArray, tokens: IntArray
+    ) -> tuple[list[int], list[int]]:
+        """Each of b blocks holds a line of int32[b, block_size] after the content `tips[row]`.
+
+        The tip of its row moves on to it. Where other content has the hash, the tip becomes
+        `UNKNOWN`, as it stays for all that follow.
+
+        Returns:
+            Blocks that were known for the same content before, and the row of each block that
+            did not become known.
+        """
+        self._tokens[blocks] = tokens
+        hash_block, setdefault = self._hash_block, self._by_key.setdefault
+        keys, parents, size = self.keys, self._parents, self._size
+        data, end = tokens.tobytes(), 0
+        equal, unknown = list[int](), list[int]()
+        for row, block in zip(rows, blocks.tolist(), strict=True):
+            start, end = end, end + size
+            parent = tips[row]
+            if parent == UNKNOWN:
+                unknown.append(row)
+                continue
+            key = hash_block(data[start:end], parent or 0)
+            holder = setdefault(key, block)
+            if holder != block:
+                if not self._holds(holder, parent, data[start:end]):
+                    tips[row] = UNKNOWN
+                    unknown.append(row)
+                    continue
+                self.copies.setdefault(key, set()).add(block)
+                equal.append(holder)
+            keys[block] = tips[row] = key
+            parents[block] = parent
+        return equal, unknown
+
+    def _holds(self, block: int, parent: Key, tokens: bytes) -> bool:
+        return self._parents[block] == parent and self._tokens[block].tobytes() == tokens
 
     def remove_copy(self, block: int) -> bool:
         """Forget what the block holds if another block holds the same, else return False."""
-        prefix = self.of_block[block]
-        if prefix is None or not prefix.copies:
-            return prefix is None
-        if prefix.block == block:
-            prefix.block = prefix.copies.pop()
+        key = self.keys[block]
+        copies = self.copies.get(key) if key is not None else None
+        if key is None or copies is None:
+            return False
+        if self._by_key[key] == block:
+            self._by_key[key] = copies.pop()
         else:
-            prefix.copies.remove(block)
-        self.of_block[block] = None
+            copies.remove(block)
+        if not copies:
+            del self.copies[key]
+        self.keys[block] = None
         return True
 
-    def remove(self, block: int) -> None:
-        """Forget the content of a block that alone holds it: the block is about to be reused."""
-        prefix = self.of_block[block]
-        assert prefix is not None, "an evictable block holds nothing"
-        assert not prefix.copies, "an evictable block has copies in use"
-        del self._by_hash[prefix.hash]
-        self.of_block[block] = None
+    def remove(self, blocks: Iterable[int]) -> None:
+        """Forget the content of blocks that alone hold it: they are about to be reused."""
+        keys, by_key = self.keys, self._by_key
+        for block in blocks:
+            key = keys[block]
+            assert key is not None, "an evictable block holds nothing"
+            del by_key[key]
+            keys[block] = None
+
+    def parent_holder(self, block: int) -> int | None:
+        """The block that is handed out for the content before a block's own; None: none is."""
+        parent = self._parents[block]
+        return None if parent is None else self._by_key.get(parent)
+
+    def is_handed_out(self, block: int) -> bool:
+        """Whether the block is the one that others get for its content."""
+        key = self.keys[block]
+        return key is not None and self._by_key.get(key) == block
+
+    def has_copies(self, block: int) -> bool:
+        """Whether other blocks hold the same."""
+        return self.keys[block] in self.copies
 
     def check(self) -> None:
         """Raise `AllocatorError` unless map, blocks and chains agree."""
         num_registered = 0
-        for key, prefix in self._by_hash.items():
-            parent = prefix.parent
-            if key != self._hash_block(prefix.tokens, parent.hash if parent else 0):
-                raise AllocatorError(f"block {prefix.block} is registered under a wrong hash")
-            if parent is not None and self._by_hash.get(parent.hash) is not parent:
-                raise AllocatorError(f"block {prefix.block} follows content that is gone")
-            holders = {prefix.block, *(prefix.copies or ())}
+        for key, block in self._by_key.items():
+            holders = {block, *self.copies.get(key, ())}
             num_registered += len(holders)
-            if any(self.of_block[block] is not prefix for block in holders):
+            if any(self.keys[other] != key for other in holders):
                 raise AllocatorError(f"blocks {holders} do not hold what the map says")
-        if num_registered != sum(prefix is not None for prefix in self.of_block):
+            for other in holders:
+                self._check_block(other, key)
+        if num_registered != sum(key is not None for key in self.keys):
             raise AllocatorError("a block holds content that the map does not know")
+        if not all(self.copies.values()) or self.copies.keys() - self._by_key.keys():
+            raise AllocatorError("copies are kept of content that no block is handed out for")
+
+    def _check_block(self, block: int, key: int) -> None:
+        parent = self._parents[block]
+        if key != self._hash_block(self._tokens[block].tobytes(), parent or 0):
+            raise AllocatorError(f"block {block} is registered under a wrong hash")
+        if parent is not None and parent not in self._by_key:
+            raise AllocatorError(f"block {block} follows content that is gone")
+
+
+def _outdated(block: int) -> AllocatorError:
+    return AllocatorError(
+        f"block {block} of the match does not hold these tokens (any more): "
+        "match again after every change of the allocator"
+    )

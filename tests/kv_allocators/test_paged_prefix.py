@@ -162,6 +162,33 @@ def test_a_copy_takes_over_when_the_first_goes() -> None:
     assert driver.allocator.stats().num_cached == 2
 
 
+def test_a_cached_block_that_two_rows_compute_again_is_freed_once() -> None:
+    driver = make()
+    serve(driver, 0, sequence(8))
+    for row in (0, 1):
+        assert driver.admit(row, sequence(8))
+        assert driver.num_computed[row] == 4
+    driver.compute([0, 1])
+    driver.check()
+    stats = driver.allocator.stats()
+    assert (stats.num_used, stats.num_cached, stats.num_duplicates) == (3, 0, 2)
+
+
+def test_a_prompt_that_waits_is_found_as_blocks_come_and_go() -> None:
+    driver = make(num_blocks=4)
+    tokens = np.concatenate((sequence(8), sequence(4, 50)))
+    assert driver.match(tokens).num_tokens == 0
+    serve(driver, 0, sequence(8))
+    assert driver.match(tokens).num_tokens == 8
+    assert driver.match(tokens).num_tokens == 8  # from remembered hashes
+    assert driver.admit(0, sequence(9, 100))  # takes the last free block, evicts the tail
+    driver.check()
+    assert driver.match(tokens).num_tokens == 4
+    driver.release(0)
+    serve(driver, 0, tokens)
+    assert driver.match(tokens).num_tokens == 12
+
+
 def test_rows_that_commit_late_or_never_share_nothing() -> None:
     driver = make()
     driver.admit(0, sequence(8))
@@ -232,7 +259,7 @@ def test_broken_accounting_is_found() -> None:
         allocator._free.give(allocator._tables[0, :1])
 
     def forget_content(allocator):
-        allocator._index.of_block[allocator._tables[0, 0]] = None
+        allocator._index.keys[allocator._tables[0, 0]] = None
 
     def cache_a_used_block(allocator):
         allocator._lru[int(allocator._tables[0, 0])] = None
