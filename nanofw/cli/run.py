@@ -196,6 +196,8 @@ class Run:
                     self._step(bar)
                 elif not self._wait_for_arrival():
                     break
+                else:
+                    self._check_alive()
         self._output.close()
         self._report()
         return self._exit_code()
@@ -209,12 +211,21 @@ class Run:
         clock.wait_until(at if is_virtual else min(at, clock.now() + MAX_SLEEP_S))
         return True
 
+    def _check_alive(self) -> None:
+        try:
+            self._session.engine.check_alive()
+        except NanofwError as error:
+            self._fail(error)
+
+    def _fail(self, error: NanofwError) -> None:
+        self._failure = error
+        self._take(self._session.fail(f"the run could not go on: {error}"))
+
     def _step(self, bar: ProgressBar) -> None:
         try:
             step = self._session.step()
         except NanofwError as error:
-            self._failure = error
-            self._take(self._session.fail(f"the run could not go on: {error}"))
+            self._fail(error)
             return
         for delta in step.deltas:
             self._output.show(delta)

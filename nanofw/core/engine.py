@@ -10,7 +10,7 @@ from typing import Any
 
 from nanofw.core import accept
 from nanofw.core.clock import Clock, RealClock
-from nanofw.core.contracts.executor import Executor
+from nanofw.core.contracts.executor import Executor, WatchableExecutor
 from nanofw.core.host import HostProcessors
 from nanofw.core.model_spec import ModelSpec
 from nanofw.core.plan import HostMasks, StepPlan
@@ -23,7 +23,7 @@ from nanofw.core.types import (
     StepOutput,
     StepReport,
 )
-from nanofw.errors import ExecutorError, PolicyError, RequestError
+from nanofw.errors import ExecutorError, NanofwError, PolicyError, RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,6 +298,22 @@ class Engine:
             state = self.scheduler.rows.state(row)
             index = state.sample_index
             self._end(state.request.id, FinishReason.ERROR, error=problem, sample_index=index)
+
+    # -- while idle -----------------------------------------------------------------------
+
+    @property
+    def is_watchable(self) -> bool:
+        """Whether it can fail while idle, so that `check_alive` is worth a call now and then."""
+        return isinstance(self.executor, WatchableExecutor)
+
+    def check_alive(self) -> None:
+        """Raise what ended the executor while no step ran, if anything did; returns at once."""
+        if self._failure is None and isinstance(self.executor, WatchableExecutor):
+            try:
+                self.executor.check_alive()
+            except NanofwError as error:
+                self._failure = error
+                raise
 
     # -- facts ----------------------------------------------------------------------------
 

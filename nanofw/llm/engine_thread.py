@@ -19,6 +19,9 @@ logger = logging.getLogger(__name__)
 
 Item: TypeAlias = TextDelta | Finished
 
+WATCH_INTERVAL_S = 0.5
+"""How often an idle engine is asked whether its ranks are still there."""
+
 
 class Receiver(Protocol):
     """Whoever waits for a request; called in the engine's thread."""
@@ -134,10 +137,13 @@ class EngineThread:
             session.engine.close()
 
     def _take_commands(self, *, wait: bool) -> None:
+        timeout_s = WATCH_INTERVAL_S if self._session.engine.is_watchable else None
         while True:
             try:
-                command = self._commands.get(block=wait)
+                command = self._commands.get(block=wait, timeout=timeout_s)
             except queue.Empty:
+                if wait:
+                    self._session.engine.check_alive()
                 return
             wait = False
             match command:

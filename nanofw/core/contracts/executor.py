@@ -51,6 +51,15 @@ class Executor(Protocol):
         ...
 
 
+@runtime_checkable
+class WatchableExecutor(Protocol):
+    """An executor whose parts may fail while no step runs: processes, say. Optional."""
+
+    def check_alive(self) -> None:
+        """Raise a `NanofwError` when one of them has failed. Called while idle; never waits."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorConfig:
     """Facts that an executor is built with, beside its own options.

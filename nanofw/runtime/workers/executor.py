@@ -36,6 +36,7 @@ from nanofw.runtime.workers.messages import (
     Start,
     encode,
 )
+from nanofw.runtime.workers.transport import ProcessTransport, Transport
 from nanofw.runtime.workers.wire import PlanEncoder, decode_result, needed
 
 T = TypeVar("T", bound=Reply)
@@ -44,15 +45,22 @@ T = TypeVar("T", bound=Reply)
 class ParallelExecutor:
     """Constructed as `ParallelExecutor(options, config)`; returns when every rank is ready.
 
+    Args:
+        transport: starts the ranks; None: as processes of this host.
+
     Attributes:
         ranks: what each rank said when it was ready: weights, memory.
         num_bytes_sent: to each rank, since it was made.
     """
 
-    def __init__(self, options: TorchOptions | None, config: ExecutorConfig) -> None:
+    def __init__(
+        self,
+        options: TorchOptions | None,
+        config: ExecutorConfig,
+        transport: Transport | None = None,
+    ) -> None:
         self._options = options or TorchOptions.model_validate({})
         self._config, self._size = config, config.engine.tensor_parallel_size
-        _check_devices(config.device, self._size)
         self._done: list[deque[Done]] = [deque() for _ in range(self._size)]
         self._processors = {c.name for c in config.components.get("logits_processor", ())}
         self._encoder = PlanEncoder(self._processors)
@@ -60,7 +68,10 @@ class ParallelExecutor:
         self._next_step = 0
         self._checked: Any = None
         self.num_bytes_sent = 0
-        self._group = WorkerGroup(self._size, self._options.step_timeout_s)
+        if transport is None:
+            _check_devices(config.device, self._size)
+            transport = ProcessTransport(self._size, self._options.step_timeout_s)
+        self._group = WorkerGroup(transport)
         try:
             self.ranks = self._start()
         except BaseException:
@@ -86,6 +97,12 @@ class ParallelExecutor:
         """As of `TorchExecutor`, asked of rank 0."""
         self._group.send(Inquire(), (0,))
         return self._wait_for(Facts, "answer").graph_steps
+
+    def check_alive(self) -> None:
+        """Raise when a rank has failed meanwhile; returns at once."""
+        for rank, reply in self._group.receive(0.0):
+            if isinstance(reply, Done):
+                self._done[rank].append(reply)
 
     def check(self, request: Request) -> None:
         """Raise ValueError when the sampler or a logits processor cannot do what is asked."""

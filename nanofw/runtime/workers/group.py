@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import selectors
 import time
 import weakref
 from collections.abc import Iterable
@@ -11,38 +10,29 @@ from collections.abc import Iterable
 from nanofw import errors
 from nanofw.errors import ExecutorError, NanofwError
 from nanofw.runtime.workers.messages import Failed, Message, Reply, Stop, decode_reply, encode
-from nanofw.runtime.workers.process import RankProcess
+from nanofw.runtime.workers.transport import News, Transport
 
 _CLOSE_WAIT_S = 5.0
 _OTHERS_WAIT_S = 1.0
 
 
 class WorkerGroup:
-    """Starts one process per rank. A failure of one ends all, and is raised as one error.
+    """The ranks of a run. A failure of one ends all, and is raised as one error.
 
     Args:
-        size: ranks.
-        send_timeout_s: how long a worker may leave a message unread.
+        transport: to the ranks; the group ends them, also when it is collected or the
+            interpreter ends.
     """
 
-    def __init__(self, size: int, send_timeout_s: float) -> None:
-        self._processes: list[RankProcess] = []
-        self._selector = selectors.DefaultSelector()
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
         self._failure: NanofwError | None = None
-        self._finalizer = weakref.finalize(self, _end, self._processes, self._selector)
-        try:
-            for rank in range(size):
-                process = RankProcess(rank, send_timeout_s)
-                self._processes.append(process)
-                self._selector.register(process.channel, selectors.EVENT_READ, process)
-        except BaseException:
-            self._finalizer()
-            raise
+        self._finalizer = weakref.finalize(self, transport.end)
 
     @property
     def pids(self) -> list[int]:
         """Of the workers, in rank order."""
-        return [process.pid for process in self._processes]
+        return self._transport.pids
 
     def send(self, message: Message, ranks: Iterable[int] | None = None) -> None:
         """Send a message to some ranks; None: to all of them."""
@@ -51,14 +41,13 @@ class WorkerGroup:
     def send_bytes(self, content: bytes, ranks: Iterable[int] | None = None) -> None:
         """Send an encoded message."""
         self._check_open()
-        for rank in range(len(self._processes)) if ranks is None else ranks:
-            process = self._processes[rank]
+        for rank in range(self._transport.size) if ranks is None else ranks:
             try:
-                process.channel.send(content)
+                self._transport.send(rank, content)
             except TimeoutError:
                 self._stalled([rank], "read its messages")
             except OSError:
-                self._fail(process)
+                self._fail({rank: None})
 
     def receive(self, deadline: float) -> list[tuple[int, Reply]]:
         """Wait for replies: ranks and what they said; empty once `deadline` has passed.
@@ -67,16 +56,12 @@ class WorkerGroup:
             NanofwError: a rank failed, with its traceback or signal.
         """
         self._check_open()
-        replies: list[tuple[int, Reply]] = []
-        for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
-            process: RankProcess = key.data
-            try:
-                replies += [(process.rank, decode_reply(m)) for m in process.channel.take()]
-            except EOFError:
-                self._fail(process)
-        for rank, reply in replies:
-            if isinstance(reply, Failed):
-                self._fail(self._processes[rank], reply)
+        news = self._transport.poll(max(0.0, deadline - time.monotonic()))
+        replies = [
+            (rank, decode_reply(content)) for rank, sent in news.items() for content in sent or ()
+        ]
+        if reports := _reports(replies, news):
+            self._fail(reports)
         return replies
 
     def stalled(self, ranks: Iterable[int], what: str, timeout_s: float) -> None:
@@ -89,12 +74,10 @@ class WorkerGroup:
             return
         if self._failure is None:
             stop = encode(Stop())
-            for process in self._processes:
+            for rank in range(self._transport.size):
                 with contextlib.suppress(OSError):
-                    process.channel.send(stop)
-            deadline = time.monotonic() + _CLOSE_WAIT_S
-            for process in self._processes:
-                process.wait(max(0.0, deadline - time.monotonic()))
+                    self._transport.send(rank, stop)
+            self._transport.leave(_CLOSE_WAIT_S)
         self._finalizer()
 
     def _check_open(self) -> None:
@@ -105,7 +88,7 @@ class WorkerGroup:
 
     def _stalled(self, ranks: list[int], what: str) -> None:
         stacks = [
-            f"rank {rank}:\n{_indented(self._processes[rank].stack()) or '  (no answer)'}"
+            f"rank {rank}:\n{_indented(self._transport.stack(rank)) or '  (no answer)'}"
             for rank in ranks
         ]
         listed = " and ".join(f"rank {rank}" for rank in ranks)
@@ -116,42 +99,27 @@ class WorkerGroup:
             )
         )
 
-    def _fail(self, process: RankProcess, report: Failed | None = None) -> None:
-        """Raise for a rank that failed. The others notice it too: who was first counts."""
-        reports = {process.rank: report}
+    def _fail(self, reports: dict[int, Failed | None]) -> None:
+        """Raise for ranks that failed. The others notice it too: who was first counts."""
         deadline = time.monotonic() + _OTHERS_WAIT_S
-        while _only_echoes(reports) and len(reports) < len(self._processes):
-            if time.monotonic() > deadline:
+        while _only_echoes(reports) and len(reports) < self._transport.size:
+            left = deadline - time.monotonic()
+            if left < 0:
                 break
-            self._gather_reports(reports, deadline)
+            news = self._transport.poll(left)
+            replies = [
+                (r, decode_reply(content)) for r, sent in news.items() for content in sent or ()
+            ]
+            reports = {**_reports(replies, news), **reports}
         rank, cause = min(reports.items(), key=lambda item: _distance(item[1]))
-        self._end_with(self._error(self._processes[rank], cause))
+        self._end_with(self._error(rank, cause))
 
-    def _gather_reports(self, reports: dict[int, Failed | None], deadline: float) -> None:
-        for key, _ in self._selector.select(max(0.0, deadline - time.monotonic())):
-            process: RankProcess = key.data
-            if process.rank in reports:
-                self._selector.unregister(process.channel)
-                continue
-            try:
-                replies = [decode_reply(content) for content in process.channel.take()]
-            except EOFError:
-                reports[process.rank] = None
-                continue
-            for reply in replies:
-                if isinstance(reply, Failed):
-                    reports[process.rank] = reply
-
-    def _error(self, process: RankProcess, report: Failed | None) -> NanofwError:
+    def _error(self, rank: int, report: Failed | None) -> NanofwError:
         if report is None:
-            process.wait(_OTHERS_WAIT_S)
-            words = _indented(process.last_words())
-            return ExecutorError(
-                f"rank {process.rank} (process {process.pid}) {process.end_text()}"
-                + (f"\n{words}" if words else "")
-            )
+            first, *words = self._transport.end_text(rank).splitlines()
+            return ExecutorError("\n".join([first, *("  " + line for line in words)]))
         kind = getattr(errors, report.error, ExecutorError)
-        message = f"rank {process.rank}: {report.message}\n{_indented(report.traceback)}"
+        message = f"rank {rank}: {report.message}\n{_indented(report.traceback)}"
         try:
             return kind(message)
         except TypeError:
@@ -163,13 +131,10 @@ class WorkerGroup:
         raise error
 
 
-def _end(processes: list[RankProcess], selector: selectors.BaseSelector) -> None:
-    """Leave nothing behind. Also called when the group is collected or the interpreter ends."""
-    for process in processes:
-        process.kill()
-    for process in processes:
-        process.close()
-    selector.close()
+def _reports(replies: list[tuple[int, Reply]], news: News) -> dict[int, Failed | None]:
+    """Ranks that failed, with what they said of it; None: they are gone without a word."""
+    said: dict[int, Failed | None] = {r: reply for r, reply in replies if isinstance(reply, Failed)}
+    return {**{rank: None for rank, sent in news.items() if sent is None}, **said}
 
 
 def _only_echoes(reports: dict[int, Failed | None]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import random
 import signal
@@ -9,12 +10,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from nanofw import AsyncLLM
 from nanofw.core.engine import Engine
 from nanofw.core.types import Request, SamplingParams
 from nanofw.errors import ExecutorError, ModelError
@@ -120,6 +122,47 @@ def test_a_killed_rank_is_named_with_its_signal() -> None:
     assert time.monotonic() - begin < LIMIT_S
     timer.join()
     engine.close()
+
+
+def test_a_rank_that_dies_while_idle_is_noticed_before_the_next_step() -> None:
+    executor = executor_of(DEMO, 2)
+    engine = engine_over(executor, DEMO)
+    assert engine.is_watchable
+    engine.check_alive()
+    os.kill(executor.pids[1], signal.SIGKILL)
+    with pytest.raises(ExecutorError, match=r"rank 1 .*SIGKILL"):
+        wait_for(lambda: engine.check_alive())
+    assert engine.has_failed
+    assert not any(is_running(pid) for pid in executor.pids)
+    with pytest.raises(ExecutorError, match="failed before"):
+        engine.step()
+    engine.close()
+
+
+def test_who_asks_an_idle_engine_whose_rank_died_is_told_at_once() -> None:
+    async def main() -> None:
+        async with AsyncLLM(str(DEMO), device="cpu", tensor_parallel_size=2) as llm:
+            pids = await asyncio.wrap_future(
+                llm._thread.call(lambda session: session.engine.executor.pids)
+            )
+            os.kill(pids[0], signal.SIGKILL)
+            deadline = time.monotonic() + LIMIT_S
+            while llm.failure is None and time.monotonic() < deadline:
+                await asyncio.sleep(0.05)
+            assert "SIGKILL" in str(llm.failure)
+            with pytest.raises(ExecutorError, match=r"rank 0 .*SIGKILL"):
+                async for _ in llm.generate("Hello"):
+                    pass
+
+    asyncio.run(main())
+
+
+def wait_for(deed: Callable[[], None]) -> None:
+    """Do it again and again, until it raises."""
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        deed()
+        time.sleep(0.02)
 
 
 def test_a_rank_that_stalls_ends_the_run_with_where_it_was() -> None:
