@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from nanofw.assembly.build import DowngradeWarning, assemble, build
 from nanofw.assembly.explanation import Choice, Explanation, Feature
-from nanofw.assembly.memory import memory_estimate
+from nanofw.assembly.memory import graph_sizes, memory_estimate
 from nanofw.assembly.model_source import locate, read_spec
 from nanofw.assembly.schema import json_schema
 from nanofw.assembly.selection import Selection, check, registry_for, select
@@ -23,6 +23,7 @@ __all__ = [
     "build",
     "build_workload",
     "check",
+    "graph_sizes",
     "json_schema",
     "locate",
     "memory_estimate",

@@ -117,6 +117,7 @@ def executor_config(selection: Selection, clock: Clock) -> ExecutorConfig:
         device=selection.device,
         overlap=selection.overlap,
         cuda_graphs=selection.cuda_graphs,
+        prefill_graphs=selection.prefill_graphs,
     )
 
 

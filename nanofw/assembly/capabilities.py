@@ -21,6 +21,7 @@ PREFERRED_BLOCK_SIZE = 16
 
 OVERLAP_KINDS = ("executor", "scheduler", "attention_backend", "sampler", "logits_processor")
 GRAPH_KINDS = ("executor", "model", "attention_backend", "sampler", "logits_processor")
+PREFILL_GRAPH_KINDS = ("executor", "attention_backend")
 BLOCK_KINDS = ("attention_backend", "kv_allocator")
 
 _KEYS: Mapping[str, tuple[str, ...]] = {

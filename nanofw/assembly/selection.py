@@ -65,6 +65,7 @@ class Selection:
     num_blocks: int | None
     overlap: bool
     cuda_graphs: bool
+    prefill_graphs: bool
     virtual_time: bool
     explanation: Explanation
 
@@ -153,6 +154,7 @@ class _Selector:
             size = capabilities.PREFERRED_BLOCK_SIZE
         overlap = self._overlap(device, virtual)
         graphs = self._cuda_graphs(device)
+        prefill_graphs = self._prefill_graphs(graphs)
         self._raise_all([overlap, graphs])
         self._check_ranks(spec, wanted)
         max_model_len = self._max_model_len(spec)
@@ -170,10 +172,11 @@ class _Selector:
             else config.kv_allocator.num_blocks,
             overlap=overlap.value,
             cuda_graphs=graphs.value,
+            prefill_graphs=prefill_graphs.value,
             virtual_time=virtual,
             explanation=Explanation(
                 choices=tuple(self.choices),
-                features=(overlap, graphs),
+                features=(overlap, graphs, prefill_graphs),
                 facts=facts,
                 notes=self._notes(wanted),
             ),
@@ -455,6 +458,13 @@ class _Selector:
         return Feature(
             name="cuda_graphs", asked=asked, value=False, reason=reason, is_downgrade=asked is True
         )
+
+    def _prefill_graphs(self, graphs: Feature) -> Feature:
+        """Whether graphs may serve steps with prefill too. No downgrade: decode steps have them."""
+        kinds = capabilities.PREFILL_GRAPH_KINDS
+        lacking = capabilities.lacking(self.claims, kinds, "cuda_graph_prefill")
+        reason = "" if graphs.value else "cuda_graphs is off"
+        return _feature("prefill_graphs", AUTO, graphs.value, reason, lacking)
 
     def _raise_all(self, features: Sequence[Feature]) -> None:
         if len(self.option_errors) == 1:

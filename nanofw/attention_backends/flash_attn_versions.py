@@ -126,7 +126,12 @@ def _limits_2() -> dict[str, Any]:
 
 def _limits_4() -> dict[str, Any]:
     # Pages that are one key tile of the kernel; not captured so far.
-    return {"block_sizes": (128,), "head_dims": (64, 96, 128), "cuda_graph": False}
+    return {
+        "block_sizes": (128,),
+        "head_dims": (64, 96, 128),
+        "cuda_graph": False,
+        "cuda_graph_prefill": False,
+    }
 
 
 _LIMITS = {2: _limits_2, 3: _limits_3, 4: _limits_4}

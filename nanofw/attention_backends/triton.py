@@ -20,10 +20,15 @@ class TritonMetadata:
     """How a batch is cut into tiles, computed once for all layers.
 
     Attributes:
-        decode_starts: per window, the first tile of each decoding row, int32[num_decodes + 1].
-        prefill_starts: first query tile of each other row, or None without such rows.
+        num_decodes: rows, the first ones, that the decode kernel looks at.
+        first_prefill: the row from which on the prefill kernel looks at them.
+        decode_starts: per window, the first tile of each of the former, int32[num_decodes + 1].
+        prefill_starts: first query tile of each of the latter, or None without such rows.
         num_query_tiles: at least as many as there are.
     """
+
+    num_decodes: int
+    first_prefill: int
 
     decode_starts: dict[int | None, torch.Tensor] = field(default_factory=dict)
     prefill_starts: torch.Tensor | None = None
@@ -40,10 +45,11 @@ class TritonAttention(PagedPool):
     def __init__(self, options: Any, config: AttentionConfig) -> None:
         from nanofw.kernels import triton_attention_decode as decode
         from nanofw.kernels import triton_attention_prefill as prefill
-        from nanofw.kernels import triton_kv_store, triton_tuning
+        from nanofw.kernels import triton_kv_store, triton_tile_starts, triton_tuning
 
         super().__init__(config)
         self._decode, self._prefill, self._store = decode, prefill, triton_kv_store
+        self._tile_starts = triton_tile_starts
         group = config.num_heads // config.num_kv_heads
         size = config.dtype.itemsize
         self.decode_config = triton_tuning.decode_config(config.head_dim, size, group)
@@ -65,8 +71,10 @@ class TritonAttention(PagedPool):
 
     def prepare(self, batch: ForwardBatch) -> TritonMetadata:
         """Where the tiles of each row begin."""
-        metadata = TritonMetadata()
         num_decodes, num_rows = batch.num_decodes, batch.context_lens.shape[0]
+        if batch.max_chunks is not None and num_decodes < num_rows:
+            return self._prepare_recorded(batch, batch.max_chunks)
+        metadata = TritonMetadata(num_decodes, num_decodes)
         pad = self.workspace.batch_pad
         if num_decodes:
             lengths = batch.context_lens[:num_decodes]
@@ -82,6 +90,21 @@ class TritonAttention(PagedPool):
             metadata.prefill_starts = self._prefill.prefill_tile_starts(
                 batch.query_starts, num_decodes, num_rows - num_decodes, tokens, pad
             )
+        return metadata
+
+    def _prepare_recorded(self, batch: ForwardBatch, max_chunks: int) -> TritonMetadata:
+        """Both kernels look at all rows; which of them are whose is decided on the device."""
+        num_tokens, num_rows = batch.positions.shape[0], batch.context_lens.shape[0]
+        tokens = self._tokens_per_tile
+        metadata = TritonMetadata(min(num_tokens, num_rows), 0)
+        metadata.num_query_tiles = self._prefill.max_query_tiles(num_tokens, max_chunks, tokens)
+        for window in self.windows():
+            metadata.decode_starts[window], metadata.prefill_starts = (
+                self._tile_starts.mixed_tile_starts(
+                    batch.query_starts, batch.context_lens, self.decode_config.tile, tokens,
+                    self.workspace.batch_pad, window,
+                )
+            )  # fmt: skip
         return metadata
 
     def forward(
@@ -127,7 +150,7 @@ class TritonAttention(PagedPool):
         metadata: TritonMetadata = batch.attention
         window = self.window(layer)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        n = batch.num_decodes
+        n = metadata.num_decodes
         if n:
             self._decode.decode_attention(
                 query[:n], kv[0], kv[1], batch.block_tables[:n], batch.context_lens[:n],
@@ -137,8 +160,8 @@ class TritonAttention(PagedPool):
         if metadata.prefill_starts is not None:
             self._prefill.prefill_attention(
                 query, kv[0], kv[1], batch.block_tables, batch.query_starts, batch.context_lens,
-                metadata.prefill_starts, metadata.num_query_tiles, n, self.prefill_config,
-                self.workspace.batch_pad, scale, window, out,
+                metadata.prefill_starts, metadata.num_query_tiles, metadata.first_prefill,
+                self.prefill_config, self.workspace.batch_pad, scale, window, out,
             )  # fmt: skip
         return out
 
@@ -155,7 +178,7 @@ def probe(device: str, options: Any) -> Mapping[str, Any] | str:
             return f"compute capability {major}.{minor}: the kernels need 8.0 or later"
         return {}
     if INTERPRETED:
-        return {"cuda_graph": False}
+        return {"cuda_graph": False, "cuda_graph_prefill": False}
     return (
         f"the kernels run on NVIDIA GPUs, not on {device!r}; "
         "set TRITON_INTERPRET=1 to run them in Triton's interpreter (very slow)"

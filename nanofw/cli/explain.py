@@ -31,7 +31,7 @@ def main(arguments: list[str]) -> int:
     add_config(parser)
     parser.add_argument("--json", action="store_true", help="write JSON")
     options = parser.parse_intermixed_args(arguments)
-    from nanofw.assembly import memory_estimate, select
+    from nanofw.assembly import graph_sizes, memory_estimate, select
     from nanofw.errors import NanofwError
 
     selection = select(load(options.config))
@@ -39,14 +39,23 @@ def main(arguments: list[str]) -> int:
         memory = memory_estimate(selection)
     except NanofwError as error:  # what was chosen is worth showing all the same
         memory = {"problem": str(error)}
+    try:
+        graphs = graph_sizes(selection)
+    except NanofwError as error:
+        graphs = [{"graphs": "problem", "count": 0, "sizes": str(error)}]
     if options.json:
-        print_json({**selection.explanation.as_dict(), "memory": memory})
+        content = {**selection.explanation.as_dict(), "memory": memory, "graphs": list(graphs)}
+        print_json(content)
     else:
-        _print(selection.explanation, memory)
+        _print(selection.explanation, memory, graphs)
     return 0
 
 
-def _print(explanation: Explanation, memory: Mapping[str, Any] | None) -> None:
+def _print(
+    explanation: Explanation,
+    memory: Mapping[str, Any] | None,
+    graphs: Sequence[Mapping[str, Any]],
+) -> None:
     from rich.table import Table
 
     out = console()
@@ -57,6 +66,9 @@ def _print(explanation: Explanation, memory: Mapping[str, Any] | None) -> None:
     out.print()
     features = [_feature(feature) for feature in explanation.features]
     out.print(table("features", ("feature", "asked", "is", "why"), features))
+    if graphs:
+        rows = [(item["graphs"], str(item["count"]), item["sizes"]) for item in graphs]
+        out.print(table("CUDA graphs", ("of", "graphs", "sizes"), rows))
     facts = [(key, _fact(key, value)) for key, value in explanation.facts.items()]
     out.print(table("facts", ("fact", "value"), facts))
     if memory is not None:
@@ -100,7 +112,7 @@ def claims(capabilities: Mapping[str, Any]) -> list[str]:
 
 
 def _is_shown(key: str, value: Any) -> bool:
-    return value is not False and key not in ("needs", "estimate")
+    return value is not False and key not in ("needs", "estimate", "graphs")
 
 
 def _claim(key: str, value: Any) -> str:

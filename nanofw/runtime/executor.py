@@ -20,8 +20,9 @@ from nanofw.core.types import Request
 from nanofw.errors import ExecutorError, NanofwError
 from nanofw.runtime import memory, profiling
 from nanofw.runtime.batch import StepBatch
-from nanofw.runtime.graphs import CudaRecorder
+from nanofw.runtime.graph_sizes import largest_prefill
 from nanofw.runtime.options import TorchOptions
+from nanofw.runtime.recording import CudaRecorder
 from nanofw.runtime.results import Timer, Transfer
 from nanofw.runtime.runner import Runner
 
@@ -59,10 +60,11 @@ class TorchExecutor:
             torch.set_num_threads(options.num_threads)
         with torch.inference_mode():
             self._runner: Runner | None = Runner(config, communicator)
-            num_blocks = _num_blocks(self._runner, config, communicator)
+            prefill_tokens = largest_prefill(options, config)
+            num_blocks = _num_blocks(self._runner, config, communicator, prefill_tokens)
             self._runner.allocate(num_blocks)
             if config.cuda_graphs and self._runner.device.type == "cuda":
-                self._runner.capture(CudaRecorder())
+                self._runner.capture(CudaRecorder(), prefill_tokens)
         self._capacity = Capacity(
             num_blocks=num_blocks, block_size=config.block_size, max_in_flight=_MAX_IN_FLIGHT
         )
@@ -78,9 +80,10 @@ class TorchExecutor:
 
     @property
     def graph_steps(self) -> dict[str, int]:
-        """Steps replayed from CUDA graphs (`replayed`), and the others by reason."""
+        """Steps replayed from CUDA graphs (`replayed`), those among them with prefill, and the
+        others by reason."""
         graphs = self._open().graphs
-        return {} if graphs is None else {"replayed": graphs.hits, **graphs.misses}
+        return {} if graphs is None else graphs.counts
 
     def check(self, request: Request) -> None:
         """Raise ValueError when the sampler or a logits processor cannot do what is asked."""
@@ -173,23 +176,27 @@ class TorchExecutor:
             )
 
 
-def _num_blocks(runner: Runner, config: ExecutorConfig, communicator: Communicator) -> int:
+def _num_blocks(
+    runner: Runner, config: ExecutorConfig, communicator: Communicator, graph_tokens: int
+) -> int:
     """As configured, or what memory allows on the rank that has the least."""
     if config.num_blocks is not None:
         return memory.check_num_blocks(config.num_blocks, config.block_size)
     _least(0, communicator, runner.device)  # all have loaded their weights
-    return _least(_num_fitting_blocks(runner, config, communicator), communicator, runner.device)
+    fitting = _num_fitting_blocks(runner, config, communicator, graph_tokens)
+    return _least(fitting, communicator, runner.device)
 
 
-def _num_fitting_blocks(runner: Runner, config: ExecutorConfig, communicator: Communicator) -> int:
+def _num_fitting_blocks(
+    runner: Runner, config: ExecutorConfig, communicator: Communicator, graph_tokens: int
+) -> int:
     bytes_per_block = runner.backend.bytes_per_block()
     if runner.device.type == "cuda":
         weights = torch.cuda.memory_allocated(runner.device)
         peak = profiling.activation_peak(runner, config)
         if config.cuda_graphs:  # they keep what their largest step takes
-            peak += memory.activation_estimate(
-                config.spec, config.max_num_seqs, config.max_num_seqs
-            )
+            num_tokens = max(config.max_num_seqs, graph_tokens)
+            peak += memory.activation_estimate(config.spec, num_tokens, config.max_num_seqs)
         facts = memory.cuda_memory(runner.device, weights, peak)
         return memory.num_kv_blocks(facts, config.engine.memory_utilization, bytes_per_block)
     blocks_per_row = -(-config.max_model_len // config.block_size)

@@ -1,93 +1,99 @@
-"""Decode steps as CUDA graphs, one per batch-size bucket.
+"""Steps as CUDA graphs.
 
-A step of a bucket is two replays. The first gathers the step's inputs from the rows on the
-device and runs the model up to the hidden states; the second, one per variant of the sampler,
-computes the logits, draws and appends the tokens to the rows. Steps whose draw needs the host
+A step is two replays. The first gathers the step's inputs from the rows on the device and runs
+the model up to the hidden states of the rows that sample; there is one graph for each batch size
+of decode steps (`DecodeGraphs`), and one for each number of tokens of steps with prefill
+(`PrefillGraphs`). The second, one for each batch size and variant of the sampler, computes the
+logits, draws and appends the tokens to the rows; it serves both. Steps whose draw needs the host
 (masks, logits processors, log probabilities) replay the first and go on eagerly.
 
-The host sends (row, position) of each line and nothing else. Lines that fill a bucket up are
-padding: position -1, no context, slot -1, the spare row after all others.
+The host sends a few numbers of each line and nothing else. Lines that fill a bucket up are
+padding: no context, slot -1, the spare row after all others.
 
-All graphs share one memory pool; the largest is captured first, so that the others fit in what
-it took.
+All graphs share one memory pool; the largest are captured first, so that the others fit in what
+they took.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
 
-from nanofw.core.contracts.attention_backend import AttentionBackend, ForwardBatch
-from nanofw.core.contracts.model import Model
-from nanofw.core.contracts.sampler import DeviceSampler, SampledTokens, Sampler
+from nanofw.core.contracts.attention_backend import ForwardBatch
+from nanofw.core.contracts.sampler import DeviceSampler, SampledTokens
 from nanofw.core.plan import StepPlan
 from nanofw.kernels.decode_inputs import DecodeInputs, gather_decode_inputs
 from nanofw.runtime.batch import StepBatch
-from nanofw.runtime.rows import RowState
+from nanofw.runtime.graph_sizes import buckets, token_buckets
+from nanofw.runtime.prefill_graphs import PrefillGraphs
+from nanofw.runtime.recording import GraphParts, Recorder, Run, Upload
 
-Run = Callable[[], Any]
-_UPLOAD_BUFFERS = 4  # more than steps may be in flight: none is overwritten before it was sent
 
+class StepGraphs:
+    """All graphs of a run, captured when made. One step at a time: the buffers belong to the last
+    one submitted.
 
-def buckets(max_num_seqs: int) -> list[int]:
-    """Batch sizes to capture, rising; the last is `max_num_seqs`, whatever it is.
-
-    Small ones are powers of two, then steps of 8, 16 and 32: what padding costs stays under a
-    few percent, and so does the number of graphs.
+    Attributes:
+        decode, prefill: the graphs of either kind of step; no prefill: those run eagerly.
+        hits: steps that were replayed, by kind.
+        misses: steps that were not, by reason.
     """
-    if max_num_seqs < 1:
-        raise ValueError(f"max_num_seqs must be at least 1, not {max_num_seqs}")
-    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, max_num_seqs, 32)]
-    return [size for size in sizes if size < max_num_seqs] + [max_num_seqs]
 
+    def __init__(
+        self, parts: GraphParts, max_num_seqs: int, prefill_tokens: int, recorder: Recorder
+    ) -> None:
+        """`prefill_tokens`: of the largest step with prefill; 0: none is captured."""
+        self.hits: Counter[str] = Counter()
+        self.misses: Counter[str] = Counter()
+        width = parts.rows.block_tables.shape[1]
+        inputs = DecodeInputs.allocate(max_num_seqs, width, parts.hidden.device)
+        sizes = buckets(max_num_seqs)
+        tokens = token_buckets(prefill_tokens)
+        self.prefill = PrefillGraphs(parts, inputs, sizes, tokens, recorder) if tokens else None
+        self.decode = DecodeGraphs(parts, inputs, sizes, recorder)
 
-class Recorder(Protocol):
-    """How a piece of work is recorded for replay."""
+    @property
+    def counts(self) -> dict[str, int]:
+        """Steps replayed, how many of them had prefill, and the others by reason."""
+        with_prefill = {"replayed with prefill": self.hits["prefill"]} if self.prefill else {}
+        return {"replayed": self.hits.total(), **with_prefill, **self.misses}
 
-    def record(self, run: Run) -> Run:
-        """Record `run`; calling the result does its work again, on the same memory."""
-        ...
+    def forward(
+        self, plan: StepPlan, *, asks_prompts: bool
+    ) -> tuple[StepBatch, torch.Tensor] | None:
+        """Replay the forward pass of a plan that was applied to the rows.
 
+        Args:
+            asks_prompts: hidden states of other tokens than those that sample are wanted.
 
-class CudaRecorder:
-    """Records CUDA graphs into one memory pool."""
+        Returns:
+            The batch and the hidden states [s, hidden], valid until the next step; None when no
+            graph serves the plan, which is counted.
+        """
+        n = len(plan.rows)
+        if n and plan.num_decodes == n and plan.samples.all():
+            kind, miss = "decode", self.decode.misfit(plan)
+        elif self.prefill is None or not n:
+            kind, miss = "prefill", "prefill"
+        else:
+            kind = "prefill"
+            miss = "log probabilities of prompts" if asks_prompts else self.prefill.misfit(plan)
+        if miss is not None:
+            self.misses[miss] += 1
+            return None
+        self.hits[kind] += 1
+        if kind == "decode":
+            return self.decode.forward(plan)
+        assert self.prefill is not None
+        return self.prefill.forward(plan)
 
-    def __init__(self) -> None:
-        self._pool = torch.cuda.graph_pool_handle()
-        self._stream = torch.cuda.Stream()
-
-    def record(self, run: Run) -> Run:
-        """Run once, so that kernels are compiled and libraries ready, then capture."""
-        self._stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(self._stream):
-            run()
-        torch.cuda.current_stream().wait_stream(self._stream)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
-            run()
-        return graph.replay
-
-
-Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, str], SampledTokens]
-"""Hidden states, rows and positions on the device, variant of the sampler -> tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class DecodeParts:
-    """What a decode step runs. `draw` computes the logits and draws, on all ranks together."""
-
-    model: Model
-    backend: AttentionBackend
-    sampler: Sampler
-    rows: RowState
-    pool: list[Any]
-    block_size: int
-    draw: Draw
+    def draw(self, batch: StepBatch, variant: str) -> SampledTokens:
+        """Replay the draw after `forward`, with a variant of the sampler."""
+        return self.decode.draw(batch, variant)
 
 
 @dataclass(slots=True)
@@ -101,48 +107,32 @@ class _Bucket:
 
 
 class DecodeGraphs:
-    """Captured when made. One step at a time: the buffers belong to the last one submitted.
+    """Steps of one token a row, all of which sample; and the draw of any step.
 
-    Attributes:
-        sizes: the buckets, rising.
-        hits: steps that were replayed.
-        misses: steps that were not, by reason.
+    Args:
+        inputs: what steps read, of as many lines as the largest batch.
+        sizes: the batch sizes, rising.
     """
 
     def __init__(
-        self, parts: DecodeParts, max_num_seqs: int, hidden: torch.Tensor, recorder: Recorder
+        self, parts: GraphParts, inputs: DecodeInputs, sizes: list[int], recorder: Recorder
     ) -> None:
-        """`hidden`: [>= max_num_seqs, hidden size], where forward graphs leave their result."""
-        self.sizes = buckets(max_num_seqs)
-        self.hits = 0
-        self.misses: Counter[str] = Counter()
-        self._parts, self._padding_row = parts, max_num_seqs
-        self._hidden = hidden
-        device = hidden.device
-        self._lines = torch.zeros(max_num_seqs, 2, dtype=torch.int64, device=device)
-        self._upload = _Upload(max_num_seqs, device)
-        width = parts.rows.block_tables.shape[1]
-        self._inputs = DecodeInputs.allocate(max_num_seqs, width, device)
-        self._starts = torch.arange(max_num_seqs + 1, dtype=torch.int32, device=device)
-        self._indices = torch.arange(max_num_seqs, device=device)
-        self._fill([], [], max_num_seqs)
-        self._buckets = {size: self._record(size, recorder) for size in reversed(self.sizes)}
+        self.sizes = sizes
+        self._parts, self._inputs = parts, inputs
+        device = parts.hidden.device
+        self._upload = Upload(sizes[-1], 2, device)
+        self._starts = torch.arange(sizes[-1] + 1, dtype=torch.int32, device=device)
+        self._indices = torch.arange(sizes[-1], device=device)
+        self._fill([], [], sizes[-1])
+        self._buckets = {size: self._record(size, recorder) for size in reversed(sizes)}
 
-    def forward(self, plan: StepPlan) -> tuple[StepBatch, torch.Tensor] | None:
-        """Replay the forward pass of a plan that was applied to the rows.
+    def misfit(self, plan: StepPlan) -> str | None:
+        """Why no graph serves a plan in which every row decodes, or None."""
+        return "more rows than the largest graph" if len(plan.rows) > self.sizes[-1] else None
 
-        Returns:
-            The batch and the hidden states [n, hidden], valid until the next step; None when
-            the plan is not one token of each row, which is counted.
-        """
+    def forward(self, plan: StepPlan) -> tuple[StepBatch, torch.Tensor]:
+        """Replay the model. See `StepGraphs.forward`."""
         n = len(plan.rows)
-        if plan.num_decodes != n or not plan.samples.all() or n == 0:
-            self.misses["prefill"] += 1
-            return None
-        if n > self.sizes[-1]:
-            self.misses["more rows than the largest graph"] += 1
-            return None
-        self.hits += 1
         size = self.sizes[int(np.searchsorted(self.sizes, n))]
         self._fill(plan.rows, plan.starts, size)
         bucket = self._buckets[size]
@@ -155,10 +145,10 @@ class DecodeGraphs:
             device_positions=bucket.inputs.next_positions[:n],
             graph_size=size,
         )
-        return batch, self._hidden[:n]
+        return batch, self._parts.hidden[:n]
 
     def draw(self, batch: StepBatch, variant: str) -> SampledTokens:
-        """Replay the draw after `forward`, with a variant of the sampler."""
+        """Replay the draw after a forward pass of either kind."""
         bucket, n = self._buckets[batch.graph_size], len(batch.rows)
         bucket.draws[variant]()
         drawn = bucket.drawn[variant]
@@ -179,22 +169,20 @@ class DecodeGraphs:
     def _run(self, inputs: DecodeInputs, size: int) -> None:
         parts = self._parts
         gather_decode_inputs(
-            self._lines[:size], parts.rows.token_ids, parts.rows.block_tables, parts.block_size,
-            inputs,
+            self._upload.lines[:size], parts.rows.token_ids, parts.rows.block_tables,
+            parts.block_size, inputs,
         )  # fmt: skip
         batch = self._batch(inputs, size)
         batch.attention = parts.backend.prepare(batch)
-        self._hidden[:size].copy_(parts.model.forward(batch, parts.pool))
+        parts.hidden[:size].copy_(parts.model.forward(batch, parts.pool))
 
     def _run_draw(self, inputs: DecodeInputs, size: int, variant: str) -> SampledTokens:
         parts = self._parts
-        drawn = parts.draw(self._hidden[:size], inputs.rows, inputs.next_positions, variant)
+        drawn = parts.draw(parts.hidden[:size], inputs.rows, inputs.next_positions, variant)
         parts.rows.append(inputs.rows, inputs.next_positions, drawn.token_ids)
         return drawn
 
     def _batch(self, inputs: DecodeInputs, size: int) -> ForwardBatch:
-        # Host lengths are bounds: what is captured must not depend on them.
-        longest = self._parts.rows.token_ids.shape[1]
         return ForwardBatch(
             token_ids=inputs.token_ids,
             positions=inputs.positions,
@@ -203,9 +191,10 @@ class DecodeGraphs:
             query_starts=self._starts[: size + 1],
             context_lens=inputs.context_lens,
             host_query_lens=np.ones(size, np.int32),
-            host_context_lens=np.full(size, longest, np.int32),
+            host_context_lens=np.full(size, self._parts.longest, np.int32),
             num_decodes=size,
             logits_indices=self._indices[:size],
+            max_chunks=0,
         )
 
     def _fill(self, rows: Any, starts: Any, size: int) -> None:
@@ -213,27 +202,5 @@ class DecodeGraphs:
         lines = self._upload.next()
         n = len(rows)
         lines[:n, 0], lines[:n, 1] = rows, starts
-        lines[n:size, 0], lines[n:size, 1] = self._padding_row, -1
-        self._upload.send(self._lines, size)
-
-
-class _Upload:
-    """Host buffers in turn, pinned where that matters."""
-
-    def __init__(self, size: int, device: torch.device) -> None:
-        pinned = device.type == "cuda"
-        self._buffers = [
-            torch.zeros(size, 2, dtype=torch.int64, pin_memory=pinned)
-            for _ in range(_UPLOAD_BUFFERS)
-        ]
-        self._arrays = [buffer.numpy() for buffer in self._buffers]
-        self._turn = 0
-
-    def next(self) -> np.ndarray:
-        """The buffer to fill now."""
-        self._turn = (self._turn + 1) % _UPLOAD_BUFFERS
-        return self._arrays[self._turn]
-
-    def send(self, target: torch.Tensor, size: int) -> None:
-        """Copy the first lines of that buffer to the device, without waiting."""
-        target[:size].copy_(self._buffers[self._turn][:size], non_blocking=True)
+        lines[n:size, 0], lines[n:size, 1] = self._parts.rows.spare_row, -1
+        self._upload.send(size)

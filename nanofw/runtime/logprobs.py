@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from nanofw.core.plan import NewRow, StepPlan
-from nanofw.core.types import IntArray, LongArray, TokenLogprobs
+from nanofw.core.types import BoolArray, IntArray, LongArray, TokenLogprobs
 from nanofw.kernels.logprobs import Logprobs, joined, lines_at_once, logprobs_of
 
 _NONE = -1
@@ -110,14 +110,17 @@ class LogprobRows:
         found = logprobs_of(logits, token_ids.long(), int(num_top.max()))
         return RowLogprobs(rows, np.ones(len(rows), np.int64), num_top, found)
 
+    def ask_for_prompts(self, plan: StepPlan) -> bool:
+        """Whether the plan computes anything for rows that ask for their prompts."""
+        return bool(self._asking(plan).any())
+
     def prompt_tokens(self, plan: StepPlan, pass_lengths: Sequence[int]) -> PromptTokens | None:
         """What the plan computes for rows that ask for their prompts; None: nothing.
 
         Args:
             pass_lengths: tokens of each forward pass; the plan's tokens in their order.
         """
-        asks = self._num_prompt_top[plan.rows] != _NONE
-        asks &= plan.starts < self._num_prompt[plan.rows] - 1
+        asks = self._asking(plan)
         if not asks.any():
             return None
         lines = np.repeat(np.arange(len(plan.rows)), plan.num_tokens)
@@ -131,6 +134,11 @@ class LogprobRows:
             rows[wanted].astype(np.int64),
             positions[wanted].astype(np.int64),
         )
+
+    def _asking(self, plan: StepPlan) -> BoolArray:
+        """bool[n], the rows of a plan that have prompt tokens whose log probability is wanted."""
+        asks = self._num_prompt_top[plan.rows] != _NONE
+        return asks & (plan.starts < self._num_prompt[plan.rows] - 1)
 
     def of_prompts(
         self,

@@ -17,6 +17,8 @@ def executor() -> Plugin:
             "tensor_parallel": True,
             "overlap": True,
             "cuda_graph": True,
+            "cuda_graph_prefill": True,
+            "graphs": "nanofw.runtime.graph_sizes:describe",
             "estimate": "nanofw.runtime.estimate:estimate",
             "needs": ("model", "attention_backend", "sampler", "logits_processor"),
         },

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nanofw.plugins import Options
+from nanofw.runtime.graph_sizes import DEFAULT_PREFILL_TOKENS
 
 
 class TorchOptions(Options):
@@ -14,6 +15,11 @@ class TorchOptions(Options):
 
     num_threads: PositiveInt | None = Field(
         None, description="CPU threads of one operation; null: as PyTorch decides."
+    )
+    prefill_graph_tokens: NonNegativeInt = Field(
+        DEFAULT_PREFILL_TOKENS,
+        description="With CUDA graphs: tokens of the largest step with prefill that is captured; "
+        "0: such steps run eagerly. Larger ones cost start-up time and memory.",
     )
     all_reduce: Literal["collective", "one_shot"] = Field(
         "collective",

@@ -20,12 +20,14 @@ class RowState:
         block_tables: int32[rows, blocks] on the device; entries past a row's length are some
             valid block.
         host_block_tables: the same on the host.
+        spare_row: the last row, which no request ever has.
     """
 
     def __init__(
         self, num_rows: int, num_positions: int, num_blocks_per_row: int, device: torch.device
     ) -> None:
         self._device = device
+        self.spare_row = num_rows - 1
         self.host_block_tables: IntArray = np.zeros((num_rows, num_blocks_per_row), np.int32)
         self.block_tables = torch.from_numpy(self.host_block_tables).to(device)
         self.token_ids = torch.zeros((num_rows, num_positions), dtype=torch.int32, device=device)

@@ -36,8 +36,9 @@ from nanofw.kernels.sampling import forbid
 from nanofw.kernels.transfer import to_device
 from nanofw.plugins import Component
 from nanofw.runtime.batch import StepBatch, make_batch
-from nanofw.runtime.graphs import DecodeGraphs, DecodeParts, Recorder
+from nanofw.runtime.graphs import StepGraphs
 from nanofw.runtime.logprobs import LogprobRows, PromptTokens
+from nanofw.runtime.recording import GraphParts, Recorder
 from nanofw.runtime.rows import RowState
 from nanofw.runtime.weights import Checkpoint, open_checkpoint
 
@@ -73,7 +74,7 @@ class Runner:
         weight_bytes: of this rank's parameters.
         max_pass_tokens: tokens that the model computes at once; None: as many as come.
         pool: KV by layer, after `allocate`.
-        graphs: of decode steps, after `capture`; None: every step runs eagerly.
+        graphs: of steps, after `capture`; None: every step runs eagerly.
     """
 
     def __init__(self, config: ExecutorConfig, communicator: Communicator) -> None:
@@ -99,7 +100,7 @@ class Runner:
         self.weight_bytes = 0
         self.model = self._load_model(checkpoint)
         self.pool: list[Any] = []
-        self.graphs: DecodeGraphs | None = None
+        self.graphs: StepGraphs | None = None
         self._logprobs = LogprobRows(config.max_num_seqs, config.spec.vocab_size)
         self._device_sampler = self.sampler if isinstance(self.sampler, DeviceSampler) else None
         blocks_per_row = -(-config.max_model_len // config.block_size) + 1
@@ -112,17 +113,21 @@ class Runner:
         self.pool = []
         self.pool = self.backend.allocate(num_blocks)
 
-    def capture(self, recorder: Recorder) -> None:
-        """Record decode steps of every bucket. The pool is final from here on."""
+    def capture(self, recorder: Recorder, prefill_tokens: int = 0) -> None:
+        """Record steps of every bucket. The pool is final from here on.
+
+        Args:
+            prefill_tokens: of the largest step with prefill to record; 0: decode steps alone.
+        """
         config, spec = self._config, self._config.spec
-        parts = DecodeParts(
-            self.model, self.backend, self.sampler, self._rows, self.pool, config.block_size,
-            self._draw_on_device,
-        )  # fmt: skip
         hidden = torch.zeros(
             config.max_num_seqs, spec.hidden_size, dtype=self.dtype, device=self.device
         )
-        self.graphs = DecodeGraphs(parts, config.max_num_seqs, hidden, recorder)
+        parts = GraphParts(
+            self.model, self.backend, self.sampler, self._rows, self.pool, config.block_size,
+            self._draw_on_device, hidden,
+        )  # fmt: skip
+        self.graphs = StepGraphs(parts, config.max_num_seqs, prefill_tokens, recorder)
 
     def check(self, request: Request) -> None:
         """Raise ValueError when sampling parameters or processors' arguments are not possible."""
@@ -146,9 +151,11 @@ class Runner:
 
     def forward(self, plan: StepPlan) -> tuple[StepBatch, torch.Tensor]:
         """Run the model over an applied plan; hidden states [s, hidden] of the rows that sample."""
-        replayed = None if self.graphs is None else self.graphs.forward(plan)
-        if replayed is not None:
-            return replayed
+        if self.graphs is not None:
+            asks_prompts = self._logprobs.ask_for_prompts(plan)
+            replayed = self.graphs.forward(plan, asks_prompts=asks_prompts)
+            if replayed is not None:
+                return replayed
         batch = make_batch(
             plan, self._rows, self._config.block_size, self.device, self.max_pass_tokens
         )

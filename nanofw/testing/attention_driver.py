@@ -137,6 +137,49 @@ class AttentionDriver:
             self._keep(num_tokens, layer, turned[1], value)
             self._compare(num_tokens, layer, turned[0], out.view_as(query))
 
+    def forward_recorded(self, num_tokens: Sequence[tuple[int, int]], num_padded: int) -> None:
+        """One pass as it is recorded: nothing on the host but bounds, and padding behind it.
+
+        As many rows without tokens follow as there are padded tokens, whose queries, keys and
+        values are NaN.
+        """
+        batch = self._recorded(self._batch(num_tokens, 0), num_padded)
+        batch.attention = self.backend.prepare(batch)
+        total = len(batch.positions) - num_padded
+        for layer in range(self.config.num_layers):
+            inputs = self._inputs([*num_tokens, (-1, num_padded)], 0)
+            for part in inputs:
+                part[total:] = torch.nan
+            out = self.backend.forward(*inputs, layer, self.pool[layer], batch, self.scale)
+            query, key, value = (part[:total] for part in inputs)
+            self._keep(num_tokens, layer, key, value)
+            self._compare(num_tokens, layer, query, out[:total])
+
+    def _recorded(self, batch: ForwardBatch, num_padded: int) -> ForwardBatch:
+        """The batch with padded tokens and rows, and bounds where the host's lengths were."""
+        counts = batch.host_query_lens
+        tokens, rows = len(batch.positions) + num_padded, len(counts) + num_padded
+        leading = int((counts == 1).argmin()) if (counts != 1).any() else len(counts)
+
+        def padded(tensor: torch.Tensor, value: int) -> torch.Tensor:
+            padding = tensor.new_full((num_padded, *tensor.shape[1:]), value)
+            return torch.cat((tensor, padding))
+
+        longest = self.config.max_model_len
+        return ForwardBatch(
+            token_ids=padded(batch.token_ids, 0),
+            positions=padded(batch.positions, 0),
+            slots=padded(batch.slots, -1),
+            block_tables=padded(batch.block_tables, 0),
+            query_starts=padded(batch.query_starts, len(batch.positions)),
+            context_lens=padded(batch.context_lens, 0),
+            host_query_lens=np.full(rows, tokens, np.int32),
+            host_context_lens=np.full(rows, longest, np.int32),
+            num_decodes=0,
+            logits_indices=batch.logits_indices,
+            max_chunks=len(counts) - leading + 1,
+        )
+
     def copy(self, row: int) -> None:
         """Move a row to other blocks by `copy_blocks`."""
         old = self.rows[row].table
@@ -180,7 +223,8 @@ class AttentionDriver:
         """A batch of rows given as (table, tokens before, tokens), and padded rows."""
         size = self.config.block_size
         parts = [*parts, *[([0], -1, 1)] * num_padded]
-        parts.sort(key=lambda part: part[2] != 1)  # single tokens first, padded ones included
+        if num_padded:
+            parts.sort(key=lambda part: part[2] != 1)  # padded ones behind the single tokens
         width = max(len(table) for table, _, _ in parts) + 1
         # Past a row's end: any valid block.
         tables = self._random.integers(0, self.num_blocks, (len(parts), width), dtype=np.int32)

@@ -27,7 +27,7 @@ class BackendChecks(ABC):
 
     Attributes:
         capabilities: what the manifest claims: `dtypes`, `head_dims`, `block_sizes`,
-            `sliding_window`, `fused`. What is not claimed is not tried.
+            `sliding_window`, `fused`, `cuda_graph_prefill`. What is not claimed is not tried.
         device: where to run.
     """
 
@@ -124,6 +124,22 @@ class BackendChecks(ABC):
         driver.share(1, source=0, num_blocks=2)
         driver.forward([(0, 1), (1, size + 2)])
         driver.forward([(1, 1), (0, 1)])
+
+    def test_recorded_passes_of_any_mix(self) -> None:
+        """Where `cuda_graph_prefill` is claimed: prompts, chunks and decodes of a recorded pass."""
+        if not self.capabilities.get("cuda_graph_prefill"):
+            raise SkipTest("`cuda_graph_prefill` is not claimed")
+        for seed, size in enumerate(self.block_sizes()):
+            windows = (None, 9) if self.capabilities.get("sliding_window") else (None, None)
+            driver = self.driver(
+                num_blocks=96 // size + 12, seed=seed, block_size=size, num_layers=2,
+                sliding_windows=windows,
+            )  # fmt: skip
+            driver.forward_recorded([(0, 23)], 7)
+            driver.forward_recorded([(0, 1), (1, 5), (2, 1), (3, 17)], 3)
+            driver.forward_recorded([(0, 1), (2, 1), (3, 1)], 1)
+            driver.forward_recorded([(3, 1), (1, 2), (0, 4)], 4)
+            driver.forward([(0, 1), (1, 1), (2, 1), (3, 1)])
 
     def test_padded_tokens_write_nothing(self) -> None:
         """B082: slot -1 names no slot, the last of the pool in particular.

@@ -426,6 +426,50 @@ def test_graphs_need_a_device_that_has_them(choose: Choose) -> None:
         choose("engine.cuda_graphs=true", "plugins.strict=true")
 
 
+GPU_PLUGINS = """
+    class Executor: ...
+    class Backend: ...
+    GPU = {"devices": ("cuda",), "dtypes": ("*",), "head_dims": ("*",), "block_sizes": (16,),
+           "cuda_graph": True, "overlap": True}
+
+    @hookimpl
+    def executor():
+        claims = {**GPU, "cuda_graph_prefill": True, "needs": ("attention_backend",)}
+        return Plugin("gpu", ":Executor", api="executor/1", capabilities=claims)
+
+    @hookimpl
+    def attention_backend():
+        more = {**GPU, "cuda_graph_prefill": True}
+        return [Plugin("decodes", ":Backend", api="attention_backend/1", capabilities=GPU),
+                Plugin("all", ":Backend", api="attention_backend/1", capabilities=more)]
+"""
+
+
+@pytest.mark.parametrize(
+    ("backend", "switch", "reason"),
+    [
+        ("all", "auto", "every component claims it"),
+        ("decodes", "auto", "not claimed by attention_backend 'decodes'"),
+        ("all", "false", "cuda_graphs is off"),
+    ],
+)
+def test_graphs_of_prefill_are_claimed_apart(
+    choose: Choose, local: Local, backend: str, switch: str, reason: str
+) -> None:
+    selection = choose(
+        "executor.name=gpu",
+        "engine.device=cuda",
+        f"attention_backend.name={backend}",
+        f"engine.cuda_graphs={switch}",
+        "plugins.strict=true",
+        plugins=[local(GPU_PLUGINS)],
+    )
+    features = {feature.name: feature for feature in selection.explanation.features}
+    assert selection.cuda_graphs is (switch == "auto")
+    assert selection.prefill_graphs is (reason == "every component claims it")
+    assert features["prefill_graphs"].reason == reason
+
+
 # -- order ----------------------------------------------------------------------------------------
 
 

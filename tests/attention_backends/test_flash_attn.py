@@ -120,6 +120,7 @@ def test_flash_attention_4_is_first_on_blackwell(installed) -> None:
     found = find_version(BLACKWELL, None)
     assert found.number == 4
     assert found.limits["cuda_graph"] is False
+    assert found.limits["cuda_graph_prefill"] is False
 
 
 def test_probe_refuses_a_cpu_in_words() -> None:

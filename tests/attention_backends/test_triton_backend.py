@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 import torch
 
 from nanofw.attention_backends.triton import TritonAttention, probe
 from nanofw.core.contracts.attention_backend import FusedAttentionBackend, FusedInputs
+from nanofw.testing import BackendChecks
 from tests.attention_backends.batches import make_config, make_rows
 from tests.attention_backends.passes import plain, run_passes
 from tests.kernels.paged import attention, device, relative_error, tolerance
@@ -81,6 +84,23 @@ def test_B082_padded_rows_write_nothing(fused) -> None:
     assert changed == [[side, block, offset] for side in (0, 1)]
 
 
+class RecordedChecks(BackendChecks):
+    __test__ = False
+    capabilities: ClassVar = {
+        "block_sizes": (16, 1), "sliding_window": True, "cuda_graph_prefill": True,
+    }  # fmt: skip
+    device = device().type
+
+    def make(self, config):
+        return TritonAttention(None, config)
+
+
+# The interpreter's numpy warns of what padded lines hold.
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_recorded_passes_serve_any_mix_of_rows() -> None:
+    RecordedChecks().test_recorded_passes_of_any_mix()
+
+
 def test_copied_blocks_are_equal_and_the_others_untouched() -> None:
     config = make_config(num_layers=2)
     backend = TritonAttention(None, config)
@@ -99,4 +119,5 @@ def test_probe_says_what_it_would_take_on_cpu() -> None:
     from nanofw.kernels.triton_common import INTERPRETED
 
     answer = probe("cpu", None)
-    assert (answer == {"cuda_graph": False}) if INTERPRETED else "TRITON_INTERPRET=1" in answer
+    off = {"cuda_graph": False, "cuda_graph_prefill": False}
+    assert (answer == off) if INTERPRETED else "TRITON_INTERPRET=1" in answer

@@ -143,6 +143,30 @@ def test_explain_estimates_memory_without_loading_anything(
     assert "claims: devices cuda/cpu" in text
 
 
+def test_explain_shows_what_is_captured(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    plugin = tmp_path / "mine.py"
+    plugin.write_text(
+        "from nanofw.plugins import Plugin, hookimpl\n"
+        "@hookimpl\n"
+        "def executor():\n"
+        f"    claims = {{'devices': ('cpu',), 'needs': (), 'graphs': '{__name__}:graphs'}}\n"
+        "    return Plugin('mine', 'nanofw.sim.executor:SimExecutor', api='executor/1',"
+        " capabilities=claims)\n",
+        encoding="utf-8",
+    )
+    arguments = [f"plugins.load=[{plugin}]", "executor.name=mine", "model.path=shape:qwen3-0.6b"]
+    text = output(capsys, "explain", *arguments)
+    assert "CUDA graphs" in text
+    assert "64, 128 tokens" in text
+    plain = json.loads(output(capsys, "explain", "--json", *arguments))
+    assert plain["graphs"] == graphs(None, None)
+    assert json.loads(output(capsys, "explain", "--json"))["graphs"] == []  # a CPU has none
+
+
+def graphs(options: object, config: object) -> list[dict[str, object]]:
+    return [{"graphs": "prefill", "count": 2, "sizes": "64, 128 tokens"}]
+
+
 def test_explain_is_readable_at_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

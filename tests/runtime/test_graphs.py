@@ -1,10 +1,15 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from pathlib import Path
 
 import pytest
 
-from nanofw.runtime.graphs import buckets
+from nanofw.core.contracts.executor import ExecutorConfig
+from nanofw.runtime.graph_sizes import buckets, describe, num_lines, token_buckets
+from nanofw.runtime.options import TorchOptions
+from tests.runtime.checkpoints import write_qwen3
+from tests.runtime.driver import executor_config
 
 
 def test_B080_every_batch_size_has_a_bucket() -> None:
@@ -25,3 +30,43 @@ def test_the_number_of_graphs_stays_small() -> None:
 def test_no_rows_are_refused() -> None:
     with pytest.raises(ValueError, match="at least 1, not 0"):
         buckets(0)
+
+
+def test_every_number_of_tokens_has_a_bucket_and_there_are_few() -> None:
+    for largest in range(1, 1200):
+        sizes = token_buckets(largest)
+        assert sizes == sorted(set(sizes))
+        assert sizes[-1] == largest
+        assert len(sizes) <= 5 + max(0, largest - 512) / 256 + 1
+    assert token_buckets(512) == [64, 128, 256, 384, 512]
+    assert token_buckets(0) == []
+
+
+def test_the_lines_of_a_prefill_graph_are_those_of_a_draw() -> None:
+    """A draw reads as many lines as its own bucket has: none may be left from a step before."""
+    for max_num_seqs in (1, 3, 60, 100, 256):
+        sizes = buckets(max_num_seqs)
+        for num_tokens in range(1, 600):
+            lines = num_lines(num_tokens, sizes)
+            assert lines in sizes
+            for num_sampled in range(1, min(num_tokens, max_num_seqs) + 1, 7):
+                assert num_lines(num_sampled, sizes) <= lines
+
+
+def test_what_is_captured_is_told_by_kind(tmp_path: Path) -> None:
+    write_qwen3(tmp_path)
+
+    def told(tokens: int = 512, **switches: bool) -> list[tuple[int, str]]:
+        options = TorchOptions(prefill_graph_tokens=tokens)
+        config: ExecutorConfig = executor_config(
+            tmp_path, max_num_seqs=256, max_num_batched_tokens=8192, **switches
+        )
+        return [(item["count"], item["sizes"]) for item in describe(options, config)]
+
+    assert told() == []
+    decode, draw, prefill = told(cuda_graphs=True, prefill_graphs=True)
+    assert decode == draw == (len(buckets(256)), "1, 2, 4, 8, ..., 256 rows")
+    assert prefill == (5, "64, 128, 256, 384, 512 tokens, up to 16 prompts")
+    assert told(cuda_graphs=True)[2] == (0, "prefill_graphs is off")
+    off = told(0, cuda_graphs=True, prefill_graphs=True)
+    assert off[2] == (0, "executor.prefill_graph_tokens is 0")

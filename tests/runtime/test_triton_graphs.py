@@ -1,26 +1,21 @@
-"""Captured decode steps against eager ones.
-
-In the interpreter nothing is captured: what a graph would replay is run again, on the same
-persistent buffers.
-"""
+"""Captured decode steps against eager ones; see `recorded.py`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
 from nanofw.core.types import SamplingParams
 from nanofw.kernels.decode_inputs import DecodeInputs, gather_decode_inputs
 from nanofw.kernels.triton_decode_inputs import gather_decode_inputs_triton
-from nanofw.runtime.graphs import CudaRecorder
 from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
 from tests.kernels.paged import device
 from tests.runtime.checkpoints import reference_logits, write_qwen3
-from tests.runtime.driver import GREEDY, Driver, component, make_executor
+from tests.runtime.driver import GREEDY, component
+from tests.runtime.recorded import make_driver, prompt
 
 # The interpreter's numpy warns of what padded lines hold.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -29,48 +24,12 @@ SAMPLINGS = [
     SamplingParams(temperature=0.8),
     SamplingParams(temperature=1.5, top_k=20, top_p=0.7),
 ]
-COMPONENTS = {
-    "attention_backend": component(
-        "attention_backend", "triton", "nanofw.attention_backends.triton:TritonAttention"
-    ),
-    "sampler": component("sampler", "standard", "nanofw.samplers.standard_cuda:CudaSampler"),
-}
-
-
-class EagerRecorder:
-    """Replays by running again."""
-
-    def record(self, run):
-        run()
-        return run
-
-
-def recorder():
-    return CudaRecorder() if device().type == "cuda" else EagerRecorder()
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     folder = tmp_path_factory.mktemp("qwen3")
     return folder, write_qwen3(folder, num_hidden_layers=2)
-
-
-def make_driver(folder: Path, graphs: bool, **components) -> Driver:
-    executor = make_executor(
-        folder,
-        components={**COMPONENTS, **components},
-        max_num_seqs=4,
-        num_blocks=24,
-        device=device().type,
-    )
-    if graphs:
-        with torch.inference_mode():
-            executor._runner.capture(recorder())
-    return Driver(executor)
-
-
-def prompt(count: int, seed: int = 0) -> list[int]:
-    return [int(token) for token in np.random.default_rng(seed).integers(0, 128, count)]
 
 
 def run(folder: Path, graphs: bool):

@@ -50,6 +50,13 @@ class ForwardBatch:
         num_decodes: rows with exactly one query token, all first.
         logits_indices: device int64[s], flat positions whose logits are wanted.
         attention: what the backend's `prepare` made of the batch, for all layers.
+        max_chunks: None: the lengths are those of the host arrays. A number: the pass is recorded
+            to be replayed with other lengths (capabilities `cuda_graph`, `cuda_graph_prefill`),
+            and what is launched may depend on the shapes of the tensors alone, and on these
+            bounds: `host_query_lens` and `host_context_lens` hold what no row exceeds; rows of
+            one token come first, and at most `max_chunks` rows follow them; any number of rows
+            at the end has no token and no context. With `max_chunks` 0, n = `num_decodes`;
+            else `num_decodes` is 0, though any number of the first rows may have one token.
     """
 
     token_ids: torch.Tensor
@@ -64,6 +71,7 @@ class ForwardBatch:
     logits_indices: torch.Tensor
     host_block_tables: IntArray | None = None
     attention: Any = None
+    max_chunks: int | None = None
 
 
 @runtime_checkable
@@ -97,6 +105,9 @@ class AttentionBackend(Protocol):
         scale: float,
     ) -> torch.Tensor:
         """Store this pass's keys and values, then attend causally over each row's context.
+
+        Slots of a row's blocks past its context hold whatever was left there, NaN of a request
+        that failed included: nothing of it may reach the output, not even times zero.
 
         Args:
             query: [t, num_heads, head_dim], rotated.

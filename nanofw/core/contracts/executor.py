@@ -75,6 +75,7 @@ class ExecutorConfig:
             them, in YAML order, for logits_processor. Only the kinds in its capability `needs`.
         device: where it runs, resolved: `cpu`, `cuda`, `cuda:1`.
         overlap, cuda_graphs: whether they are on, resolved.
+        prefill_graphs: whether steps with prefill may be captured too, resolved.
     """
 
     spec: ModelSpec
@@ -89,3 +90,4 @@ class ExecutorConfig:
     device: str = "cpu"
     overlap: bool = False
     cuda_graphs: bool = False
+    prefill_graphs: bool = False

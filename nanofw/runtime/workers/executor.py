@@ -233,6 +233,7 @@ def _start_message(options: TorchOptions, config: ExecutorConfig, rank: int) -> 
         memory_utilization=config.engine.memory_utilization,
         overlap=config.overlap,
         cuda_graphs=config.cuda_graphs,
+        prefill_graphs=config.prefill_graphs,
         options=options.model_dump(mode="json"),
         components={
             kind: component_data(components[kind])

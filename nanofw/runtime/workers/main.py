@@ -195,6 +195,7 @@ def _config(start: Start) -> ExecutorConfig:
         device=start.device,
         overlap=start.overlap,
         cuda_graphs=start.cuda_graphs,
+        prefill_graphs=start.prefill_graphs,
     )
 
 

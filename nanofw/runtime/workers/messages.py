@@ -75,6 +75,7 @@ class Start(Message, frozen=True):
     memory_utilization: float
     overlap: bool
     cuda_graphs: bool
+    prefill_graphs: bool
     options: dict[str, Any]
     components: dict[str, ComponentData]
     logits_processors: list[ComponentData]

@@ -1,0 +1,57 @@
+"""Executors whose steps are recorded and replayed; where there is no GPU, by running them again.
+
+In the interpreter nothing is captured: what a graph would replay is run again, on the same
+persistent buffers.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from nanofw.runtime.recording import CudaRecorder
+from tests.kernels.paged import device
+from tests.runtime.driver import Driver, component, make_executor
+
+COMPONENTS = {
+    "attention_backend": component(
+        "attention_backend", "triton", "nanofw.attention_backends.triton:TritonAttention"
+    ),
+    "sampler": component("sampler", "standard", "nanofw.samplers.standard_cuda:CudaSampler"),
+}
+
+
+class EagerRecorder:
+    """Replays by running again."""
+
+    def record(self, run):
+        run()
+        return run
+
+
+def recorder():
+    return CudaRecorder() if device().type == "cuda" else EagerRecorder()
+
+
+def make_driver(
+    folder: Path, graphs: bool, *, prefill_tokens: int = 0, seed: int = 0, **components: Any
+) -> Driver:
+    """A driver of an executor with four rows; with `graphs`, its steps are recorded."""
+    executor = make_executor(
+        folder,
+        components={**COMPONENTS, **components},
+        max_num_seqs=4,
+        num_blocks=24,
+        device=device().type,
+    )
+    if graphs:
+        with torch.inference_mode():
+            executor._runner.capture(recorder(), prefill_tokens)
+    return Driver(executor, seed=seed)
+
+
+def prompt(count: int, seed: int = 0) -> list[int]:
+    return [int(token) for token in np.random.default_rng(seed).integers(0, 128, count)]

@@ -1,0 +1,149 @@
+"""Which steps are replayed and what they are given, on a CPU with a plain backend.
+
+The backend reads the lengths of a recorded pass where a kernel would: from the device, when it
+runs. So whatever the host forgets to send, or leaves from a step before, shows in the tokens.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nanofw.attention_backends.sdpa import PassPlan, SdpaBackend
+from nanofw.core.contracts.attention_backend import ForwardBatch
+from nanofw.core.types import SamplingParams
+from tests.runtime.checkpoints import write_qwen3
+from tests.runtime.driver import GREEDY, Driver, component, make_executor
+from tests.runtime.recorded import EagerRecorder, prompt
+
+SAMPLINGS = [
+    GREEDY,
+    SamplingParams(temperature=0.8),
+    SamplingParams(temperature=1.5, top_k=20, top_p=0.7),
+    SamplingParams(temperature=1.0, min_p=0.02),
+    SamplingParams(temperature=1.0, presence_penalty=1.0),
+]
+NUM_ROWS, LARGEST = 5, 70
+
+
+class RecordableBackend(SdpaBackend):
+    """The reference, over what the device says of a recorded pass."""
+
+    def prepare(self, batch: ForwardBatch) -> PassPlan:
+        if batch.max_chunks is None:
+            return super().prepare(batch)
+        counts = batch.query_starts.diff().numpy()
+        used = int((batch.context_lens > 0).sum())
+        assert not batch.context_lens[used:].any(), "rows without context are the last"
+        if batch.max_chunks:
+            assert not counts[used:].any()
+        longer = np.flatnonzero(counts[:used] != 1)
+        assert len(longer) == 0 or used - longer[0] <= batch.max_chunks
+        assert (counts <= batch.host_query_lens).all()
+        assert (batch.context_lens.numpy() <= batch.host_context_lens).all()
+        real = replace(
+            batch,
+            host_query_lens=counts[:used],
+            host_context_lens=batch.context_lens[:used].numpy(),
+            block_tables=batch.block_tables[:used],
+            host_block_tables=None,
+        )
+        return super().prepare(real)
+
+
+BACKEND = component(
+    "attention_backend", "recordable", "tests.runtime.test_graph_steps:RecordableBackend"
+)
+STANDARD = component("sampler", "standard", "nanofw.samplers.standard:StandardSampler")
+
+
+def make_driver(folder: Any, prefill_tokens: int | None) -> Driver:
+    executor = make_executor(
+        folder,
+        components={"attention_backend": BACKEND, "sampler": STANDARD},
+        max_num_seqs=NUM_ROWS,
+        num_blocks=40,
+    )
+    if prefill_tokens is not None:
+        with torch.inference_mode():
+            executor._runner.capture(EagerRecorder(), prefill_tokens)
+    return Driver(executor)
+
+
+@pytest.fixture(scope="module")
+def drivers(tmp_path_factory: pytest.TempPathFactory) -> tuple[Driver, Driver, Driver]:
+    """One that runs eagerly, one with graphs of decode steps, one with all graphs."""
+    folder = tmp_path_factory.mktemp("qwen3")
+    write_qwen3(folder, num_hidden_layers=2)
+    eager, decodes, everything = (make_driver(folder, tokens) for tokens in (None, 0, LARGEST))
+    return eager, decodes, everything
+
+
+actions = st.lists(
+    st.tuples(
+        st.sampled_from(["enter", "leave", "compute"]),
+        st.integers(0, NUM_ROWS - 1),
+        st.lists(st.integers(0, 40), min_size=NUM_ROWS, max_size=NUM_ROWS),
+    ),
+    min_size=3,
+    max_size=12,
+)
+
+
+def carry_out(driver: Driver, todo: Any, *, overlap: bool) -> list[list[int]]:
+    """Enter, leave and compute as told; a number of tokens is cut to what the row knows."""
+    rows, everyone, in_flight = {}, [], 0
+    for what, row, counts in todo:
+        if what == "enter" and row not in rows:
+            tokens = prompt(1 + counts[row], row + counts[0])
+            rows[row] = driver.add(row, tokens, sampling=SAMPLINGS[row], seed=counts[1])
+            everyone.append(rows[row])
+        elif what == "leave" and row in rows and rows[row].computed:
+            driver.remove(rows.pop(row))
+        work = [
+            (one, min(counts[i] if one.computed < len(one.tokens) else 1, one.known - one.computed))
+            for i, one in rows.items()
+        ]
+        work = [(one, count) for one, count in work if count > 0]
+        if work:
+            driver.submit(work)
+            in_flight += 1
+        while in_flight > (1 if overlap and work else 0):
+            driver.collect()
+            in_flight -= 1
+    for row in rows.values():
+        driver.remove(row)
+    while in_flight:
+        driver.collect()
+        in_flight -= 1
+    return [one.outputs for one in everyone]
+
+
+@settings(max_examples=60, deadline=None)
+@given(todo=actions, overlap=st.booleans())
+def test_any_mix_of_steps_draws_the_same_tokens(drivers: Any, todo: Any, overlap: bool) -> None:
+    expected, *found = [carry_out(driver, todo, overlap=overlap) for driver in drivers]
+    assert found == [expected, expected]
+
+
+def test_steps_are_counted_by_kind_and_reason(tmp_path: Any) -> None:
+    write_qwen3(tmp_path, num_hidden_layers=1)
+    driver = make_driver(tmp_path, LARGEST)
+    long = driver.add(0, prompt(LARGEST + 9))
+    driver.step([(long, LARGEST + 1)])
+    driver.step([(long, 8)])
+    driver.decode(long, steps=3)
+    asking = driver.add(1, prompt(4, 1), sampling=replace(GREEDY, prompt_logprobs=0))
+    driver.step([(long, 1), (asking, 4)])
+    assert driver.executor.graph_steps == {
+        "replayed": 4,
+        "replayed with prefill": 1,
+        "prefill of more tokens than the largest graph": 1,
+        "log probabilities of prompts": 1,
+    }
