@@ -9,6 +9,8 @@ from nanofw.core.plan import StepPlan
 from nanofw.core.types import IntArray
 from nanofw.kernels.transfer import to_device
 
+_NOTHING = np.empty(0, np.int64)
+
 
 class RowState:
     """Token ids and block tables by row; plans change them, steps read them.
@@ -33,36 +35,51 @@ class RowState:
         self.token_ids = torch.zeros((num_rows, num_positions), dtype=torch.int32, device=device)
 
     def apply(self, plan: StepPlan) -> None:
-        """Enter the plan's new rows and appended blocks."""
-        if plan.new:
-            self._enter(plan)
-        if len(plan.block_rows):
-            self._set_blocks(plan.block_rows, plan.block_positions, plan.block_ids)
+        """Enter the plan's new rows and appended blocks, in one transfer."""
+        if not plan.new and not len(plan.block_rows):
+            return
+        rows, positions, token_ids = _new_tokens(plan)
+        block_rows, block_positions, block_ids = _blocks(plan)
+        self.host_block_tables[block_rows, block_positions] = block_ids
+        tokens_at = rows * self.token_ids.shape[1] + positions
+        blocks_at = block_rows * self.block_tables.shape[1] + block_positions
+        places = np.concatenate((tokens_at, blocks_at))
+        values = np.concatenate((token_ids, block_ids))
+        packed = to_device(np.stack((places, values)).astype(np.int64), self._device)
+        places_there, values_there = packed[0], packed[1].to(torch.int32)
+        count = len(token_ids)
+        if count:
+            self.token_ids.view(-1).scatter_(0, places_there[:count], values_there[:count])
+        if self._device.type != "cpu":
+            self.block_tables.view(-1).scatter_(0, places_there[count:], values_there[count:])
 
     def append(self, rows: torch.Tensor, positions: torch.Tensor, token_ids: torch.Tensor) -> None:
         """Write int32[s] sampled tokens to int64[s] positions of int64[s] rows, on the device."""
         self.token_ids[rows, positions] = token_ids
 
-    def _enter(self, plan: StepPlan) -> None:
-        lengths = [len(new.token_ids) for new in plan.new]
-        rows, positions = _places([new.row for new in plan.new], lengths)
-        tokens = np.concatenate([new.token_ids for new in plan.new]).astype(np.int32)
-        packed = to_device(np.stack((rows, positions, tokens)), self._device)
-        self.token_ids[packed[0], packed[1]] = packed[2].to(torch.int32)
-        counts = [len(new.block_ids) for new in plan.new]
-        rows, positions = _places([new.row for new in plan.new], counts)
-        self._set_blocks(rows, positions, np.concatenate([new.block_ids for new in plan.new]))
 
-    def _set_blocks(self, rows: np.ndarray, positions: np.ndarray, block_ids: np.ndarray) -> None:
-        self.host_block_tables[rows, positions] = block_ids
-        if self._device.type != "cpu":
-            packed = np.stack((rows, positions, block_ids)).astype(np.int64)
-            on_device = to_device(packed, self._device)
-            self.block_tables[on_device[0], on_device[1]] = on_device[2].to(torch.int32)
+def _new_tokens(plan: StepPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """int64 row and position, and the token, of all that new rows bring."""
+    lengths = [len(new.token_ids) for new in plan.new]
+    rows, positions = _places([new.row for new in plan.new], lengths)
+    return rows, positions, np.concatenate([_NOTHING, *(new.token_ids for new in plan.new)])
+
+
+def _blocks(plan: StepPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """int64 row and position, and the block, of all that new rows bring and others are given."""
+    counts = [len(new.block_ids) for new in plan.new]
+    rows, positions = _places([new.row for new in plan.new], counts)
+    return (
+        np.concatenate((rows, plan.block_rows)),
+        np.concatenate((positions, plan.block_positions)),
+        np.concatenate([_NOTHING, *(new.block_ids for new in plan.new), plan.block_ids]),
+    )
 
 
 def _places(rows: list[int], counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """int64 row and position of the first `counts[i]` entries of each row, one after another."""
+    if not rows:
+        return _NOTHING, _NOTHING
     ends = np.cumsum(counts)
     positions = np.arange(ends[-1]) - np.repeat(ends - counts, counts)
     return np.repeat(np.array(rows, np.int64), counts), positions

@@ -11,6 +11,8 @@ from nanofw.kernels.random import base_key
 from nanofw.kernels.transfer import to_device
 from nanofw.samplers.parameters import LOWEST_TEMPERATURE
 
+_ALIGNED_WORDS = 4
+
 
 class DeviceParameters:
     """What `SamplingParams` say, as arrays over rows on the device; the last row is greedy.
@@ -25,11 +27,16 @@ class DeviceParameters:
     def __init__(self, num_rows: int, device: torch.device) -> None:
         size = num_rows + 1
         self._device = device
-        self.inverse_temperatures = torch.zeros(size, device=device)
-        self.base_keys = torch.zeros(size, 2, dtype=torch.int32, device=device)
-        self.top_k = torch.zeros(size, dtype=torch.int32, device=device)
-        self.top_p = torch.ones(size, device=device)
-        self.min_p = torch.zeros(size, device=device)
+        # All in one array, so that one operation changes them; each begins where kernels like it.
+        self._stride = -(-size // _ALIGNED_WORDS) * _ALIGNED_WORDS
+        self._words = torch.zeros(6 * self._stride, dtype=torch.int32, device=device)
+        parts = self._words.split([self._stride, 2 * self._stride, *[self._stride] * 3])
+        self.inverse_temperatures = parts[0][:size].view(torch.float32)
+        self.base_keys = parts[1].view(-1, 2)[:size]
+        self.top_k = parts[2][:size]
+        self.top_p = parts[3][:size].view(torch.float32)
+        self.min_p = parts[4][:size].view(torch.float32)
+        self.top_p.fill_(1)
         self._is_cut: BoolArray = np.zeros(size, np.bool_)
         self._changed: dict[int, NewRow] = {}
 
@@ -49,21 +56,18 @@ class DeviceParameters:
         """Send the rows that changed, as one array."""
         if not self._changed:
             return
-        words = np.empty((len(self._changed), 7), np.int32)
+        rows = np.fromiter(self._changed, np.int64, len(self._changed))
+        words = np.empty((6, len(rows)), np.int32)
         numbers = words.view(np.float32)
         for line, new in enumerate(self._changed.values()):
             sampling = new.sampling
             is_drawn = sampling.temperature >= LOWEST_TEMPERATURE
-            words[line, 0] = new.row
-            numbers[line, 1] = 1 / sampling.temperature if is_drawn else 0.0
-            words[line, 2:4] = base_key(new.seed, new.sample_index)
-            words[line, 4] = max(sampling.top_k, 0)
-            numbers[line, 5:7] = sampling.top_p, sampling.min_p
+            numbers[0, line] = 1 / sampling.temperature if is_drawn else 0.0
+            words[1:3, line] = base_key(new.seed, new.sample_index)
+            words[3, line] = max(sampling.top_k, 0)
+            numbers[4:6, line] = sampling.top_p, sampling.min_p
         self._changed.clear()
-        sent = to_device(words, self._device)
-        rows = sent[:, 0].long()
-        self.inverse_temperatures[rows] = sent[:, 1].view(torch.float32)
-        self.base_keys[rows] = sent[:, 2:4]
-        self.top_k[rows] = sent[:, 4]
-        self.top_p[rows] = sent[:, 5].view(torch.float32)
-        self.min_p[rows] = sent[:, 6].view(torch.float32)
+        places = np.arange(6)[:, None] * self._stride + rows
+        places[1:3] = self._stride + 2 * rows + np.array([[0], [1]])
+        sent = to_device(np.stack((places.ravel(), words.ravel())), self._device)
+        self._words.scatter_(0, sent[0], sent[1].to(torch.int32))
