@@ -45,7 +45,7 @@ def _step_inputs_kernel(
         offs = tl.arange(0, LINES_PAD)
         # What is not a line ends where no token is.
         ends = tl.load(lines_ptr + 4 * offs + 2, mask=offs < num_lines, other=1 << 40)
-        line = tl.sum((ends <= program).to(tl.int32), axis=0)
+        line = tl.sum((ends <= program).to(tl.int32), axis=0).to(tl.int64)
         is_real = line < num_lines
         line = tl.minimum(line, num_lines - 1)
         before = tl.load(lines_ptr + 4 * line - 2, mask=line > 0, other=0)

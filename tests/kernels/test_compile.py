@@ -1,0 +1,64 @@
+"""Kernels that the interpreter accepts compile for a GPU too, on a machine without one."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+TABLE, LIST = "*i32", "*i64"
+STEP_INPUTS = {
+    "lines_ptr": LIST, "all_tokens_ptr": TABLE, "all_tables_ptr": TABLE, "token_ids_ptr": TABLE,
+    "positions_ptr": LIST, "slots_ptr": LIST, "query_starts_ptr": TABLE,
+    "context_lens_ptr": TABLE, "tables_ptr": TABLE, "rows_ptr": LIST, "next_positions_ptr": LIST,
+    "logits_indices_ptr": LIST, "PAGE": 64, "LINES_PAD": 256, "BLOCK": 256,
+}  # fmt: skip
+TILE_STARTS = {
+    "query_starts_ptr": TABLE, "context_lens_ptr": TABLE, "decode_starts_ptr": TABLE,
+    "prefill_starts_ptr": TABLE, "TILE": 64, "BLOCK_Q": 64, "BATCH_PAD": 256,
+}  # fmt: skip
+KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "step_inputs": ("triton_step_inputs:_step_inputs_kernel", STEP_INPUTS),
+    "tile_starts": (
+        "triton_tile_starts:_mixed_tile_starts_kernel", {**TILE_STARTS, "WINDOW": 0}
+    ),
+    "tile_starts_window": (
+        "triton_tile_starts:_mixed_tile_starts_kernel", {**TILE_STARTS, "WINDOW": 9}
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_compiles_for_hopper(name: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "tests.kernels.test_compile", name]
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "ptx" in done.stdout
+
+
+def main(name: str) -> None:
+    """Compile one of them; integers that are not named are 32 bits wide."""
+    import importlib
+
+    import triton
+    from triton.backends.compiler import GPUTarget
+    from triton.compiler import ASTSource
+
+    place, given = KERNELS[name]
+    module, _, function = place.partition(":")
+    kernel = getattr(importlib.import_module(f"nanofw.kernels.{module}"), function)
+    constants = {key: value for key, value in given.items() if isinstance(value, int)}
+    types = {key: given.get(key, "i32") for key in kernel.arg_names}
+    signature = {key: "constexpr" if key in constants else types[key] for key in types}
+    source = ASTSource(kernel, signature, constexprs=constants)
+    print(*triton.compile(source, target=GPUTarget("cuda", 90, 32)).asm)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
