@@ -152,7 +152,8 @@ class Runner:
     def forward(self, plan: StepPlan) -> tuple[StepBatch, torch.Tensor]:
         """Run the model over an applied plan; hidden states [s, hidden] of the rows that sample."""
         if self.graphs is not None:
-            asks_prompts = self._logprobs.ask_for_prompts(plan)
+            has_prefill = plan.num_decodes < len(plan.rows)
+            asks_prompts = has_prefill and self._logprobs.ask_for_prompts(plan)
             replayed = self.graphs.forward(plan, asks_prompts=asks_prompts)
             if replayed is not None:
                 return replayed
