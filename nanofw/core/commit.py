@@ -46,10 +46,10 @@ class Committer:
         sampled, token_ids, failed = self._sampled(plan, result)
         known = rows.known[sampled]
         rows.tokens[sampled, known] = token_ids
-        known = known + 1
+        known += 1
         rows.known[sampled] = known
         self._share(plan, failed)
-        started = self._first_tokens(sampled, now) if rows.no_token_yet[sampled].any() else []
+        started = self._first_tokens(sampled, now) if self._running.num_unstarted else []
         if self._running.num_logprobs:
             self._log(plan, result)
         if self._running.num_streams:
@@ -70,6 +70,8 @@ class Committer:
                 f"step {result.step} brought {len(token_ids)} tokens for "
                 f"{len(sampled)} sampling rows"
             )
+        if failed is None and self._all_alive(plan):
+            return sampled, token_ids, None
         good = self._running.rows.alive[sampled]
         if failed is not None:
             good &= ~failed
@@ -77,13 +79,17 @@ class Committer:
             sampled, token_ids = sampled[good], token_ids[good]
         return sampled, token_ids, failed if failed is not None and failed.any() else None
 
+    def _all_alive(self, plan: StepPlan) -> bool:
+        """No row was dropped since the plan was made."""
+        return self._running.last_drop <= plan.step
+
     def _share(self, plan: StepPlan, failed: BoolArray | None) -> None:
         """Blocks that a collected step wrote may be shared from now on."""
         rows, computed = plan.rows, plan.starts + plan.num_tokens
-        good = self._running.rows.alive[rows]
-        if failed is not None:
-            good &= ~np.isin(rows, plan.sampled_rows[failed])
-        if not good.all():
+        if failed is not None or not self._all_alive(plan):
+            good = self._running.rows.alive[rows]
+            if failed is not None:
+                good &= ~np.isin(rows, plan.sampled_rows[failed])
             rows, computed = rows[good], computed[good]
         self._allocator.commit(rows, computed, self._running.rows.tokens)
 
@@ -91,6 +97,7 @@ class Committer:
         rows = self._running.rows
         first = sampled[rows.no_token_yet[sampled]]
         rows.no_token_yet[first] = False
+        self._running.num_unstarted -= len(first)
         started: list[str] = []
         for row in first.tolist():
             state = rows.state(row)
@@ -129,18 +136,30 @@ class Committer:
     def _stop(self, sampled: IntArray, token_ids: IntArray, known: IntArray, end: End) -> None:
         """End rows that drew an end token or have all the tokens that they may have."""
         rows = self._running.rows
-        full = known >= rows.limit[sampled]
+        done = known >= rows.limit[sampled]
+        stop = self._stopped(sampled, token_ids)
+        if stop is not None:
+            done |= stop
+        for i in done.nonzero()[0].tolist():
+            stopped = stop is not None and bool(stop[i])
+            reason = FinishReason.STOP if stopped else FinishReason.LENGTH
+            end(rows.state(int(sampled[i])), reason, None)
+
+    def _stopped(self, sampled: IntArray, token_ids: IntArray) -> BoolArray | None:
+        """bool[s], rows that drew a token that ends them; None: there are no such rows."""
+        rows, running = self._running.rows, self._running
+        if not running.num_ending and not running.num_custom_stop:
+            return None
         stop = np.zeros(len(sampled), np.bool_)
-        for eos in self._eos:
-            stop |= token_ids == eos
-        stop &= ~rows.ignore_eos[sampled]
-        if self._running.num_custom_stop:
+        if running.num_ending:
+            for eos in self._eos:
+                stop |= token_ids == eos
+            stop &= ~rows.ignore_eos[sampled]
+        if running.num_custom_stop:
             for i in np.flatnonzero(rows.custom_stop[sampled]).tolist():
                 stops = rows.state(int(sampled[i])).request.sampling.stop_token_ids
                 stop[i] |= int(token_ids[i]) in stops
-        ended = [(int(sampled[i]), bool(stop[i])) for i in np.flatnonzero(full | stop).tolist()]
-        for row, stopped in ended:
-            end(rows.state(row), FinishReason.STOP if stopped else FinishReason.LENGTH, None)
+        return stop
 
     def _fail(self, failed: IntArray, end: End) -> None:
         rows = self._running.rows

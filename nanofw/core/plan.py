@@ -84,15 +84,20 @@ class StepPlan:
     host_rows: IntArray = field(default_factory=lambda: EMPTY_INT)
     lookahead: int = 0
     same_rows: bool = False
+    _sampled_rows: IntArray | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def total_tokens(self) -> int:
+        if self.num_decodes == len(self.rows):
+            return self.num_decodes
         return int(self.num_tokens.sum())
 
     @property
     def sampled_rows(self) -> IntArray:
-        """int32[s], the rows that sample, in the plan's order."""
-        return self.rows if self.samples.all() else self.rows[self.samples]
+        """int32[s], the rows that sample, in the plan's order. Found once."""
+        if self._sampled_rows is None:
+            self._sampled_rows = self.rows if self.samples.all() else self.rows[self.samples]
+        return self._sampled_rows
 
 
 @dataclass(slots=True, kw_only=True)

@@ -48,7 +48,7 @@ class Preemption:
         running = self._running
         while len(running.decoding):
             rows = running.decoding
-            extension = self._allocator.extend(rows, running.rows.computed[rows] + 1)
+            extension = self._allocator.extend(rows, running.starts + 1)
             if extension is not None:
                 return extension
             if in_flight:

@@ -10,6 +10,8 @@ from nanofw.core.plan import EMPTY_INT
 from nanofw.core.state import RequestState, Rows
 from nanofw.core.types import BoolArray, IntArray
 
+NO_LIMIT = np.iinfo(np.int32).max
+
 
 class RunningSet:
     """Rows and their blocks, from admission until the last step with them was collected.
@@ -20,8 +22,12 @@ class RunningSet:
         prefilling: rows in the middle of their prefill, in order of admission.
         decoding: int32[d], rows that decode, in order of admission; `ones` and `trues` are
             the plan's arrays over them, `host_rows` those that wait for host masks.
+        starts: int32[d], positions that they compute next.
+        steps_left: steps until the first of them has all the tokens that it may have.
         changed: the arrays over decoding rows are not those of the plan before.
+        num_planned: plans made.
         collected: number of the last step that was committed.
+        last_drop: `num_planned` when a row was last dropped.
     """
 
     def __init__(self, limits: Limits, allocator: KVAllocator) -> None:
@@ -33,9 +39,17 @@ class RunningSet:
         self.ones: IntArray = EMPTY_INT
         self.trues: BoolArray = np.empty(0, np.bool_)
         self.host_rows: IntArray = EMPTY_INT
+        self.starts: IntArray = EMPTY_INT
+        self.steps_left = 0
         self.changed = True
         self.collected = -1
+        self.num_planned = self.last_drop = 0
         self.num_custom_stop = self.num_streams = self.num_host = self.num_logprobs = 0
+        self.num_ending = 0  # rows that an end token ends
+        self.num_unstarted = 0  # rows without a first token
+        self._ones = np.ones(limits.max_rows, np.int32)
+        self._trues = np.ones(limits.max_rows, np.bool_)
+        self._ones.flags.writeable = self._trues.flags.writeable = False
         self._num_admitted = 0
         self._removed: list[int] = []
         self._leaving: list[int] = []  # rows of ended requests whose step is in flight
@@ -68,6 +82,7 @@ class RunningSet:
         if self.rows.prefilling[row]:
             self.end_prefill(row)
         self.changed = True
+        self.last_drop = self.num_planned
         if self.rows.last_step[row] > self.collected:
             self._leaving.append(row)
         else:
@@ -90,11 +105,12 @@ class RunningSet:
         rows = self.rows
         # A row decodes when one token is left to compute and there is room for another.
         mask = rows.alive & (rows.planned - rows.computed == 1) & (rows.planned < rows.limit)
-        found = np.flatnonzero(mask & ~rows.prefilling)
-        order = np.argsort(self.admitted[found], kind="stable")
-        self.decoding = found[order].astype(np.int32)
-        self.ones = np.ones(len(found), np.int32)
-        self.trues = np.ones(len(found), np.bool_)
+        found = (mask & ~rows.prefilling).nonzero()[0]
+        found = found[self.admitted[found].argsort(kind="stable")]
+        self.decoding = found.astype(np.int32)
+        self.starts = rows.computed[found]
+        self.steps_left = int((rows.limit[found] - rows.planned[found]).min(initial=NO_LIMIT))
+        self.ones, self.trues = self._ones[: len(found)], self._trues[: len(found)]
         self.host_rows = self.decoding[rows.host[self.decoding]] if self.num_host else EMPTY_INT
 
     def take_removed(self) -> IntArray:
@@ -126,3 +142,5 @@ class RunningSet:
         self.num_streams += by * int(rows.stream[row])
         self.num_host += by * int(rows.host[row])
         self.num_logprobs += by * int(rows.logprobs[row])
+        self.num_ending += by * int(not rows.ignore_eos[row])
+        self.num_unstarted += by * int(rows.no_token_yet[row])

@@ -274,18 +274,19 @@ class Scheduler:
             plan.block_ids, plan.copies = extension.block_ids, extension.copies
         plan.removed = self.running.take_removed()
         self._step += 1
+        self.running.num_planned = self._step
         self._guard.on_progress(plan.rows, plan.num_tokens, plan.num_decodes)
         return plan
 
     def _decode_plan(self, rows: IntArray) -> StepPlan:
         running, state = self.running, self.rows
-        starts = state.computed[rows]
-        state.computed[rows] = starts + 1
-        planned = starts + 2  # one token was left to compute, one more is drawn
-        state.planned[rows] = planned
+        starts, same = running.starts, not running.changed
+        running.starts = ends = starts + 1
+        state.computed[rows] = ends
+        state.planned[rows] = ends + 1  # one token was left to compute, one more is drawn
         state.last_step[rows] = self._step
-        same = not running.changed
-        running.changed = bool((planned >= state.limit[rows]).any())
+        running.steps_left -= 1
+        running.changed = running.steps_left <= 0
         return StepPlan(
             step=self._step,
             rows=rows,

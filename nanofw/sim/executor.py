@@ -73,9 +73,9 @@ class SimExecutor:
                 raise ExecutorError(f"plan {plan.step}: new row {new.row} is out of range")
             self._keys[new.row] = row_key(new.seed, new.sample_index)
             self._broken[new.row] = False
-        rows, ends = plan.rows, plan.starts + plan.num_tokens
-        if not plan.samples.all():
-            rows, ends = rows[plan.samples], ends[plan.samples]
+        rows, ends = plan.sampled_rows, plan.starts + plan.num_tokens
+        if len(rows) < len(ends):
+            ends = ends[plan.samples]
         failed = self._failures(rows, ends)
         hashes = position_hash(self._keys[rows], ends)
         if self._pool is not None:

@@ -91,9 +91,11 @@ class FittedCost:
 
     def __init__(self, options: FittedOptions, config: CostModelConfig) -> None:
         self._seconds = Fit.read(options.file).seconds
+        self._work: StepWork | None = None
 
     def seconds(self, plan: StepPlan) -> float:
-        return self._seconds(StepWork.of(plan))
+        self._work = StepWork.of(plan, self._work)
+        return self._seconds(self._work)
 
     def kv_bytes(self) -> int | None:
         return None

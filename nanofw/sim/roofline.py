@@ -64,6 +64,7 @@ class Roofline:
         self._row_s = options.overhead_per_row_us * 1e-6
         self._memory = int(1e9 * (options.memory_gb or device.memory))
         self._spec, self._config = spec, config
+        self._work: StepWork | None = None
         width = spec.bytes_per_element
         self._layer_bytes = spec.num_layer_parameters * width
         self._head_bytes = spec.num_head_parameters * width
@@ -71,27 +72,30 @@ class Roofline:
         heads = spec.num_heads + spec.num_kv_heads
         per_layer = 6 * spec.hidden_size + 2 * heads * spec.head_dim + 4 * spec.intermediate_size
         self._activation_bytes = spec.num_layers * per_layer * width
-        self._pair_flops = 4 * spec.num_layers * spec.num_heads * spec.head_dim
+        # seconds of each unit of work, by arithmetic and by traffic
+        self._token_s = (
+            2 * spec.num_layer_parameters * self._flop_s, self._activation_bytes * self._byte_s
+        )  # fmt: skip
+        self._layers_s = self._layer_bytes * self._byte_s
+        self._pair_s = 4 * spec.num_layers * spec.num_heads * spec.head_dim * self._flop_s
+        self._kv_token_s = spec.kv_bytes_per_token * self._byte_s
+        self._sampled_s = 2 * spec.num_head_parameters * self._flop_s
+        self._head_s = self._head_bytes * self._byte_s
 
     def seconds(self, plan: StepPlan) -> float:
-        work = StepWork.of(plan)
-        return self._overhead_s + self._row_s * work.num_rows + sum(self.parts(work))
+        self._work = work = StepWork.of(plan, self._work)
+        linear, attention, head = self.parts(work)
+        return self._overhead_s + self._row_s * work.num_rows + linear + attention + head
 
     def parts(self, work: StepWork) -> tuple[float, float, float]:
         """Seconds of the linear layers, of attention, and of the output head."""
-        spec = self._spec
-        linear = self._part(
-            2 * spec.num_layer_parameters * work.num_tokens,
-            self._layer_bytes + self._activation_bytes * work.num_tokens,
-        )
+        compute_s, traffic_s = self._token_s
+        linear = max(compute_s * work.num_tokens, self._layers_s + traffic_s * work.num_tokens)
         kv_tokens = work.num_keys + work.num_tokens
-        attention = self._part(
-            self._pair_flops * work.num_pairs, spec.kv_bytes_per_token * kv_tokens
-        )
+        attention = max(self._pair_s * work.num_pairs, self._kv_token_s * kv_tokens)
         if not work.num_sampled:
             return linear, attention, 0.0
-        head = self._part(2 * spec.num_head_parameters * work.num_sampled, self._head_bytes)
-        return linear, attention, head
+        return linear, attention, max(self._sampled_s * work.num_sampled, self._head_s)
 
     def kv_bytes(self) -> int:
         """What the weights and the largest step leave of the memory that a run may take."""
@@ -109,6 +113,3 @@ class Roofline:
                 "model, or lower engine.max_num_batched_tokens"
             )
         return left
-
-    def _part(self, flops: int, num_bytes: int) -> float:
-        return max(flops * self._flop_s, num_bytes * self._byte_s)

@@ -25,9 +25,12 @@ _S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (27, 30, 31, 32))
 
 def mix(values: HashArray) -> HashArray:
     """Scramble uint64[n], one to one."""
-    values = (values ^ (values >> _S30)) * _FIRST
-    values = (values ^ (values >> _S27)) * _SECOND
-    return values ^ (values >> _S31)
+    values = values ^ (values >> _S30)
+    values *= _FIRST
+    values ^= values >> _S27
+    values *= _SECOND
+    values ^= values >> _S31
+    return values
 
 
 def row_key(seed: int, sample_index: int) -> int:
@@ -64,15 +67,16 @@ class TokenRule:
     ) -> None:
         self._vocab_size = vocab_size
         self._ends = sorted({e for e in eos_token_ids if 0 <= e < vocab_size})
+        self._others = np.delete(np.arange(vocab_size, dtype=np.int32), self._ends)
         self._probability = eos_probability if self._ends else 0.0
         if len(self._ends) == vocab_size:
             self._probability = 1.0
 
     def tokens(self, hashes: HashArray) -> IntArray:
         """int32[s], one token for each number."""
-        drawn = below(hashes, max(1, self._vocab_size - len(self._ends)))
-        for end in self._ends:
-            drawn += drawn >= end
+        if not len(self._others):
+            return np.full(len(hashes), self._ends[0], np.int32)
+        drawn = self._others.take(below(hashes, len(self._others)))
         if self._probability:
             drawn[chance(hashes, self._probability)] = self._ends[0]
         return drawn

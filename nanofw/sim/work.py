@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from nanofw.core.plan import StepPlan
 
 
-@dataclass(frozen=True, slots=True)
-class StepWork:
+class StepWork(NamedTuple):
     """Counts of one step.
 
     Attributes:
@@ -30,9 +29,12 @@ class StepWork:
     num_pairs: int
 
     @classmethod
-    def of(cls, plan: StepPlan) -> StepWork:
-        """Count a plan. A step of decodes alone costs one sum over its rows."""
+    def of(cls, plan: StepPlan, before: StepWork | None = None) -> StepWork:
+        """Count a plan; `before`: the counts of the plan before it, which save a sum over rows."""
         rows = len(plan.rows)
+        if before is not None and plan.same_rows and plan.num_decodes == rows:
+            keys = before.num_keys + rows  # each row is one token longer
+            return cls(rows, 0, rows, rows, keys, keys)
         starts = int(plan.starts.sum(dtype=np.int64))
         if plan.num_decodes == rows:
             return cls(rows, 0, rows, rows, starts + rows, starts + rows)

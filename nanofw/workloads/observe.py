@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from array import array
 from collections import deque
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -38,16 +38,6 @@ class PassingExecutor:
         self.inner.close()
 
 
-@dataclass(slots=True)
-class _Tokens:
-    """Tokens that came at one time: gaps since the token before, `repeat` times each."""
-
-    time: float
-    num_tokens: int
-    gaps: FloatArray
-    repeat: int
-
-
 class TokenTimes(PassingExecutor):
     """Notes when tokens came. Adds a few microseconds to a step.
 
@@ -62,7 +52,11 @@ class TokenTimes(PassingExecutor):
         self._row_ids: dict[int, str] = {}
         self._left: dict[str, float] = {}  # the same of requests that left their row
         self._pending: deque[tuple[IntArray, bool]] = deque()
-        self._tokens: list[_Tokens] = []
+        # of each step: when its tokens came, how many, the time since the step before, and how
+        # many of them follow a token of that step
+        self._times, self._gaps = array("d"), array("d")
+        self._nums, self._num_usual = array("q"), array("q")
+        self._longer: list[tuple[float, FloatArray]] = []  # other gaps, by when they ended
         self._collected_at = 0.0
         self.num_steps = 0
 
@@ -83,16 +77,26 @@ class TokenTimes(PassingExecutor):
         result = super().collect()
         now = self._clock.now()
         rows, same = self._pending.popleft()
-        if same:  # all of them got a token in the step before
-            gaps, repeat = np.array([now - self._collected_at]), len(rows)
-        else:
-            gaps, repeat = now - self._last[rows], 1
-            gaps = gaps[~np.isnan(gaps)]
+        num_usual = len(rows)
+        if not same:  # else all of them got a token in the step before
+            last = self._last[rows]
+            is_usual = last == self._collected_at
+            num_usual = int(np.count_nonzero(is_usual))
+            if num_usual < len(rows):
+                self._note_longer(now, last[~is_usual])
         self._last[rows] = now
-        self._tokens.append(_Tokens(now, len(rows), gaps, repeat))
+        self._times.append(now)
+        self._nums.append(len(rows))
+        self._gaps.append(now - self._collected_at)
+        self._num_usual.append(num_usual)
         self._collected_at = now
         self.num_steps += 1
         return result
+
+    def _note_longer(self, now: float, last: FloatArray) -> None:
+        gaps = now - last[~np.isnan(last)]
+        if len(gaps):
+            self._longer.append((now, gaps))
 
     def ended(self, request_id: str) -> None:
         """The request has finished: forget it."""
@@ -100,15 +104,16 @@ class TokenTimes(PassingExecutor):
 
     def gaps(self, start: float, end: float) -> tuple[FloatArray, FloatArray]:
         """Gaps between tokens of one request that ended in [start, end], and their weights."""
-        inside = [item for item in self._tokens if start <= item.time <= end and len(item.gaps)]
-        if not inside:
-            return np.empty(0), np.empty(0)
-        values = np.concatenate([item.gaps for item in inside])
-        weights = np.repeat(
-            [float(item.repeat) for item in inside], [len(item.gaps) for item in inside]
-        )
+        times, counts = np.array(self._times), np.array(self._num_usual, np.float64)
+        inside = (times >= start) & (times <= end) & (counts > 0)
+        longer = [gaps for time, gaps in self._longer if start <= time <= end]
+        values = np.concatenate([np.array(self._gaps)[inside], *longer])
+        weights = np.ones(len(values))
+        weights[: np.count_nonzero(inside)] = counts[inside]
         return values, weights
 
     def num_tokens(self, start: float, end: float) -> int:
         """Tokens that came in [start, end]."""
-        return sum(item.num_tokens for item in self._tokens if start <= item.time <= end)
+        times = np.array(self._times)
+        inside = (times >= start) & (times <= end)
+        return int(np.array(self._nums, np.int64)[inside].sum())
