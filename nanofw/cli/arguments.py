@@ -152,8 +152,18 @@ def console() -> Console:
     return Console(width=width, highlight=False, markup=False, soft_wrap=False)
 
 
-def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
-    """A table without the columns in which no row says anything."""
+def table(
+    title: str | None,
+    columns: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    *,
+    numbers: bool = False,
+) -> Table:
+    """A table without the columns in which no row says anything.
+
+    Args:
+        numbers: in all columns but the first, which are then aligned on the right.
+    """
     from rich import box
     from rich.table import Table
 
@@ -161,6 +171,9 @@ def table(title: str | None, columns: Sequence[str], rows: Iterable[Sequence[str
     shown = [place for place in range(len(columns)) if any(line[place] for line in lines)]
     made = Table(*(columns[place] for place in shown), title=title, title_justify="left",
                  box=box.SIMPLE_HEAD, pad_edge=False)  # fmt: skip
+    if numbers:
+        for column in made.columns[1:]:
+            column.justify = "right"
     for line in lines:
         made.add_row(*(line[place] for place in shown))
     return made

@@ -9,6 +9,7 @@ from nanofw.configs.load import LoadedConfig
 from nanofw.configs.schema import LoggingSection
 from nanofw.core.clock import VirtualClock
 from nanofw.core.engine import Engine
+from nanofw.core.model_spec import ModelSpec
 from nanofw.llm.logs import set_levels
 from nanofw.llm.session import Session
 from nanofw.text.byte_level import ByteTokenizer
@@ -39,14 +40,18 @@ def open_session(
 
 
 def text_side(engine: Engine) -> tuple[Tokenizer | None, ChatTemplate]:
-    """Tokenizer and chat templates of the engine's model.
+    """Tokenizer and chat templates of the engine's model."""
+    return text_of(engine.spec, simulated=isinstance(engine.clock, VirtualClock))
+
+
+def text_of(spec: ModelSpec, *, simulated: bool = False) -> tuple[Tokenizer | None, ChatTemplate]:
+    """Tokenizer and chat templates of a model.
 
     Without a `tokenizer.json` a simulated run takes bytes for tokens, and a real one is for
     token ids only.
     """
-    folder = Path(engine.spec.path)
+    folder = Path(spec.path)
     chat = load_chat_template(folder)
     if (folder / "tokenizer.json").is_file():
         return load_tokenizer(folder), chat
-    simulated = isinstance(engine.clock, VirtualClock)
-    return ByteTokenizer(engine.spec.vocab_size) if simulated else None, chat
+    return ByteTokenizer(spec.vocab_size) if simulated else None, chat

@@ -22,6 +22,7 @@ from nanofw.runtime import memory, profiling
 from nanofw.runtime.batch import StepBatch
 from nanofw.runtime.graph_sizes import largest_prefill
 from nanofw.runtime.options import TorchOptions
+from nanofw.runtime.phases import Phases
 from nanofw.runtime.recording import CudaRecorder
 from nanofw.runtime.results import Timer, Transfer
 from nanofw.runtime.runner import Runner
@@ -45,6 +46,9 @@ class TorchExecutor:
 
     With a communicator of several ranks it is one of them: all get the same plans, and their
     pools have the same number of blocks.
+
+    Attributes:
+        start_seconds: what its construction spent its time on.
     """
 
     def __init__(
@@ -58,13 +62,19 @@ class TorchExecutor:
         self._next_step = 0
         if options is not None and options.num_threads is not None:
             torch.set_num_threads(options.num_threads)
+        phases = Phases()
         with torch.inference_mode():
             self._runner: Runner | None = Runner(config, communicator)
+            phases.end("weights")
             prefill_tokens = largest_prefill(options, config)
             num_blocks = _num_blocks(self._runner, config, communicator, prefill_tokens)
+            phases.end("memory profile")
             self._runner.allocate(num_blocks)
+            phases.end("KV pool")
             if config.cuda_graphs and self._runner.device.type == "cuda":
                 self._runner.capture(CudaRecorder(), prefill_tokens)
+                phases.end("graphs")
+        self.start_seconds = phases.seconds
         self._capacity = Capacity(
             num_blocks=num_blocks, block_size=config.block_size, max_in_flight=_MAX_IN_FLIGHT
         )

@@ -58,7 +58,8 @@ def test_help_lists_every_command(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 HELPS = [[command] for command in cli.COMMANDS] + [
-    ["config", "show"], ["config", "validate"], ["plugins", "list"], ["plugins", "show"], []
+    ["config", "show"], ["config", "validate"], ["plugins", "list"], ["plugins", "show"],
+    ["bench", "latency"], ["bench", "throughput"], ["bench", "startup"], []
 ]  # fmt: skip
 
 

@@ -93,6 +93,11 @@ class ParallelExecutor:
         return self._capacity
 
     @property
+    def start_seconds(self) -> dict[str, float]:
+        """As of `TorchExecutor`, on rank 0."""
+        return self.ranks[0].start_seconds
+
+    @property
     def graph_steps(self) -> dict[str, int]:
         """As of `TorchExecutor`, asked of rank 0."""
         self._group.send(Inquire(), (0,))

@@ -153,6 +153,7 @@ class _Rank:
                     weight_bytes=executor.weight_bytes,
                     host_bytes_before=before,
                     peak_host_bytes=_peak_host_bytes(),
+                    start_seconds=executor.start_seconds,
                 )
             )
         )

@@ -169,6 +169,7 @@ class Ready(Message, frozen=True):
         weight_bytes: parameters of this rank.
         host_bytes_before, peak_host_bytes: largest resident set of the process before it loaded
             anything, and now; pages of the mapped checkpoint count.
+        start_seconds: what the construction of its executor spent its time on.
     """
 
     num_blocks: int
@@ -176,6 +177,7 @@ class Ready(Message, frozen=True):
     weight_bytes: int
     host_bytes_before: int
     peak_host_bytes: int
+    start_seconds: dict[str, float] = {}
 
 
 class LogprobsData(msgspec.Struct, array_like=True, frozen=True):

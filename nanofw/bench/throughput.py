@@ -1,0 +1,269 @@
+"""Tokens per second on a workload: a cold pass, then steady ones in the same process.
+
+Every pass serves the same requests, and the prefix cache is emptied before each.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import numpy as np
+from pydantic import Field
+
+from nanofw.assembly import Selection, build, build_workload
+from nanofw.bench.bounds import check_real
+from nanofw.configs.schema import Section
+from nanofw.core.contracts.workload import Workload, WorkloadConfig
+from nanofw.core.engine import Engine
+from nanofw.core.types import FinishReason, Request, RequestOutput
+from nanofw.errors import ConfigError
+from nanofw.workloads.drive import drive
+from nanofw.workloads.latencies import (
+    PER_REQUEST,
+    STATISTICS,
+    request_latencies,
+    weighted_statistic,
+)
+from nanofw.workloads.lengths import Lengths, Uniform
+from nanofw.workloads.observe import TokenTimes
+from nanofw.workloads.prompts import key_of
+from nanofw.workloads.replay import FixedList, FixedOptions
+from nanofw.workloads.trace import TraceRow
+
+Traffic = Literal["random", "workload", "prompts"]
+
+
+class ThroughputOptions(Section):
+    """Settings of `nanofw bench throughput`."""
+
+    traffic: Literal["auto", "random", "own"] = "auto"
+    """random: requests of random lengths, see below; own: what the configuration's `input`
+    names; auto: own where that is a workload or a file, else random."""
+    num_requests: Annotated[int, Field(ge=1)] = 256
+    """Of random traffic."""
+    prompt_tokens: Lengths = Uniform(distribution="uniform", low=100, high=1024)
+    """Lengths of its prompts; those that do not fit the model are cut, which is said."""
+    output_tokens: Lengths = Uniform(distribution="uniform", low=100, high=1024)
+    """Lengths of its outputs, which are always reached."""
+    at_once: bool = True
+    """All requests come at the beginning; false: when the workload says."""
+    passes: Annotated[int, Field(ge=1)] = 3
+    """How often all requests are served; the first pass is cold."""
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Of lengths, tokens and draws."""
+
+    def kind(self, selection: Selection) -> Traffic:
+        """Which traffic it is. Raises ConfigError where the configuration has none of its own."""
+        given = selection.loaded.config.input
+        if given.workload is not None and self.traffic != "random":
+            return "workload"
+        if self.traffic == "random" or (self.traffic == "auto" and given.file is None):
+            return "random"
+        if given.file is None and given.prompts is None:
+            raise ConfigError(
+                "the configuration has no requests of its own: set input.workload, input.file or "
+                "input.prompts, or bench.traffic=random",
+                key="bench.traffic",
+            )
+        return "prompts"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pass:
+    """What one pass came to.
+
+    Attributes:
+        number: from 1; the first one is cold.
+        num_failed: requests that were refused or ended with an error.
+        seconds: from handing over the first request to the end of the last.
+        latencies: seconds by quantity (ttft, tpot, itl, e2el, queue) and statistic; a quantity
+            that no request has is absent.
+        notes: sentences on the traffic and on what failed.
+    """
+
+    number: int
+    num_requests: int
+    num_failed: int
+    num_prompt_tokens: int
+    num_cached_tokens: int
+    num_output_tokens: int
+    num_steps: int
+    num_preemptions: int
+    seconds: float
+    latencies: Mapping[str, Mapping[str, float]]
+    notes: tuple[str, ...]
+
+    @property
+    def output_tokens_per_s(self) -> float:
+        return self.num_output_tokens / self.seconds
+
+    @property
+    def total_tokens_per_s(self) -> float:
+        """Prompts and outputs; prompt tokens that the prefix cache had are not computed."""
+        computed = self.num_prompt_tokens - self.num_cached_tokens
+        return (computed + self.num_output_tokens) / self.seconds
+
+    @property
+    def requests_per_s(self) -> float:
+        return (self.num_requests - self.num_failed) / self.seconds
+
+
+class Prepared(Workload):
+    """Requests that are made before the clock runs.
+
+    Args:
+        requests: arrivals and deadlines count from `start`.
+        source: the workload that they are of, if others follow them.
+
+    Attributes:
+        start: when the first of them comes, on the engine's clock; set before they are drawn.
+    """
+
+    def __init__(self, requests: Sequence[Request], source: Workload | None = None) -> None:
+        self._requests, self._source = requests, source
+        self.start = 0.0
+        if source is not None:
+            self.notes = source.notes
+
+    @property
+    def num_requests(self) -> int:
+        return len(self._requests) if self._source is None else self._source.num_requests
+
+    def initial(self) -> Iterator[Request]:
+        for request in self._requests:
+            deadline = request.deadline
+            yield replace(
+                request,
+                arrival=self.start + (request.arrival or 0.0),
+                deadline=None if deadline is None else self.start + deadline,
+            )
+
+    def follow(self, output: RequestOutput) -> Sequence[Request]:
+        return () if self._source is None else self._source.follow(output)
+
+
+def passes(
+    selection: Selection,
+    options: ThroughputOptions,
+    requests: Sequence[Request] = (),
+    report: Callable[[int, int, str], None] = lambda *_: None,
+) -> Iterator[Pass]:
+    """Serve the traffic several times on one engine, each result when it is there.
+
+    Args:
+        requests: of traffic that is `prompts`; their deadlines count from the arrival.
+
+    Raises:
+        ConfigError: a simulated run, or there is no traffic.
+    """
+    check_real(selection)
+    kind = options.kind(selection)
+    with build(selection) as engine:
+        for number in range(1, options.passes + 1):
+            engine.scheduler.allocator.reset()
+            workload = make_workload(selection, options, kind, requests)
+
+            def note(done: int, number: int = number, total: int = workload.num_requests) -> None:
+                report(total * (number - 1) + done, total * options.passes, f"pass {number}")
+
+            yield run_pass(engine, workload, number, note)
+
+
+def make_workload(
+    selection: Selection,
+    options: ThroughputOptions,
+    kind: Traffic,
+    requests: Sequence[Request],
+) -> Prepared:
+    """The traffic of one pass."""
+    if kind == "prompts":
+        return Prepared([_seeded(request, options.seed, i) for i, request in enumerate(requests)])
+    if kind == "random":
+        source = random_lengths(selection, options)
+    else:
+        scale = 0.0 if options.at_once else 1.0
+        source = build_workload(selection, seed=options.seed, time_scale=scale)
+    return Prepared(list(source.initial()), source)
+
+
+def random_lengths(selection: Selection, options: ThroughputOptions) -> Workload:
+    """Requests of random lengths that come together."""
+    rng = np.random.default_rng([options.seed, 5])
+    prompts = options.prompt_tokens.sample(rng, options.num_requests).tolist()
+    outputs = options.output_tokens.sample(rng, options.num_requests).tolist()
+    rows = tuple(
+        TraceRow(prompt_tokens=prompt, output_tokens=output)
+        for prompt, output in zip(prompts, outputs, strict=True)
+    )
+    config = WorkloadConfig(
+        vocab_size=selection.spec.vocab_size,
+        max_model_len=selection.max_model_len,
+        seed=options.seed,
+        sampling=selection.loaded.config.sampling,
+    )
+    return FixedList(FixedOptions(requests=rows), config)
+
+
+def run_pass(
+    engine: Engine, workload: Prepared, number: int, note: Callable[[int], None] = lambda _: None
+) -> Pass:
+    """Run a workload through an engine that is idle, and measure it."""
+    inner, before = engine.executor, engine.stats()
+    watch = engine.executor = TokenTimes(inner, engine.clock)
+    outputs: list[RequestOutput] = []
+    note(0)
+    begin, workload.start = time.perf_counter(), engine.clock.now()
+    try:
+        for step in drive(engine, workload):
+            if step.finished:
+                for output in step.finished:
+                    watch.ended(output.id)
+                outputs += step.finished
+                note(len(outputs))
+        seconds = time.perf_counter() - begin
+    finally:
+        engine.executor = inner
+    after = engine.stats()
+    failed = [o for o in outputs if o.finish_reason in (FinishReason.REFUSED, FinishReason.ERROR)]
+    served = [o for o in outputs if o.finish_reason is not FinishReason.REFUSED]
+    notes = workload.notes
+    if failed:
+        notes = (*notes, f"{len(failed)} requests failed, the first with: {failed[0].error}")
+    return Pass(
+        number=number,
+        num_requests=len({o.id for o in outputs}),
+        num_failed=len({o.id for o in failed}),
+        num_prompt_tokens=sum(o.num_prompt_tokens for o in served if o.sample_index == 0),
+        num_cached_tokens=sum(o.num_cached_tokens for o in served),
+        num_output_tokens=sum(len(o.token_ids) for o in served),
+        num_steps=watch.num_steps,
+        num_preemptions=after["num_preemptions"] - before["num_preemptions"],
+        seconds=seconds,
+        latencies=_latencies(served, watch, workload.start),
+        notes=notes,
+    )
+
+
+def _latencies(
+    served: Sequence[RequestOutput], watch: TokenTimes, start: float
+) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for name, values in request_latencies(served).items():
+        defined = values[~np.isnan(values)]
+        if len(defined):
+            found[name] = {key: function(defined) for key, function in STATISTICS.items()}
+    assert set(found) <= set(PER_REQUEST)
+    gaps, weights = watch.gaps(start, np.inf)
+    if len(gaps):
+        found["itl"] = {key: weighted_statistic(key, gaps, weights) for key in STATISTICS}
+    return found
+
+
+def _seeded(request: Request, seed: int, index: int) -> Request:
+    """Draw the same tokens in every pass."""
+    if request.sampling.seed is not None:
+        return request
+    return replace(request, sampling=replace(request.sampling, seed=key_of(seed, index, 6)))

@@ -1,0 +1,108 @@
+"""Results of a measurement: shown and written, also when it ends early."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from nanofw.cli.arguments import check_writable
+
+if TYPE_CHECKING:
+    from nanofw.assembly import Selection
+    from nanofw.configs.schema import Section
+
+T = TypeVar("T")
+STDOUT = "-"
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Let a parser take `--json FILE`."""
+    parser.add_argument(
+        "--json", metavar="FILE",
+        help="write all results, and where they come from, as JSON; - is standard output",
+    )  # fmt: skip
+
+
+class Measured(Generic[T]):
+    """What a command measured, as it comes.
+
+    Args:
+        command: its name, for the record.
+        target: the file that `--json` names, `-` or None.
+        arguments: of the command line.
+        options: what was measured.
+
+    Attributes:
+        found: what was finished.
+    """
+
+    def __init__(
+        self, command: str, target: str | None, arguments: Sequence[str], options: Section
+    ) -> None:
+        self._command, self._target, self._arguments = command, target, arguments
+        self._options = options
+        self._problem: BaseException | None = None
+        self.found: list[T] = []
+
+    def check(self, read: Iterable[str]) -> None:
+        """Raise ConfigError when the file cannot be written; `read`: what it may not be."""
+        if self._target not in (None, STDOUT):
+            check_writable(Path(self._target), "--json", read)
+
+    def take(self, results: Iterable[T]) -> None:
+        """Collect results; what ends them early is raised by `finish`."""
+        try:
+            for item in results:
+                self.found.append(item)
+        except BaseException as error:
+            if not self.found:
+                raise
+            self._problem = error
+
+    def finish(
+        self,
+        selection: Selection,
+        show: Callable[[Sequence[T]], None],
+        record: Callable[[T], dict[str, Any]],
+    ) -> int:
+        """Show and write what there is, then raise what ended it early. Returns the exit code."""
+        if self._target != STDOUT:
+            show(self.found)
+        if self._target is not None:
+            self._write(self.as_record(selection, record))
+        if self._problem is not None:
+            print("the rest was not measured", file=sys.stderr)
+            raise self._problem
+        return 0
+
+    def as_record(
+        self, selection: Selection, record: Callable[[T], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Everything as plain values."""
+        from nanofw.assembly.provenance import origin, run_record
+        from nanofw.cli import environment
+        from nanofw.configs.load import plain
+
+        return {
+            "command": self._command,
+            "complete": self._problem is None,
+            "options": plain(self._options),
+            "results": [record(item) for item in self.found],
+            "provenance": {
+                **origin(self._arguments),
+                "devices": environment.devices(),
+                "nvidia_driver": environment.system()["nvidia_driver"],
+                **run_record(selection),
+            },
+        }
+
+    def _write(self, value: dict[str, Any]) -> None:
+        text = json.dumps(value, indent=1, ensure_ascii=False, default=str) + "\n"
+        if self._target == STDOUT:
+            sys.stdout.write(text)
+        elif self._target is not None:
+            Path(self._target).write_text(text, encoding="utf-8")
