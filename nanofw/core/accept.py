@@ -35,8 +35,8 @@ def prompt_tokens(prompt: Sequence[int] | IntArray, vocab_size: int) -> IntArray
         raise ValueError("the prompt is empty; it needs at least one token")
     if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
         raise ValueError("prompt_token_ids must be a flat sequence of integers")
-    wrong = ids[(ids < 0) | (ids >= vocab_size)]
-    if len(wrong):
+    if ids.min() < 0 or ids.max() >= vocab_size:
+        wrong = ids[(ids < 0) | (ids >= vocab_size)]
         raise ValueError(
             f"token id {int(wrong[0])} is outside the vocabulary (0 to {vocab_size - 1})"
         )

@@ -41,6 +41,7 @@ class Preemption:
         self._limits, self._running, self._queue = limits, running, queue
         self._guard, self._allocator, self._counters = guard, allocator, counters
         self._view = view
+        self._last_worst: tuple[int, RequestState | None] = (-1, None)  # for a running.version
         self.made_room = False
 
     def extend(self, now: float, *, in_flight: bool) -> Extension | Wait | None:
@@ -101,8 +102,12 @@ class Preemption:
         return worst
 
     def _worst(self) -> RequestState | None:
-        states = self._running.states()
-        return self._guard.call("key", lambda: max(states, key=lambda s: s.rank, default=None))
+        version, worst = self._last_worst
+        if version != self._running.version:
+            states = self._running.states()
+            worst = self._guard.call("key", lambda: max(states, key=lambda s: s.rank, default=None))
+            self._last_worst = self._running.version, worst
+        return worst
 
     def _give_up(self, state: RequestState, now: float) -> None:
         row = state.row

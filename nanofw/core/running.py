@@ -28,6 +28,7 @@ class RunningSet:
         num_planned: plans made.
         collected: number of the last step that was committed.
         last_drop: `num_planned` when a row was last dropped.
+        version: grows when a request comes or goes.
     """
 
     def __init__(self, limits: Limits, allocator: KVAllocator) -> None:
@@ -44,6 +45,8 @@ class RunningSet:
         self.changed = True
         self.collected = -1
         self.num_planned = self.last_drop = 0
+        self.version = 0
+        self._num_alive = 0
         self.num_custom_stop = self.num_streams = self.num_host = self.num_logprobs = 0
         self.num_ending = 0  # rows that an end token ends
         self.num_unstarted = 0  # rows without a first token
@@ -55,7 +58,7 @@ class RunningSet:
         self._leaving: list[int] = []  # rows of ended requests whose step is in flight
 
     def __len__(self) -> int:
-        return int(np.count_nonzero(self.rows.alive))
+        return self._num_alive
 
     @property
     def num_leaving(self) -> int:
@@ -71,13 +74,13 @@ class RunningSet:
         row = self.rows.enter(state, num_cached)
         self.admitted[row] = self._num_admitted
         self._num_admitted += 1
-        self._count_flags(row, 1)
+        self._count(row, 1)
         return row
 
     def drop(self, state: RequestState) -> None:
         """The request leaves its row, which is freed at once or when its step retires."""
         row = state.row
-        self._count_flags(row, -1)
+        self._count(row, -1)
         self.rows.leave(row)
         if self.rows.prefilling[row]:
             self.end_prefill(row)
@@ -136,8 +139,10 @@ class RunningSet:
         self.rows.vacate(row)
         self._removed.append(row)
 
-    def _count_flags(self, row: int, by: int) -> None:
+    def _count(self, row: int, by: int) -> None:
         rows = self.rows
+        self.version += 1
+        self._num_alive += by
         self.num_custom_stop += by * int(rows.custom_stop[row])
         self.num_streams += by * int(rows.stream[row])
         self.num_host += by * int(rows.host[row])

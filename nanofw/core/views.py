@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -67,26 +68,25 @@ class EngineView:
 
 
 class Running:
-    """The running requests at the time of the call."""
+    """The running requests at the time of the call; sorted when first asked for."""
 
     def __init__(self, running: RunningSet, limits: Limits) -> None:
-        self._rows, self._limits = running.rows, limits
-        alive = np.flatnonzero(self._rows.alive)
-        order = np.argsort(running.admitted[alive], kind="stable")
-        self._ordered: IntArray = alive[order].astype(np.int32)
+        self._running, self._rows, self._limits = running, running.rows, limits
 
-    @property
+    @cached_property
     def rows(self) -> IntArray:
-        return self._ordered
+        alive = np.flatnonzero(self._rows.alive)
+        order = np.argsort(self._running.admitted[alive], kind="stable")
+        return alive[order].astype(np.int32)
 
     @property
     def num_tokens(self) -> IntArray:
-        return self._rows.planned[self._ordered]
+        return self._rows.planned[self.rows]
 
     @property
     def num_blocks(self) -> IntArray:
         # A row owns blocks for all tokens that it had on admission, whatever was computed.
-        tokens = np.maximum(self._rows.computed, self._rows.known)[self._ordered]
+        tokens = np.maximum(self._rows.computed, self._rows.known)[self.rows]
         return -(-tokens // self._limits.block_size)
 
     def request(self, row: int) -> StateView:

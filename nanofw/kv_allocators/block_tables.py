@@ -49,10 +49,10 @@ class BlockTables(ABC):
         present = self._num_row_blocks[rows]
         target = -(-num_tokens[short] // self._block_size)
         added = target - present
-        total = int(added.sum())
+        total = sum(added.tolist())  # there are few, and numpy's sum of few is slow
         if total > self.num_available:
             return None
-        self._check_width(int(target.max()))
+        self._check_width(max(target.tolist()))
         self._num_row_blocks[rows] = target
         self._room[rows] = target * self._block_size
         rows, positions = flatten(rows, present, added, total)

@@ -177,7 +177,7 @@ class PagedPrefixAllocator(BlockTables):
         self, rows: IntArray, starts: IntArray, counts: IntArray, tokens: IntArray
     ) -> None:
         """Make `counts[i]` blocks from `starts[i]` on of each row known by their content."""
-        owners, positions = flatten(rows, starts, counts, int(counts.sum()))
+        owners, positions = flatten(rows, starts, counts, sum(counts.tolist()))
         width, size = tokens.shape[1] // self._block_size, self._block_size
         by_block = tokens[:, : width * size].reshape(-1, width, size)  # a view
         blocks = self._tables[owners, positions]

@@ -67,23 +67,24 @@ def drive(
     """
     arrivals, clock = Arrivals(workload), engine.clock
     while True:
-        refused = StepOutput()
+        refused: list[RequestOutput] = []
         for request in arrivals.due(clock.now()):
             if on_accept is not None:
                 on_accept(request, clock.now())
             try:
                 engine.add(request)
             except RequestError as error:
-                refused.finished.append(_refusal(request, error, clock.now()))
-        output = refused
+                refused.append(_refusal(request, error, clock.now()))
         if engine.has_unfinished:
             output = engine.step()
-            output.finished[:0] = refused.finished
-        elif not refused.finished:
+        elif refused:
+            output = StepOutput()
+        else:
             if arrivals.next_arrival == math.inf:
                 return
             clock.wait_until(arrivals.next_arrival)
             continue
+        output.finished[:0] = refused
         for finished in output.finished:
             arrivals.finished(finished)
         yield output
