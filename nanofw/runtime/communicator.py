@@ -31,6 +31,8 @@ class GroupCommunicator:
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum over ranks, in place when the tensor is contiguous."""
+        if not tensor.numel():
+            return tensor
         tensor = tensor.contiguous()
         _guarded(lambda: distributed.all_reduce(tensor))
         return tensor

@@ -21,10 +21,11 @@ class TorchOptions(Options):
         description="With CUDA graphs: tokens of the largest step with prefill that is captured; "
         "0: such steps run eagerly. Larger ones cost start-up time and memory.",
     )
-    all_reduce: Literal["collective", "one_shot"] = Field(
-        "collective",
-        description="With several ranks on GPUs: how small tensors are summed: as NCCL does, or "
-        "in one kernel that reads the other ranks' memory.",
+    all_reduce: Literal["auto", "collective", "one_shot"] = Field(
+        "auto",
+        description="With several ranks on GPUs: how small tensors are summed: as NCCL does "
+        "(collective), or in kernels that use the other ranks' memory (one_shot); auto: the "
+        "latter where it works.",
     )
     step_timeout_s: PositiveFloat = Field(
         300.0,

@@ -26,6 +26,21 @@ class Communicator(Protocol):
         ...
 
 
+@runtime_checkable
+class NormCommunicator(Communicator, Protocol):
+    """One that can also sum, add to the residual stream and normalise in one go."""
+
+    def all_reduce_add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Add the ranks' sum of `x` [t, d] to `residual` [t, d], in place, and take its RMSNorm.
+
+        Returns:
+            The normalised sum, and the sum itself; the same on every rank.
+        """
+        ...
+
+
 class SingleRank:
     """The communicator of a run on one device: does nothing."""
 

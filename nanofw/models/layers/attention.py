@@ -44,6 +44,7 @@ class Attention(Layer):
         layer: its index.
         qk_norm: whether queries and keys are normalised by head.
         qkv_bias, out_bias: whether the projections have biases.
+        is_partial: whether the output is this rank's part of the sum over ranks.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class Attention(Layer):
         qk_norm: bool,
         qkv_bias: bool,
         out_bias: bool,
+        is_partial: bool = False,
     ) -> None:
         super().__init__()
         kinds = {"dtype": context.dtype, "device": context.device}
@@ -66,7 +68,7 @@ class Attention(Layer):
         )  # fmt: skip
         self.o_proj = RowParallelLinear(
             spec.num_heads * spec.head_dim, spec.hidden_size, "o_proj",
-            bias=out_bias, communicator=ranks, **kinds,
+            bias=out_bias, is_partial=is_partial, communicator=ranks, **kinds,
         )  # fmt: skip
         self.q_norm = RMSNorm(spec.head_dim, spec.norm_eps, **kinds) if qk_norm else None
         self.k_norm = RMSNorm(spec.head_dim, spec.norm_eps, **kinds) if qk_norm else None

@@ -55,22 +55,30 @@ class DecoderLayer(Layer):
         self.self_attn = Attention(
             spec, context, layer, rope,
             qk_norm=features.qk_norm, qkv_bias=features.qkv_bias, out_bias=features.out_bias,
+            is_partial=True,
         )  # fmt: skip
         self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.norm_eps, **kinds)
         self.mlp = GatedMLP(
-            spec.hidden_size, spec.intermediate_size, context, bias=features.mlp_bias
-        )
+            spec.hidden_size, spec.intermediate_size, context,
+            bias=features.mlp_bias, is_partial=True,
+        )  # fmt: skip
+        self._ranks = context.communicator
 
     def forward(
         self, hidden: torch.Tensor, residual: torch.Tensor | None, inputs: PassInputs
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Output of the feed-forward part, not yet added, and the residual stream: [t, hidden]."""
+        """This rank's part of the feed-forward part's output, and the residual stream.
+
+        Args:
+            hidden: [t, hidden], such a part of the layer before; with no residual stream yet,
+                the embedded tokens.
+        """
         if residual is None:
             hidden, residual = self.input_layernorm(hidden), hidden
         else:
-            hidden, residual = self.input_layernorm.add(hidden, residual)
+            hidden, residual = self.input_layernorm.add_parts(hidden, residual, self._ranks)
         hidden = self.self_attn(hidden, inputs)
-        hidden, residual = self.post_attention_layernorm.add(hidden, residual)
+        hidden, residual = self.post_attention_layernorm.add_parts(hidden, residual, self._ranks)
         return self.mlp(hidden), residual
 
     def targets(self, prefix: str) -> Targets:
@@ -137,7 +145,8 @@ class PreNormDecoder(Layer):
             hidden, residual = layer(hidden, residual, inputs)
         assert residual is not None
         wanted = batch.logits_indices
-        return self.norm.add(hidden[wanted], residual[wanted])[0]
+        ranks = self._context.communicator
+        return self.norm.add_parts(hidden[wanted], residual[wanted], ranks)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [s, vocabulary of this rank] of [s, hidden], padding of the range included."""

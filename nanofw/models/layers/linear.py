@@ -184,6 +184,7 @@ class RowParallelLinear(Linear):
     """A product whose inputs are split over ranks, summed over them.
 
     `name` is how checkpoints call it. The bias is added once, by the first rank.
+    With `is_partial`, the output is this rank's part, and whoever takes it sums.
     """
 
     def __init__(
@@ -193,10 +194,12 @@ class RowParallelLinear(Linear):
         name: str,
         *,
         bias: bool = False,
+        is_partial: bool = False,
         dtype: torch.dtype,
         device: torch.device,
         communicator: Communicator,
     ) -> None:
+        self._is_partial = is_partial
         self._inputs = Projection(name, in_features, communicator.size, communicator.rank)
         self._communicator = communicator
         super().__init__(
@@ -205,7 +208,8 @@ class RowParallelLinear(Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., this rank's in_features] -> [..., out_features], the same on every rank."""
-        return self._communicator.all_reduce(super().forward(x))
+        part = super().forward(x)
+        return part if self._is_partial else self._communicator.all_reduce(part)
 
     def targets(self, prefix: str) -> Targets:
         """Where the tensors `<prefix><name>.weight` (and `.bias`) go."""

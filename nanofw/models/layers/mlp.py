@@ -14,11 +14,18 @@ from nanofw.models.layers.loading import Targets, joined
 class GatedMLP(Layer):
     """down(silu(gate(x)) * up(x)), gate and up in one product.
 
-    Shazeer, "GLU Variants Improve Transformer".
+    Shazeer, "GLU Variants Improve Transformer". With `is_partial`, the output is this rank's part
+    of the sum over ranks.
     """
 
     def __init__(
-        self, hidden_size: int, intermediate_size: int, context: ModelContext, *, bias: bool = False
+        self,
+        hidden_size: int,
+        intermediate_size: int,
+        context: ModelContext,
+        *,
+        bias: bool = False,
+        is_partial: bool = False,
     ) -> None:
         super().__init__()
         kinds = {"dtype": context.dtype, "device": context.device}
@@ -28,7 +35,7 @@ class GatedMLP(Layer):
         )  # fmt: skip
         self.down_proj = RowParallelLinear(
             intermediate_size, hidden_size, "down_proj",
-            bias=bias, communicator=context.communicator, **kinds,
+            bias=bias, is_partial=is_partial, communicator=context.communicator, **kinds,
         )  # fmt: skip
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 
+from nanofw.core.contracts.communicator import Communicator
 from nanofw.kernels.norm import add_rms_norm, rms_norm
 from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.loading import Targets, empty_parameter, fill
@@ -26,6 +27,15 @@ class RMSNorm(Layer):
     def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Add [t, size] `x` to the residual stream in place; the normed sum, and the sum."""
         return add_rms_norm(x, residual, self.weight, self.eps)
+
+    def add_parts(
+        self, x: torch.Tensor, residual: torch.Tensor, communicator: Communicator
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As `add`, of the sum of the ranks' `x`."""
+        at_once = getattr(communicator, "all_reduce_add_rms_norm", None)  # NormCommunicator
+        if at_once is not None:
+            return at_once(x, residual, self.weight, self.eps)
+        return self.add(communicator.all_reduce(x), residual)
 
     def targets(self, name: str) -> Targets:
         """Where the checkpoint's tensor `name` goes."""

@@ -138,11 +138,8 @@ class _Rank:
         config = _config(start)
         options = TorchOptions.model_validate(start.options)
         communicator = self._join(start, device)
-        if options.all_reduce == "one_shot" and device.type == "cuda":
-            from nanofw.runtime.one_shot import OneShotCommunicator
-
-            dtype = getattr(torch, start.spec.dtype)
-            communicator = OneShotCommunicator(start.rank, start.size, device, dtype)
+        if options.all_reduce != "collective" and device.type == "cuda":
+            communicator = self._one_shot(start, device, options.all_reduce, communicator)
         before = _peak_host_bytes()
         executor = TorchExecutor(options, config, communicator)
         self._channel.send(
@@ -158,6 +155,25 @@ class _Rank:
             )
         )
         return executor
+
+    def _one_shot(
+        self, start: Start, device: torch.device, asked: str, usual: GroupCommunicator
+    ) -> GroupCommunicator:
+        import torch
+
+        from nanofw.errors import ConfigError
+        from nanofw.runtime.one_shot import OneShotCommunicator
+
+        dtype = getattr(torch, start.spec.dtype)
+        stream = (start.spec.hidden_size, start.max_num_seqs)
+        try:
+            return OneShotCommunicator(start.rank, start.size, device, dtype, stream)
+        except ConfigError as error:
+            if asked == "one_shot":
+                raise
+            if start.rank == 0:
+                print(f"nanofw: sums over ranks go the usual way: {error}", file=sys.stderr)
+            return usual
 
     def _join(self, start: Start, device: torch.device) -> GroupCommunicator:
         from nanofw.runtime import communicator
