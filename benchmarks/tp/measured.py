@@ -49,12 +49,15 @@ def all_reduce_rank(rank: int, size: int, store_path: str) -> Row:
     usual = join(rank, size, device, distributed.FileStore(store_path, size))
     result: Row = {"us": {str(batch_size): {} for batch_size in BATCH_SIZES}}
     _time_way("collective", usual, device, result)
+    _time_norm("collective", usual, device, result)
     if DEVICE == "cuda":
         try:
-            one_shot = OneShotCommunicator(rank, size, device, torch.bfloat16)
+            stream = (HIDDEN, max(BATCH_SIZES))
+            one_shot = OneShotCommunicator(rank, size, device, torch.bfloat16, stream)
         except ConfigError as error:
             return {**result, "one_shot": str(error)}
         _time_way("one_shot", one_shot, device, result)
+        _time_norm("one_shot", one_shot, device, result)
     return result
 
 
@@ -69,15 +72,40 @@ def _time_way(name: str, communicator: Any, device: Any, result: Row) -> None:
             for _ in range(REPEATS):
                 communicator.all_reduce(tensor)
 
-        row = result["us"][str(batch_size)]
-        row[name] = _microseconds(run)
-        if device.type == "cuda":
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                run()
-            row[f"{name} graph"] = _microseconds(graph.replay)
-            del graph
-        partial(result)
+        _time(name, run, device, result, batch_size)
+
+
+def _time_norm(name: str, communicator: Any, device: Any, result: Row) -> None:
+    """The same of sum + residual add + RMSNorm, as decoder layers have it."""
+    import torch
+
+    from nanofw.models.layers.norm import RMSNorm
+
+    norm = RMSNorm(HIDDEN, 1e-6, dtype=torch.bfloat16, device=device)
+    norm.weight.data.fill_(1)
+    for batch_size in BATCH_SIZES:
+        shape = (batch_size, HIDDEN)
+        x, stream = (torch.zeros(shape, dtype=torch.bfloat16, device=device) for _ in range(2))
+
+        def run(x: Any = x, stream: Any = stream) -> None:
+            for _ in range(REPEATS):
+                norm.add_parts(x, stream, communicator)
+
+        _time(f"{name} + norm", run, device, result, batch_size)
+
+
+def _time(name: str, run: Callable[[], object], device: Any, result: Row, batch_size: int) -> None:
+    import torch
+
+    row = result["us"][str(batch_size)]
+    row[name] = _microseconds(run)
+    if device.type == "cuda":
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            run()
+        row[f"{name} graph"] = _microseconds(graph.replay)
+        del graph
+    partial(result)
 
 
 def _microseconds(run: Callable[[], object]) -> float:

@@ -101,9 +101,11 @@ class OneShotCommunicator(GroupCommunicator):
         self._inbox, handle = _shared(count, torch.int64, device)
         self._inbox.zero_()
         torch.cuda.synchronize(device)  # before anybody can send: they wait in `_agree`
-        addresses = [
+        bases = [
             handle.get_buffer(rank, (count,), torch.int64).data_ptr() for rank in range(self.size)
         ]
+        offset = self._inbox.data_ptr() - bases[self.rank]  # where memory is handed out in parts
+        addresses = [base + offset for base in bases]
         return Inboxes(
             self.rank, self.size, num_rows, width,
             torch.tensor(addresses, dtype=torch.int64, device=device),
@@ -150,8 +152,9 @@ def _shared(count: int, dtype: torch.dtype, device: torch.device) -> tuple[torch
     """Memory that the other ranks reach, and its handle; all ranks call this together."""
     from torch.distributed import _symmetric_memory as symmetric_memory
 
+    world: Any = distributed.group.WORLD
     tensor = symmetric_memory.empty(count, dtype=dtype, device=device)
-    return tensor, symmetric_memory.rendezvous(tensor, distributed.group.WORLD)
+    return tensor, symmetric_memory.rendezvous(tensor, world)
 
 
 def _impossible(reason: str) -> ConfigError:

@@ -16,6 +16,7 @@ import socket
 import sys
 import threading
 import traceback
+import warnings
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
     from nanofw.core.contracts.executor import ExecutorConfig
     from nanofw.runtime.communicator import GroupCommunicator
     from nanofw.runtime.executor import TorchExecutor
+    from nanofw.runtime.options import TorchOptions
 
 _crashes: TextIO | None = None  # kept open: faulthandler holds only its number
 
@@ -139,7 +141,7 @@ class _Rank:
         options = TorchOptions.model_validate(start.options)
         communicator = self._join(start, device)
         if options.all_reduce != "collective" and device.type == "cuda":
-            communicator = self._one_shot(start, device, options.all_reduce, communicator)
+            communicator = self._one_shot(start, device, options, communicator)
         before = _peak_host_bytes()
         executor = TorchExecutor(options, config, communicator)
         self._channel.send(
@@ -157,7 +159,7 @@ class _Rank:
         return executor
 
     def _one_shot(
-        self, start: Start, device: torch.device, asked: str, usual: GroupCommunicator
+        self, start: Start, device: torch.device, options: TorchOptions, usual: GroupCommunicator
     ) -> GroupCommunicator:
         import torch
 
@@ -165,14 +167,14 @@ class _Rank:
         from nanofw.runtime.one_shot import OneShotCommunicator
 
         dtype = getattr(torch, start.spec.dtype)
-        stream = (start.spec.hidden_size, start.max_num_seqs)
+        stream = (start.spec.hidden_size, max(start.max_num_seqs, options.prefill_graph_tokens))
         try:
             return OneShotCommunicator(start.rank, start.size, device, dtype, stream)
         except ConfigError as error:
-            if asked == "one_shot":
+            if options.all_reduce == "one_shot":
                 raise
             if start.rank == 0:
-                print(f"nanofw: sums over ranks go the usual way: {error}", file=sys.stderr)
+                warnings.warn(f"sums over ranks go the usual way: {error}", stacklevel=2)
             return usual
 
     def _join(self, start: Start, device: torch.device) -> GroupCommunicator:

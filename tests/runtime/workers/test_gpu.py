@@ -102,3 +102,41 @@ def test_steps_of_two_ranks_are_replayed_from_graphs(model: Path) -> None:
         assert executor.graph_steps["replayed"] > 5
     finally:
         executor.close()
+
+
+def check_norms(rank: int, store: str) -> None:
+    """Sums with the norm against the usual way, eager and replayed from a graph."""
+    from torch import distributed
+
+    from nanofw.kernels.norm import add_rms_norm
+    from nanofw.runtime.communicator import join
+    from nanofw.runtime.one_shot import OneShotCommunicator
+
+    device, width = torch.device("cuda", rank), 1536
+    torch.cuda.set_device(device)
+    usual = join(rank, 2, device, distributed.FileStore(store, 2))
+    ours = OneShotCommunicator(rank, 2, device, torch.bfloat16, (width, 256))
+    generator = torch.Generator(device).manual_seed(rank)
+    weight = torch.linspace(0.5, 1.5, width, device=device).bfloat16()
+    for rows in (1, 256, 3, 17, 255, 1, 300, 64):  # 300: more than the inboxes hold
+        x = torch.zeros(rows, width, device=device).bfloat16()
+        stream = torch.zeros_like(x)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(3):
+                replayed, _ = ours.all_reduce_add_rms_norm(x, stream, weight, 1e-6)
+        for _ in range(20):
+            x.copy_(torch.randn(x.shape, generator=generator, device=device))
+            total = 3 * usual.all_reduce(x.clone())
+            expected, _ = add_rms_norm(total, torch.zeros_like(x), weight, 1e-6)
+            graph.replay()
+            torch.testing.assert_close(replayed, expected, rtol=3e-2, atol=3e-2)
+            torch.testing.assert_close(stream, total, rtol=3e-2, atol=5e-2)
+            stream.zero_()
+    distributed.destroy_process_group()
+
+
+@two_gpus
+@pytest.mark.multigpu
+def test_sums_with_the_norm_between_two_gpus(tmp_path: Path) -> None:
+    torch.multiprocessing.spawn(check_norms, (str(tmp_path / "store"),), nprocs=2)
