@@ -58,6 +58,17 @@ def as_row(result: dict[str, Any]) -> dict[str, object]:
     return row
 
 
+def print_profile(profile: dict[str, Any]) -> None:
+    """Everything that the device does in a step, most of the time first."""
+    for what, found in profile.items():
+        facts = {key: value for key, value in found.items() if not isinstance(value, list)}
+        print(what, {key: round(value, 4) for key, value in facts.items()})
+        for group in ("of_layers", "once", "copies"):
+            rows = [{group: name, "number": number, "ms": ms} for ms, number, name in found[group]]
+            if rows:
+                print(table(rows), flush=True)
+
+
 def main() -> None:
     arguments = sys.argv[1:]
     seconds = float(arguments.pop(0)) if arguments and ":" not in arguments[0] else 560.0
@@ -81,7 +92,7 @@ def main() -> None:
             results.append(result)
             print(table([as_row(result)]), flush=True)
             if "profile" in result:
-                print(json.dumps(result["profile"], indent=1), flush=True)
+                print_profile(result["profile"])
             print({k: result[k] for k in ("graph_steps",) if k in result}, flush=True)
             (out / "results.json").write_text(json.dumps(results, indent=1), encoding="utf-8")
     print()

@@ -24,6 +24,7 @@ from typing import Any
 TEMPERATURE = 0.6
 NUM_REQUESTS = int(os.environ.get("NUM_REQUESTS", "256"))
 STEPS = ((1, 385, 3), (32, 129, 2), (128, 129, 2), (256, 129, 2))
+NUM_WARM_STEPS = 80
 Prompts = list[list[int]]
 
 
@@ -82,6 +83,12 @@ class Nanofw:
     def step(self) -> None:
         self.llm.engine.step()
 
+    def is_idle(self) -> bool:
+        return not self.llm.engine.has_unfinished
+
+    def num_layers(self) -> int:
+        return self.llm.engine.spec.num_layers
+
     def facts(self) -> dict[str, Any]:
         executor = getattr(self.llm.engine, "executor", None) or self.llm.engine._executor
         return {"graph_steps": executor.graph_steps}
@@ -112,6 +119,12 @@ class NanoVllm:
 
     def step(self) -> None:
         self.llm.step()
+
+    def is_idle(self) -> bool:
+        return self.llm.is_finished()
+
+    def num_layers(self) -> int:
+        return self.llm.model_runner.config.hf_config.num_hidden_layers
 
     def facts(self) -> dict[str, Any]:
         return {}
@@ -154,39 +167,65 @@ def decode_steps(engine: Any, result: dict[str, Any]) -> None:
 
 
 def profile(engine: Any, num_steps: int = 20) -> dict[str, Any]:
-    """Steady decode at 256 rows: milliseconds a step, and what of it kernels take."""
+    """Where the GPU's time goes: steady decode at 256 rows, then first tokens of short prompts."""
+    prompts, _ = bench_workload(31)
+    for prompt in prompts:
+        engine.add(prompt, NUM_WARM_STEPS + 4 * num_steps)
+    for _ in range(NUM_WARM_STEPS):
+        engine.step()
+    decode = profiled(engine.step, num_steps, engine.num_layers())
+    while not engine.is_idle():  # first tokens are of prompts alone
+        engine.step()
+    alone = iter(fixed_prompts(4 * num_steps, 128, 77))
+
+    def first_token() -> None:
+        engine.generate([next(alone)], [1])
+
+    first_token()
+    return {"decode": decode, "first_token": profiled(first_token, num_steps, engine.num_layers())}
+
+
+def profiled(run: Callable[[], Any], count: int, num_layers: int) -> dict[str, Any]:
+    """Milliseconds of one `run`, what of it the device works, and all that it does there.
+
+    Only what runs on the device counts: the profiler also lists the calls that the host makes
+    (launches, allocations, events), as entries that take no time there.
+    """
     import torch
+    from torch.autograd import DeviceType
     from torch.profiler import ProfilerActivity
     from torch.profiler import profile as torch_profile
 
-    prompts, _ = bench_workload(31)
-    for prompt in prompts:
-        engine.add(prompt, 1024)
-    for _ in range(80):
-        engine.step()
-    torch.cuda.synchronize()
-
-    def run() -> None:
-        for _ in range(num_steps):
-            engine.step()
+    def all_runs() -> None:
+        for _ in range(count):
+            run()
         torch.cuda.synchronize()
 
-    wall = timed(run) / num_steps * 1e3
+    wall = timed(all_runs) / count * 1e3
     with torch_profile(activities=[ProfilerActivity.CUDA]) as recorded:
-        run()
-    kernels = [
-        (event.self_device_time_total / num_steps / 1e3, event.count / num_steps, event.key)
-        for event in recorded.key_averages()
-    ]
-    kernels.sort(reverse=True)
-    busy = sum(ms for ms, _, _ in kernels)
+        all_runs()
+    entries = [event for event in recorded.key_averages() if event.device_type == DeviceType.CUDA]
+    found = [(e.self_device_time_total / count / 1e3, e.count / count, e.key) for e in entries]
+    found.sort(reverse=True)
+    busy = sum(ms for ms, _, _ in found)
+    kernels = [entry for entry in found if not entry[2].startswith(("Memcpy", "Memset"))]
+    of_layers = [entry for entry in kernels if entry[1] >= num_layers / 2]
+    others = [entry for entry in kernels if entry[1] < num_layers / 2]
     return {
         "step_ms": wall,
         "kernel_ms": busy,
         "idle": 1 - busy / wall,
-        "kernels": sum(count for _, count, _ in kernels),
-        "top": [(round(ms, 4), round(count, 1), key[:70]) for ms, count, key in kernels[:16]],
+        "kernels": sum(number for _, number, _ in kernels),
+        "kernels_of_layers": sum(number for _, number, _ in of_layers) / num_layers,
+        "of_layers": _lines(of_layers),
+        "once": _lines(others),
+        "copies": _lines([entry for entry in found if entry not in kernels]),
     }
+
+
+def _lines(entries: list[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
+    """Milliseconds and number per run, and the name."""
+    return [(round(ms, 4), round(number, 1), key[:90]) for ms, number, key in entries]
 
 
 def main() -> None:

@@ -48,7 +48,8 @@ class ForwardBatch:
         host_query_lens, host_context_lens: int32[n] on the host.
         host_block_tables: int32[n, b], `block_tables` on the host; None: ask the device.
         num_decodes: rows with exactly one query token, all first.
-        logits_indices: device int64[s], flat positions whose logits are wanted.
+        logits_indices: device int64[s], flat positions whose logits are wanted. Where all rows
+            decode and s = t they are all tokens in their order.
         attention: what the backend's `prepare` made of the batch, for all layers.
         max_chunks: None: the lengths are those of the host arrays. A number: the pass is recorded
             to be replayed with other lengths (capabilities `cuda_graph`, `cuda_graph_prefill`),

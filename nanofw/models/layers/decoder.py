@@ -146,7 +146,9 @@ class PreNormDecoder(Layer):
         assert residual is not None
         wanted = batch.logits_indices
         ranks = self._context.communicator
-        return self.norm.add_parts(hidden[wanted], residual[wanted], ranks)[0]
+        if not len(wanted) == batch.num_decodes == len(hidden):  # else all tokens, in order
+            hidden, residual = hidden[wanted], residual[wanted]
+        return self.norm.add_parts(hidden, residual, ranks)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [s, vocabulary of this rank] of [s, hidden], padding of the range included."""
