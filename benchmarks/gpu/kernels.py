@@ -85,7 +85,7 @@ def time_attention(backend: Any, batch: ForwardBatch, num_pages: int, num_heads:
 
     def run() -> None:
         for kv in layers:
-            backend._attend(query, 0, kv, batch, SCALE)
+            backend.attend(query, 0, kv, batch, SCALE)
 
     return graph_ms(run) / len(layers)
 
@@ -125,7 +125,7 @@ def _worst(
     tokens = batch.positions.shape[0]
     query = torch.randn(tokens, num_heads, HEAD_DIM, device="cuda", dtype=torch.bfloat16)
     batch.attention = backend.prepare(batch)
-    out = backend._attend(query, 0, kv, batch, SCALE)
+    out = backend.attend(query, 0, kv, batch, SCALE)
     starts = batch.query_starts.tolist()
     worst = 0.0
     for row, length in enumerate(context_lens):

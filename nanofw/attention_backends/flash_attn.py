@@ -10,7 +10,7 @@ import torch
 
 from nanofw.attention_backends.flash_attn_versions import FlashVersion, find_version
 from nanofw.attention_backends.paged import PagedPool
-from nanofw.core.contracts.attention_backend import AttentionConfig, ForwardBatch, FusedInputs
+from nanofw.core.contracts.attention_backend import AttentionConfig, ForwardBatch
 from nanofw.errors import CapabilityError
 
 
@@ -36,15 +36,12 @@ class FlashAttention(PagedPool):
     heads_first = False
 
     def __init__(self, options: Any, config: AttentionConfig) -> None:
-        from nanofw.kernels import triton_kv_store
-
         super().__init__(config)
         wanted = getattr(options, "version", None)
         found = find_version(torch.cuda.get_device_capability(config.device), wanted)
         if isinstance(found, str):
             raise CapabilityError(f"attention_backend: flash_attn: {found}")
         self.version: FlashVersion = found
-        self._store = triton_kv_store
 
     def prepare(self, batch: ForwardBatch) -> FlashMetadata:
         """Lengths and schedules, once for all layers."""
@@ -81,44 +78,7 @@ class FlashAttention(PagedPool):
             window_size=_window_size(window),
         )
 
-    def forward(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        layer: int,
-        kv: torch.Tensor,
-        batch: ForwardBatch,
-        scale: float,
-    ) -> torch.Tensor:
-        """Store keys and values, then attend; see the contract."""
-        self._store.store_kv_triton(key, value, kv[0], kv[1], batch.slots)
-        return self._attend(query, layer, kv, batch, scale)
-
-    def forward_fused(
-        self,
-        inputs: FusedInputs,
-        layer: int,
-        kv: torch.Tensor,
-        batch: ForwardBatch,
-        scale: float,
-    ) -> torch.Tensor:
-        """Norm, rotation and store in one kernel, then attend."""
-        query = self._store.qkv_rope_store_triton(
-            inputs.qkv,
-            inputs.query_norm,
-            inputs.key_norm,
-            inputs.norm_eps,
-            inputs.cos_sin,
-            batch.positions,
-            batch.slots,
-            kv[0],
-            kv[1],
-            self.config.num_heads,
-        )
-        return self._attend(query, layer, kv, batch, scale)
-
-    def _attend(
+    def attend(
         self, query: torch.Tensor, layer: int, kv: torch.Tensor, batch: ForwardBatch, scale: float
     ) -> torch.Tensor:
         call = {2: self._attend_2, 3: self._attend_3, 4: self._attend_4}[self.version.number]

@@ -1,13 +1,15 @@
-"""The KV pool that backends with paged kernels share."""
+"""What backends with paged kernels share: the KV pool, and the store before the attention."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+
 import torch
 
-from nanofw.core.contracts.attention_backend import AttentionConfig
+from nanofw.core.contracts.attention_backend import AttentionConfig, ForwardBatch, FusedInputs
 
 
-class PagedPool:
+class PagedPool(ABC):
     """Keys and values of each layer in one tensor [2, num_blocks, page, num_kv_heads, head_dim].
 
     Attributes:
@@ -18,7 +20,10 @@ class PagedPool:
     heads_first = True
 
     def __init__(self, config: AttentionConfig) -> None:
+        from nanofw.kernels import triton_kv_store
+
         self.config = config
+        self._store = triton_kv_store
 
     def allocate(self, num_blocks: int) -> list[torch.Tensor]:
         """The pool, one tensor a layer; zeros, so that no kernel ever meets a stray NaN."""
@@ -49,6 +54,49 @@ class PagedPool:
         source, target = copies[:, 0], copies[:, 1]
         for kv in pool:
             kv[:, target] = kv[:, source]
+
+    def forward(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        layer: int,
+        kv: torch.Tensor,
+        batch: ForwardBatch,
+        scale: float,
+    ) -> torch.Tensor:
+        """Store keys and values, then attend; see the contract."""
+        self._store.store_kv_triton(key, value, kv[0], kv[1], batch.slots)
+        return self.attend(query, layer, kv, batch, scale)
+
+    def forward_fused(
+        self,
+        inputs: FusedInputs,
+        layer: int,
+        kv: torch.Tensor,
+        batch: ForwardBatch,
+        scale: float,
+    ) -> torch.Tensor:
+        """Norm, rotation and store in one kernel, then attend."""
+        query = self._store.qkv_rope_store_triton(
+            inputs.qkv,
+            inputs.query_norm,
+            inputs.key_norm,
+            inputs.norm_eps,
+            inputs.cos_sin,
+            batch.positions,
+            batch.slots,
+            kv[0],
+            kv[1],
+            self.config.num_heads,
+        )
+        return self.attend(query, layer, kv, batch, scale)
+
+    @abstractmethod
+    def attend(
+        self, query: torch.Tensor, layer: int, kv: torch.Tensor, batch: ForwardBatch, scale: float
+    ) -> torch.Tensor:
+        """Causal attention of [t, num_heads, head_dim] rotated queries; the keys are stored."""
 
     def window(self, layer: int) -> int | None:
         """Keys that a query of the layer sees at most; None: all."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanofw.attention_backends.paged import PagedPool
-from nanofw.core.contracts.attention_backend import AttentionConfig, ForwardBatch, FusedInputs
+from nanofw.core.contracts.attention_backend import AttentionConfig, ForwardBatch
 
 if TYPE_CHECKING:
     from nanofw.kernels.triton_tuning import PrefillConfig
@@ -45,11 +45,10 @@ class TritonAttention(PagedPool):
     def __init__(self, options: Any, config: AttentionConfig) -> None:
         from nanofw.kernels import triton_attention_decode as decode
         from nanofw.kernels import triton_attention_prefill as prefill
-        from nanofw.kernels import triton_kv_store, triton_tile_starts, triton_tuning
+        from nanofw.kernels import triton_tile_starts, triton_tuning
 
         super().__init__(config)
-        self._decode, self._prefill, self._store = decode, prefill, triton_kv_store
-        self._tile_starts = triton_tile_starts
+        self._decode, self._prefill, self._tile_starts = decode, prefill, triton_tile_starts
         group = config.num_heads // config.num_kv_heads
         size = config.dtype.itemsize
         self.decode_config = triton_tuning.decode_config(config.head_dim, size, group)
@@ -107,44 +106,7 @@ class TritonAttention(PagedPool):
             )  # fmt: skip
         return metadata
 
-    def forward(
-        self,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        layer: int,
-        kv: torch.Tensor,
-        batch: ForwardBatch,
-        scale: float,
-    ) -> torch.Tensor:
-        """Store keys and values, then attend; see the contract."""
-        self._store.store_kv_triton(key, value, kv[0], kv[1], batch.slots)
-        return self._attend(query, layer, kv, batch, scale)
-
-    def forward_fused(
-        self,
-        inputs: FusedInputs,
-        layer: int,
-        kv: torch.Tensor,
-        batch: ForwardBatch,
-        scale: float,
-    ) -> torch.Tensor:
-        """Norm, rotation and store in one kernel, then attend."""
-        query = self._store.qkv_rope_store_triton(
-            inputs.qkv,
-            inputs.query_norm,
-            inputs.key_norm,
-            inputs.norm_eps,
-            inputs.cos_sin,
-            batch.positions,
-            batch.slots,
-            kv[0],
-            kv[1],
-            self.config.num_heads,
-        )
-        return self._attend(query, layer, kv, batch, scale)
-
-    def _attend(
+    def attend(
         self, query: torch.Tensor, layer: int, kv: torch.Tensor, batch: ForwardBatch, scale: float
     ) -> torch.Tensor:
         metadata: TritonMetadata = batch.attention

@@ -24,12 +24,7 @@ import triton
 import triton.language as tl
 
 from nanofw.kernels.triton_common import LOG2_E, dot, next_power_of_2, num_multiprocessors
-from nanofw.kernels.triton_paging import (
-    load_blocks,
-    load_descriptor_tile,
-    load_tile,
-    page_descriptors,
-)
+from nanofw.kernels.triton_paging import load_blocks, load_key_value_tiles, page_descriptors
 from nanofw.kernels.triton_tuning import DecodeConfig
 
 MIN_DOT_ROWS = 16
@@ -168,42 +163,27 @@ def _decode_kernel(
             next_blocks = load_blocks(table, next_start, offs_n, context, PAGE, TILE)
             position = start + offs_n
             seen = position < context
-            if TMA:
-                k = load_descriptor_tile(k_desc, blocks, start, head, NUM_KV_HEADS, PAGE)
-                v = load_descriptor_tile(v_desc, blocks, start, head, NUM_KV_HEADS, PAGE)
-                # What lies past the context may be anything, NaN included.
-                v = tl.where(seen[:, None], v, 0.0)
-            else:
-                k = load_tile(
-                    k_ptr + head * stride_head,
-                    blocks,
-                    start,
-                    offs_n,
-                    offs_d,
-                    context,
-                    stride_block,
-                    stride_slot,
-                    PAGE,
-                    TILE,
-                    HEAD_DIM,
-                    HEAD_PAD,
-                    True,
-                )
-                v = load_tile(
-                    v_ptr + head * stride_head,
-                    blocks,
-                    start,
-                    offs_n,
-                    offs_d,
-                    context,
-                    stride_block,
-                    stride_slot,
-                    PAGE,
-                    TILE,
-                    HEAD_DIM,
-                    HEAD_PAD,
-                    True,
-                )
+            k, v = load_key_value_tiles(
+                k_ptr + head * stride_head,
+                v_ptr + head * stride_head,
+                k_desc,
+                v_desc,
+                blocks,
+                start,
+                head,
+                offs_n,
+                offs_d,
+                context,
+                stride_block,
+                stride_slot,
+                NUM_KV_HEADS,
+                HEAD_DIM,
+                HEAD_PAD,
+                PAGE,
+                TILE,
+                TMA,
+                True,
+            )
             scores = dot(q, tl.trans(k)) * scale_log2
             if WINDOW > 0:
                 seen = seen & (position >= lowest)

@@ -19,12 +19,7 @@ import triton
 import triton.language as tl
 
 from nanofw.kernels.triton_common import LOG2_E, dot, next_power_of_2
-from nanofw.kernels.triton_paging import (
-    load_blocks,
-    load_descriptor_tile,
-    load_tile,
-    page_descriptors,
-)
+from nanofw.kernels.triton_paging import load_blocks, load_key_value_tiles, page_descriptors
 from nanofw.kernels.triton_tuning import PrefillConfig
 
 
@@ -59,42 +54,27 @@ def _attend(
 ):
     """One tile of keys: returns acc, total, top."""
     position = start + offs_n
-    if TMA:
-        k = load_descriptor_tile(k_desc, blocks, start, head, NUM_KV_HEADS, PAGE)
-        v = load_descriptor_tile(v_desc, blocks, start, head, NUM_KV_HEADS, PAGE)
-        if DIAGONAL:
-            v = tl.where((position < context)[:, None], v, 0.0)
-    else:
-        k = load_tile(
-            k_base,
-            blocks,
-            start,
-            offs_n,
-            offs_d,
-            context,
-            stride_block,
-            stride_slot,
-            PAGE,
-            TILE,
-            HEAD_DIM,
-            HEAD_PAD,
-            DIAGONAL,
-        )
-        v = load_tile(
-            v_base,
-            blocks,
-            start,
-            offs_n,
-            offs_d,
-            context,
-            stride_block,
-            stride_slot,
-            PAGE,
-            TILE,
-            HEAD_DIM,
-            HEAD_PAD,
-            DIAGONAL,
-        )
+    k, v = load_key_value_tiles(
+        k_base,
+        v_base,
+        k_desc,
+        v_desc,
+        blocks,
+        start,
+        head,
+        offs_n,
+        offs_d,
+        context,
+        stride_block,
+        stride_slot,
+        NUM_KV_HEADS,
+        HEAD_DIM,
+        HEAD_PAD,
+        PAGE,
+        TILE,
+        TMA,
+        DIAGONAL,
+    )
     scores = dot(q, tl.trans(k)) * scale_log2
     if DIAGONAL:
         scores = tl.where(position[None, :] <= query_position[:, None], scores, float("-inf"))

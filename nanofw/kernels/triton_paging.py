@@ -76,6 +76,73 @@ def load_descriptor_tile(
     return descriptor.load([(block * NUM_KV_HEADS + head) * PAGE + start % PAGE, 0])
 
 
+@triton.jit
+def load_key_value_tiles(
+    k_base,
+    v_base,
+    k_desc,
+    v_desc,
+    blocks,
+    start,
+    head,
+    offs_n,
+    offs_d,
+    limit,
+    stride_block,
+    stride_slot,
+    NUM_KV_HEADS: tl.constexpr,
+    HEAD_DIM: tl.constexpr,
+    HEAD_PAD: tl.constexpr,
+    PAGE: tl.constexpr,
+    TILE: tl.constexpr,
+    TMA: tl.constexpr,
+    MASKED: tl.constexpr,
+):
+    """Keys and values of a head at start + offs_n: two [TILE, HEAD_PAD] tiles.
+
+    `k_base` and `v_base` point to the head's first slot. What lies past the context may be
+    anything, NaN included: from `limit` on values are zero when MASKED; keys may be anything, for
+    their scores are cut off.
+    """
+    if TMA:
+        k = load_descriptor_tile(k_desc, blocks, start, head, NUM_KV_HEADS, PAGE)
+        v = load_descriptor_tile(v_desc, blocks, start, head, NUM_KV_HEADS, PAGE)
+        if MASKED:
+            v = tl.where((start + offs_n < limit)[:, None], v, 0.0)
+    else:
+        k = load_tile(
+            k_base,
+            blocks,
+            start,
+            offs_n,
+            offs_d,
+            limit,
+            stride_block,
+            stride_slot,
+            PAGE,
+            TILE,
+            HEAD_DIM,
+            HEAD_PAD,
+            MASKED,
+        )
+        v = load_tile(
+            v_base,
+            blocks,
+            start,
+            offs_n,
+            offs_d,
+            limit,
+            stride_block,
+            stride_slot,
+            PAGE,
+            TILE,
+            HEAD_DIM,
+            HEAD_PAD,
+            MASKED,
+        )
+    return k, v
+
+
 def page_descriptors(
     key_pages: torch.Tensor, value_pages: torch.Tensor, tile: int, head_pad: int
 ) -> tuple[Any, Any]:

@@ -44,6 +44,7 @@ from nanofw.core.contracts.logits_processor import (
 from nanofw.core.contracts.model import Model, ModelContext
 from nanofw.core.contracts.policy import Policy, Rank, RequestView, RunningView, SchedulerView
 from nanofw.core.contracts.sampler import (
+    DefersMemory,
     DeviceSampler,
     SampledTokens,
     Sampler,
@@ -115,6 +116,7 @@ __all__ = [
     "HostProcessorConfig",
     "MasksRows",
     "LogitsProcessor",
+    "DefersMemory",
     "DeviceSampler",
     "SampledTokens",
     "Sampler",

@@ -203,7 +203,7 @@ def _num_fitting_blocks(
     bytes_per_block = runner.backend.bytes_per_block()
     if runner.device.type == "cuda":
         weights = torch.cuda.memory_allocated(runner.device)
-        peak = profiling.activation_peak(runner, config)
+        peak = profiling.activation_peak(runner, config) + runner.deferred_bytes
         if config.cuda_graphs:  # they keep what their largest step takes
             num_tokens = max(config.max_num_seqs, graph_tokens)
             peak += memory.activation_estimate(config.spec, num_tokens, config.max_num_seqs)

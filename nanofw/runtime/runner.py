@@ -21,6 +21,7 @@ from nanofw.core.contracts.executor import ExecutorConfig
 from nanofw.core.contracts.logits_processor import HearsDraws, LogitsProcessor
 from nanofw.core.contracts.model import Model
 from nanofw.core.contracts.sampler import (
+    DefersMemory,
     DeviceSampler,
     SampledTokens,
     Sampler,
@@ -128,6 +129,12 @@ class Runner:
             self._draw_on_device, hidden,
         )  # fmt: skip
         self.graphs = StepGraphs(parts, config.max_num_seqs, prefill_tokens, recorder)
+
+    @property
+    def deferred_bytes(self) -> int:
+        """Device memory that sampler and processors may still allocate, when requests ask."""
+        parts = [self.sampler, *(processor.target for processor in self.processors)]
+        return sum(part.deferred_bytes for part in parts if isinstance(part, DefersMemory))
 
     def check(self, request: Request) -> None:
         """Raise ValueError when sampling parameters or processors' arguments are not possible."""

@@ -36,6 +36,11 @@ class LogitEdits:
         self._bad_words.remove(row)
         self._penalties.remove(row)
 
+    @property
+    def deferred_bytes(self) -> int:
+        """Device memory that rows may still make it keep."""
+        return self._penalties.deferred_bytes
+
     def concern(self, rows: IntArray) -> bool:
         """Whether any of int32[s] rows asks for an edit; where not, `apply` can be left out."""
         return any(part.concerns(rows) for part in (self._biases, self._bad_words, self._penalties))

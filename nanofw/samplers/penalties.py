@@ -80,6 +80,13 @@ class Penalties:
             self._active[row] = False
             self._last = None
 
+    @property
+    def deferred_bytes(self) -> int:
+        """Of the arrays that are not there yet."""
+        elements = self._shape[0] * self._shape[1]
+        sizes = {torch.int32: self._counts, torch.bool: self._in_prompt}
+        return sum(elements * dtype.itemsize for dtype, array in sizes.items() if array is None)
+
     def concerns(self, rows: IntArray) -> bool:
         """Whether any of the rows is penalised."""
         return self._group(rows) is not None

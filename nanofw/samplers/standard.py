@@ -96,6 +96,11 @@ class StandardSampler:
         self._shards = Shards(config.vocab_size, config.communicator)
         self._token_ids = torch.arange(config.vocab_size, dtype=torch.int32, device=config.device)
 
+    @property
+    def deferred_bytes(self) -> int:
+        """Of the counts of penalties, until a row asks for them."""
+        return self._edits.deferred_bytes
+
     def check(self, sampling: SamplingParams, vocab_size: int) -> None:
         """Every parameter is supported."""
 

@@ -33,6 +33,11 @@ class CudaSampler:
         self.shard_variants: tuple[str, ...] = ("whole",) if self._shards.are_split else ()
         self.parameters = DeviceParameters(config.max_num_seqs, config.device)
 
+    @property
+    def deferred_bytes(self) -> int:
+        """Of the counts of penalties, until a row asks for them."""
+        return self._edits.deferred_bytes
+
     def check(self, sampling: SamplingParams, vocab_size: int) -> None:
         """Every parameter is supported."""
 

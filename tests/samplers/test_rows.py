@@ -66,13 +66,17 @@ def test_rows_without_an_option_do_no_work_for_one_that_has_it(sampling: Samplin
 def test_counts_exist_only_after_somebody_asked() -> None:
     sampler = sampler_for(VOCAB)
     penalties = sampler._edits._penalties
+    whole = sampler.deferred_bytes
     sampler.add(new_row(0, SamplingParams(min_p=0.1, logit_bias={3: 1.0}, bad_words=((1,),))))
     assert penalties._counts is None
     sampler.add(new_row(1, SamplingParams(frequency_penalty=0.1)))
     assert penalties._counts is not None
     assert penalties._in_prompt is None
+    assert whole == sampler.deferred_bytes + penalties._counts.nbytes
     sampler.add(new_row(1, SamplingParams(repetition_penalty=1.1)))
     assert penalties._in_prompt is not None
+    assert whole == penalties._counts.nbytes + penalties._in_prompt.nbytes
+    assert sampler.deferred_bytes == 0
 
 
 def greedy_steps(sampler: Any, rows: list[int], steps: int, logits: list[float]) -> list[list[int]]:

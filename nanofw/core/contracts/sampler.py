@@ -88,6 +88,19 @@ class Sampler(Protocol):
 
 
 @runtime_checkable
+class DefersMemory(Protocol):
+    """Optional for samplers and logits processors that allocate when a request first asks.
+
+    Attributes:
+        deferred_bytes: device memory that requests may still make it keep; the pool of KV leaves
+            room for it.
+    """
+
+    @property
+    def deferred_bytes(self) -> int: ...
+
+
+@runtime_checkable
 class DeviceSampler(Sampler, Protocol):
     """A sampler that keeps the parameters of its rows on the device.
 
