@@ -20,7 +20,11 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 FILE_NAME = re.compile(r"# (\S+\.(?:py|yaml))\n")
 NANOFW = "import sys; from nanofw.cli.main import main; sys.exit(main())"
 PAGES = [README, ROOT / "docs" / "python.md", ROOT / "docs" / "structured-output.md"]
-SMALL = {"input.workload.name=poisson": ["input.workload.num_requests=40"]}
+SMALL = {
+    "input.workload.name=poisson": ["input.workload.num_requests=40"],
+    "latency": ["bench.output_tokens=9", "bench.repeats=1"],
+    "profile": ["profile.steps=2"],
+}
 """Arguments that keep an example short here."""
 
 

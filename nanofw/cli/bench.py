@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nanofw.cli.arguments import add_config, console, files_read, load, own_options, progress, table
-from nanofw.cli.measured import Measured, add_json
+from nanofw.cli.measured import Measured, add_json, heading
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
@@ -89,7 +88,7 @@ def _latency(given: argparse.Namespace, arguments: list[str]) -> int:
 
     def show(found: Sequence[Timing]) -> None:
         out = console()
-        _title(selection, _repeats(options))
+        heading(selection, _repeats(options))
         for kind, title, columns in (
             ("decode", "a decode step", ("requests", "prompt", "output")),
             ("first_token", "to the first token", ("", "prompt", "")),
@@ -145,7 +144,7 @@ def _throughput(given: argparse.Namespace, arguments: list[str]) -> int:
         traffic = {"random": "random lengths", "prompts": "the configuration's prompts"}
         name = loaded.config.input.workload
         what = traffic.get(kind) or f"workload {name.name if name else ''}"
-        _title(selection, f"{found[0].num_requests} requests, {what}")
+        heading(selection, f"{found[0].num_requests} requests, {what}")
         _print_passes(found, at_once=options.at_once or kind == "prompts")
 
     with progress() as report:
@@ -247,7 +246,7 @@ def _startup(given: argparse.Namespace, arguments: list[str]) -> int:
     selection = select(loaded)
 
     def show(found: Sequence[Start]) -> None:
-        _title(selection, _processes(options.repeats))
+        heading(selection, _processes(options.repeats))
         _print_starts(found)
 
     with progress() as report:
@@ -284,12 +283,3 @@ def _spread(seconds: Sequence[float]) -> str:
 
 def _start_record(item: Start) -> dict[str, Any]:
     return {**asdict(item), "total_s": item.totals, "median_s": item.median}
-
-
-def _title(selection: Selection, text: str) -> None:
-    facts, backend = selection.explanation.facts, selection.explanation.choice("attention_backend")
-    name = Path(str(facts["model"])).name
-    how = f", attention by {backend.name}" if backend else ""
-    out = console()
-    out.print(f"{name}: {facts['dtype']} on {facts['device']}{how}")
-    out.print(text)

@@ -31,6 +31,7 @@ from nanofw.errors import (
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("nanofw.cli.run", "run prompts through a model and write the results"),
     "bench": ("nanofw.cli.bench", "time decode steps, first tokens, workloads, start-up"),
+    "profile": ("nanofw.cli.profile", "say where the time of a step goes, write a trace"),
     "calibrate": ("nanofw.cli.calibrate", "time steps of a real run for the simulator"),
     "compare": ("nanofw.cli.compare", "run policies on the same traffic, say which is better"),
     "explain": ("nanofw.cli.explain", "say what a configuration chooses, and why"),

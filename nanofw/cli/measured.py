@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from nanofw.cli.arguments import check_writable
+from nanofw.cli.arguments import check_writable, console
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
@@ -106,3 +106,13 @@ class Measured(Generic[T]):
             sys.stdout.write(text)
         elif self._target is not None:
             Path(self._target).write_text(text, encoding="utf-8")
+
+
+def heading(selection: Selection, text: str) -> None:
+    """Two lines above the tables: what was measured, and how."""
+    facts, backend = selection.explanation.facts, selection.explanation.choice("attention_backend")
+    name = Path(str(facts["model"])).name
+    how = f", attention by {backend.name}" if backend else ""
+    out = console()
+    out.print(f"{name}: {facts['dtype']} on {facts['device']}{how}")
+    out.print(text)

@@ -95,6 +95,13 @@ class TorchExecutor:
         graphs = self._open().graphs
         return {} if graphs is None else graphs.counts
 
+    @property
+    def host_phases(self) -> dict[str, tuple[object, str]]:
+        """Parts of `submit`, for whoever times them: an object and its method, by name."""
+        runner = self._open()
+        return {"apply": (runner, "apply"), "forward": (runner, "forward"),
+                "draw": (runner, "sample")}  # fmt: skip
+
     def check(self, request: Request) -> None:
         """Raise ValueError when the sampler or a logits processor cannot do what is asked."""
         self._open().check(request)

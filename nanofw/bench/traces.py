@@ -1,0 +1,154 @@
+"""Traces of PyTorch's profiler in Chrome's format: recording, reading, joining, writing."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import tempfile
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+KERNEL = "kernel"
+COPIES = ("gpu_memcpy", "gpu_memset")
+OPERATOR = "cpu_op"
+Trace = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one kernel, copy or operator does in a step.
+
+    Attributes:
+        category: `kernel`, `gpu_memcpy`, `gpu_memset` or `cpu_op`.
+        count: how often it runs in a step.
+        seconds: in a step; of an operator without those that it calls.
+    """
+
+    name: str
+    category: str
+    count: float
+    seconds: float
+
+
+def record(run: Callable[[], object], *, cuda: bool) -> Trace:
+    """The trace of a call: operators, spans, and on CUDA kernels, those of graphs included.
+
+    On CUDA the device is waited for before and after.
+    """
+    import torch
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
+    if cuda:
+        # Graphs do not survive that CUPTI is taken down and set up again between two traces.
+        os.environ["DISABLE_CUPTI_LAZY_REINIT"] = "1"
+        os.environ["TEARDOWN_CUPTI"] = "0"
+        activities.append(ProfilerActivity.CUDA)
+        torch.cuda.synchronize()
+    with profile(activities=activities) as profiler:
+        run()
+        if cuda:
+            torch.cuda.synchronize()
+    with tempfile.TemporaryDirectory(prefix="nanofw-profile-") as folder:
+        path = Path(folder) / "trace.json"
+        profiler.export_chrome_trace(str(path))
+        made: Trace = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+    return made
+
+
+def device_work(trace: Trace, num_steps: int) -> list[Work]:
+    """Kernels and copies of a step, the longest first."""
+    found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    for event in _complete(trace, (KERNEL, *COPIES)):
+        found[event["cat"], event["name"]].append(event["dur"])
+    return _sorted(found, num_steps)
+
+
+def operator_work(trace: Trace, num_steps: int) -> list[Work]:
+    """Operators of a step by their own time, the longest first."""
+    found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    threads: defaultdict[Any, list[Any]] = defaultdict(list)
+    for event in _complete(trace, (OPERATOR,)):
+        threads[event["pid"], event["tid"]].append(event)
+    for events in threads.values():
+        for event, own in _own_times(events):
+            found[OPERATOR, event["name"]].append(own)
+    return _sorted(found, num_steps)
+
+
+def busy_seconds(trace: Trace) -> float:
+    """Seconds in which at least one kernel or copy was on the device."""
+    busy, end = 0.0, float("-inf")
+    events = _complete(trace, (KERNEL, *COPIES))
+    for begin, duration in sorted((event["ts"], event["dur"]) for event in events):
+        stop = begin + duration
+        busy += max(0.0, stop - max(begin, end))
+        end = max(end, stop)
+    return busy / 1e6
+
+
+def joined(traces: Sequence[Trace]) -> Trace:
+    """One trace with the events of all, as they followed each other."""
+    first = traces[0]
+    events: list[Any] = []
+    for trace in traces:
+        # both are microseconds after a base that is whole seconds
+        shift = (trace.get("baseTimeNanoseconds", 0) - first.get("baseTimeNanoseconds", 0)) / 1000
+        for event in trace["traceEvents"]:
+            events.append(
+                {**event, "ts": event["ts"] + shift} if shift and "ts" in event else event
+            )
+    return {**first, "traceEvents": events}
+
+
+def write(trace: Mapping[str, Any], path: Path) -> None:
+    """Write a trace for Perfetto; compressed when the name ends in `.gz`."""
+    text = json.dumps(trace)
+    if path.suffix == ".gz":
+        with gzip.open(path, "wt", encoding="utf-8", compresslevel=5) as file:
+            file.write(text)
+    else:
+        path.write_text(text, encoding="utf-8")
+
+
+def short_name(name: str) -> str:
+    """A kernel's name without return type, namespaces, template and call arguments."""
+    text = name.removeprefix("void ")
+    head = text.partition("(anonymous namespace)::")[2] or text
+    head = head.partition("<")[0].partition("(")[0]
+    return head.rpartition("::")[2] or head or name
+
+
+def _complete(trace: Trace, categories: Iterable[str]) -> list[Any]:
+    wanted = frozenset(categories)
+    return [
+        event
+        for event in trace["traceEvents"]
+        if event.get("ph") == "X" and event.get("cat") in wanted
+    ]
+
+
+def _own_times(events: list[Any]) -> list[tuple[Any, float]]:
+    """Each event of one thread, and its time without the events within it."""
+    events.sort(key=lambda event: (event["ts"], -event["dur"]))
+    own = [event["dur"] for event in events]
+    open_: list[int] = []
+    for index, event in enumerate(events):
+        while open_ and events[open_[-1]]["ts"] + events[open_[-1]]["dur"] <= event["ts"]:
+            open_.pop()
+        if open_:
+            own[open_[-1]] -= event["dur"]
+        open_.append(index)
+    return [(event, max(0.0, seconds)) for event, seconds in zip(events, own, strict=True)]
+
+
+def _sorted(found: Mapping[tuple[str, str], list[float]], num_steps: int) -> list[Work]:
+    work = [
+        Work(name, category, len(times) / num_steps, sum(times) / 1e6 / num_steps)
+        for (category, name), times in found.items()
+    ]
+    return sorted(work, key=lambda item: -item.seconds)

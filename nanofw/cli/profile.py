@@ -1,0 +1,162 @@
+"""`nanofw profile`: where a step's time goes, as tables and a trace for Perfetto."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nanofw.cli.arguments import (
+    add_config,
+    check_writable,
+    console,
+    files_read,
+    load,
+    own_options,
+    progress,
+    table,
+)
+from nanofw.cli.measured import Measured, add_json, heading
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nanofw.bench.profile import Profile
+    from nanofw.bench.traces import Trace, Work
+
+ROWS = 16
+"""Kernels or operators that a table shows; the JSON has all."""
+NAME_WIDTH = 44
+EPILOG = """\
+On a GPU the first table has kernels, those of replayed graphs included; on a
+CPU operators. The trace opens in https://ui.perfetto.dev, with the engine's
+host phases as spans.
+
+Keys that begin with profile. say what is profiled: profile.decode=[1,256]
+(batch sizes; default: 1 and engine.max_num_seqs, 256 at most),
+profile.prefill=[1024] (lengths of prompts), profile.context_tokens=128,
+profile.steps=20, profile.warm_up=5, profile.seed=0. [] leaves a kind out.
+"""
+
+
+def main(arguments: list[str]) -> int:
+    """Entry of the command."""
+    parser = argparse.ArgumentParser(
+        prog="nanofw profile", description=__doc__, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add_config(parser)
+    parser.add_argument(
+        "--trace", metavar="FILE", type=Path,
+        help="write a trace for Perfetto; compressed when the name ends in .gz",
+    )  # fmt: skip
+    add_json(parser)
+    given = parser.parse_intermixed_args(arguments)
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is imported, below
+    from nanofw.assembly import select
+    from nanofw.bench import traces
+    from nanofw.bench.profile import ProfileOptions, profiles
+
+    options, words = own_options(given.config, "profile", ProfileOptions)
+    loaded = load(words)
+    measured: Measured[Profile] = Measured("profile", given.json, arguments, options)
+    read = files_read(loaded, words)
+    measured.check(read)
+    if given.trace is not None:
+        check_writable(given.trace, "--trace", {*read, *([given.json] if given.json else [])})
+    selection = select(loaded)
+    kept: list[Trace] = []
+
+    def found() -> Iterator[Profile]:
+        for profile, trace in profiles(selection, options, report):
+            if given.trace is not None:
+                kept.append(trace)
+            yield profile
+
+    def show(every: Sequence[Profile]) -> None:
+        heading(selection, f"{options.steps} steps each, after {options.warm_up} that do not count")
+        for profile in every:
+            _print(profile, console())
+        if kept:
+            console().print(f"trace written to {given.trace}: open it in https://ui.perfetto.dev")
+
+    with progress() as report:
+        measured.take(found())
+    if kept and given.trace is not None:
+        traces.write(traces.joined(kept), given.trace)
+    return measured.finish(selection, show, _record)
+
+
+def _print(profile: Profile, out: Console) -> None:
+    out.print(f"\n{profile.text}: {1e3 * profile.step_seconds:.3f} ms a step")
+    whose = "kernel or copy" if profile.busy_seconds is not None else "operator of the host"
+    base = profile.busy_seconds if profile.busy_seconds is not None else profile.step_seconds
+    if profile.busy_seconds is None:  # the profiler slows operators down, and all of them alike
+        base = profile.recorded_step_seconds
+    lines = [_work(item, base) for item in profile.work[:ROWS]]
+    rest = profile.work[ROWS:]
+    if rest:
+        count, seconds = sum(item.count for item in rest), sum(item.seconds for item in rest)
+        lines.append((f"{len(rest)} others", *_numbers(count, seconds, base)))
+    if profile.busy_seconds is None:
+        seconds = base - sum(item.seconds for item in profile.work)
+        lines.append(("outside operators", *_numbers(None, seconds, base)))
+    out.print(table(None, (whose, "a step", "ms", "share"), lines, numbers=True))
+    if profile.idle is not None and profile.num_kernels is not None:
+        out.print(
+            f"{profile.num_kernels:.1f} kernels a step, {profile.kernels_per_layer:.1f} by layer; "
+            f"the device is idle {profile.idle:.1%} of a step"
+        )
+    if profile.graph_steps:
+        steps = ", ".join(f"{name} {count}" for name, count in profile.graph_steps.items())
+        out.print(f"steps by graphs: {steps}")
+    out.print(table(None, ("host phase", "ms", "share"), _host(profile), numbers=True))
+
+
+def _work(item: Work, base: float) -> tuple[str, ...]:
+    from nanofw.bench.traces import short_name
+
+    name = short_name(item.name)
+    if len(name) > NAME_WIDTH:  # both ends tell kernels of one library apart
+        name = f"{name[: NAME_WIDTH - 16]}…{name[-15:]}"
+    return name, *_numbers(item.count, item.seconds, base)
+
+
+def _numbers(count: float | None, seconds: float, base: float) -> tuple[str, str, str]:
+    return "" if count is None else f"{count:.1f}", f"{1e3 * seconds:.4f}", f"{seconds / base:.1%}"
+
+
+def _host(profile: Profile) -> list[tuple[str, str, str]]:
+    """Phases that follow each other, their parts indented, and what is left of the step."""
+    from nanofw.bench.seams import SUBMIT, TOP_PHASES
+
+    base, host = profile.step_seconds, profile.host
+    lines: list[tuple[str, str, str]] = []
+    rest = base
+
+    def add(name: str, seconds: float) -> None:
+        lines.append((name, f"{1e3 * seconds:.4f}", f"{seconds / base:.1%}"))
+
+    for phase in ("accept", *TOP_PHASES):
+        if phase not in host:
+            continue
+        add("collect (waits)" if phase == "collect" else phase, host[phase])
+        rest -= host[phase]
+        if phase == "submit":
+            for name, seconds in host.items():
+                if name.startswith(SUBMIT):
+                    add(f"  {name.removeprefix(SUBMIT)}", seconds)
+    add("between them", rest)
+    return lines
+
+
+def _record(profile: Profile) -> dict[str, Any]:
+    return {
+        **asdict(profile),
+        "idle": profile.idle,
+        "num_kernels": profile.num_kernels,
+        "kernels_per_layer": profile.kernels_per_layer,
+    }
