@@ -58,6 +58,7 @@ PACKAGES = (
     Package("llguidance", "llguidance", "structured output", "pip install 'nanofw[structured]'"),
     Package("huggingface_hub", "huggingface_hub", "models by hub id", "pip install 'nanofw[hub]'"),
     Package("transformers", "transformers", "nanofw verify", "pip install 'nanofw[verify]'"),
+    Package("ray", "ray", "executor ray, replicas", "pip install 'nanofw[ray]'"),
     Package("scipy", "scipy", "nanofw compare, calibrate", "pip install 'nanofw[compare]'"),
     Package("statsmodels", "statsmodels", "nanofw compare", "pip install 'nanofw[compare]'"),
 )

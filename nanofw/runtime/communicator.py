@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import socket
+import struct
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -15,6 +17,7 @@ from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsa
 from nanofw.runtime.workers.lost import RankLost
 
 LOOPBACK = "127.0.0.1"
+_SIOCGIFADDR = 0x8915
 _TIMEOUT = timedelta(days=1)  # the engine's process watches over the ranks, and knows more
 
 T = TypeVar("T")
@@ -46,29 +49,35 @@ class GroupCommunicator:
         return torch.cat(parts.split(tensor.shape[0]), dim=dim)
 
 
-def open_store(size: int) -> tuple[Any, int]:
+def open_store(size: int, host: str = LOOPBACK) -> tuple[Any, int]:
     """Where rank 0 waits for the others: a store, and its port, which the system chose.
 
     The port is bound before anybody hears of it, so that no other run can take it.
     """
-    listener = socket.create_server((LOOPBACK, 0))
+    listener = socket.create_server((host, 0))
     port = listener.getsockname()[1]
     store = TCPStore(
-        LOOPBACK, port, size,
+        host, port, size,
         is_master=True, wait_for_workers=False, timeout=_TIMEOUT,
         master_listen_fd=listener.detach(), use_libuv=True,
     )  # fmt: skip
     return store, port
 
 
-def join_store(port: int, size: int) -> Any:
+def join_store(port: int, size: int, host: str = LOOPBACK) -> Any:
     """The store of rank 0, as another rank sees it."""
-    return TCPStore(LOOPBACK, port, size, is_master=False, wait_for_workers=False, timeout=_TIMEOUT)
+    return TCPStore(host, port, size, is_master=False, wait_for_workers=False, timeout=_TIMEOUT)
 
 
-def join(rank: int, size: int, device: torch.device, store: Any) -> GroupCommunicator:
-    """Meet the other ranks; returns when all are there."""
-    _use_loopback()
+def join(
+    rank: int, size: int, device: torch.device, store: Any, host: str = LOOPBACK
+) -> GroupCommunicator:
+    """Meet the other ranks; returns when all are there.
+
+    Args:
+        host: this rank's address for the others.
+    """
+    _use_interface_of(host)
     is_cuda = device.type == "cuda"
     distributed.init_process_group(
         "nccl" if is_cuda else "gloo", store=store, rank=rank, world_size=size, timeout=_TIMEOUT,
@@ -79,11 +88,26 @@ def join(rank: int, size: int, device: torch.device, store: Any) -> GroupCommuni
     return communicator
 
 
-def _use_loopback() -> None:
+def _use_interface_of(host: str) -> None:
     """Gloo otherwise asks for the host's name, which not every container can resolve."""
-    names = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
+    names = [name for _, name in socket.if_nameindex()]
+    if host == LOOPBACK:
+        names = [name for name in names if name.startswith("lo")]
+    else:
+        names = [name for name in names if _address_of(name) == host]
     if names:
         os.environ.setdefault("GLOO_SOCKET_IFNAME", names[0])
+
+
+def _address_of(interface: str) -> str:
+    """Its IPv4 address, or nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        name = struct.pack("256s", interface.encode()[:15])
+        try:
+            answer = fcntl.ioctl(any_socket.fileno(), _SIOCGIFADDR, name)
+        except OSError:
+            return ""
+    return socket.inet_ntoa(answer[20:24])
 
 
 def _guarded(collective: Callable[[], T]) -> T:

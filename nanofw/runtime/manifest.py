@@ -1,26 +1,39 @@
-"""The executor that runs models, as a plugin."""
+"""The executors that run models, as plugins."""
 
 from __future__ import annotations
 
-from nanofw.plugins import Plugin, hookimpl
+from nanofw.plugins import Plugin, Requirement, hookimpl
+
+CAPABILITIES = {
+    "devices": ("cuda", "cpu"),
+    "tensor_parallel": True,
+    "overlap": True,
+    "cuda_graph": True,
+    "cuda_graph_prefill": True,
+    "graphs": "nanofw.runtime.graph_sizes:describe",
+    "estimate": "nanofw.runtime.estimate:estimate",
+    "needs": ("model", "attention_backend", "sampler", "logits_processor"),
+}
 
 
 @hookimpl
-def executor() -> Plugin:
-    return Plugin(
-        "torch",
-        "nanofw.runtime.placement:torch_executor",
-        api="executor/1",
-        options="nanofw.runtime.options:TorchOptions",
-        capabilities={
-            "devices": ("cuda", "cpu"),
-            "tensor_parallel": True,
-            "overlap": True,
-            "cuda_graph": True,
-            "cuda_graph_prefill": True,
-            "graphs": "nanofw.runtime.graph_sizes:describe",
-            "estimate": "nanofw.runtime.estimate:estimate",
-            "needs": ("model", "attention_backend", "sampler", "logits_processor"),
-        },
-        summary="forward passes with PyTorch, on a GPU or a CPU",
-    )
+def executor() -> list[Plugin]:
+    return [
+        Plugin(
+            "torch",
+            "nanofw.runtime.placement:torch_executor",
+            api="executor/1",
+            options="nanofw.runtime.options:TorchOptions",
+            capabilities=CAPABILITIES,
+            summary="forward passes with PyTorch, on a GPU or a CPU",
+        ),
+        Plugin(
+            "ray",
+            "nanofw.runtime.ray.executor:ray_executor",
+            api="executor/1",
+            options="nanofw.runtime.ray.options:RayOptions",
+            capabilities=CAPABILITIES,
+            requires=(Requirement("ray", "pip install 'nanofw[ray]'"),),
+            summary="the same in actors that Ray places, on one node or several",
+        ),
+    ]

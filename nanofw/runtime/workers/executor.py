@@ -36,7 +36,7 @@ from nanofw.runtime.workers.messages import (
     Start,
     encode,
 )
-from nanofw.runtime.workers.transport import ProcessTransport, Transport
+from nanofw.runtime.workers.transport import Place, ProcessTransport, Transport
 from nanofw.runtime.workers.wire import PlanEncoder, decode_result, needed
 
 T = TypeVar("T", bound=Reply)
@@ -69,9 +69,9 @@ class ParallelExecutor:
         self._checked: Any = None
         self.num_bytes_sent = 0
         if transport is None:
-            _check_devices(config.device, self._size)
-            transport = ProcessTransport(self._size, self._options.step_timeout_s)
-        self._group = WorkerGroup(transport)
+            places = _places(config.device, self._size)
+            transport = ProcessTransport(places, self._options.step_timeout_s)
+        self._places, self._group = transport.places, WorkerGroup(transport)
         try:
             self.ranks = self._start()
         except BaseException:
@@ -160,10 +160,11 @@ class ParallelExecutor:
 
     def _start(self) -> list[Ready]:
         for rank in range(self._size):
-            self._group.send(_start_message(self._options, self._config, rank), (rank,))
+            place = self._places[rank]
+            self._group.send(_start_message(self._options, self._config, rank, place), (rank,))
         begin = time.monotonic()
         port = self._wait_for(Listening, "start", self._options.start_timeout_s).port
-        self._group.send(Join(port), range(1, self._size))
+        self._group.send(Join(port, self._places[0].host), range(1, self._size))
         ready: dict[int, Ready] = {}
         deadline = begin + self._options.start_timeout_s
         while len(ready) < self._size:
@@ -223,12 +224,14 @@ def _agreed(step: int, answers: list[Done]) -> ResultData:
     return result
 
 
-def _start_message(options: TorchOptions, config: ExecutorConfig, rank: int) -> Start:
+def _start_message(options: TorchOptions, config: ExecutorConfig, rank: int, place: Place) -> Start:
     components = config.components
     return Start(
         rank=rank,
         size=config.engine.tensor_parallel_size,
-        device=_device_of(config.device, rank),
+        device=place.device,
+        host=place.host,
+        shares_cores=place.shares_cores,
         spec=config.spec,
         block_size=config.block_size,
         num_blocks=config.num_blocks,
@@ -239,7 +242,7 @@ def _start_message(options: TorchOptions, config: ExecutorConfig, rank: int) -> 
         overlap=config.overlap,
         cuda_graphs=config.cuda_graphs,
         prefill_graphs=config.prefill_graphs,
-        options=options.model_dump(mode="json"),
+        options=options.model_dump(mode="json", include=set(TorchOptions.model_fields)),
         components={
             kind: component_data(components[kind])
             for kind in ("model", "attention_backend", "sampler")
@@ -248,19 +251,15 @@ def _start_message(options: TorchOptions, config: ExecutorConfig, rank: int) -> 
     )
 
 
-def _device_of(device: str, rank: int) -> str:
-    """Neighbouring devices, from the configured one on."""
+def _places(device: str, size: int) -> list[Place]:
+    """Neighbouring devices of this host, from the configured one on."""
     kind, _, first = device.partition(":")
-    return device if kind == "cpu" else f"{kind}:{int(first or 0) + rank}"
-
-
-def _check_devices(device: str, size: int) -> None:
-    kind, _, first = device.partition(":")
-    if kind != "cuda":
-        return
+    if kind == "cpu":
+        return [Place(device=device)] * size
     count = torch.cuda.device_count()
-    if int(first or 0) + size > count:
+    if kind == "cuda" and int(first or 0) + size > count:
         raise ConfigError(
             f"{size} ranks need {size} devices from {device} on, this machine has {count}",
             key="engine.tensor_parallel_size",
         )
+    return [Place(device=f"{kind}:{int(first or 0) + rank}") for rank in range(size)]

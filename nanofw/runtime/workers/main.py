@@ -17,8 +17,9 @@ import sys
 import threading
 import traceback
 import warnings
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from nanofw.errors import NanofwError
 from nanofw.runtime.workers.channel import Channel
@@ -59,22 +60,35 @@ def main(channel_fd: int, stacks_fd: int) -> None:
     _report_crashes(stacks_fd)
     channel = Channel(end)
     try:
-        _Rank(channel).serve()
+        Rank(channel, lambda: os._exit(1)).serve()
     except EOFError:
         os._exit(1)
     except BaseException as error:
-        _report(channel, error)
+        report(channel, error)
         os._exit(1)
     # Other ranks may have left before: nothing that waits for them may run now.
     sys.stderr.flush()
     os._exit(0)
 
 
-class _Rank:
-    """One rank: the thread that reads commands, and another that sends results."""
+class Ends(Protocol):
+    """A rank's end of whatever connects it with the engine's process."""
 
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
+    def send(self, content: bytes) -> None: ...
+
+    def receive(self) -> bytes: ...
+
+
+class Rank:
+    """One rank: the thread that reads commands, and another that sends results.
+
+    Args:
+        channel: to the engine's process.
+        leave: called after a failure of the other thread was reported.
+    """
+
+    def __init__(self, channel: Ends, leave: Callable[[], object]) -> None:
+        self._channel, self._leave = channel, leave
         start = decode_command(channel.receive())
         assert isinstance(start, Start)
         self._rank = start.rank
@@ -86,7 +100,7 @@ class _Rank:
         from nanofw.runtime.workers.wire import PlanDecoder
 
         decoder = PlanDecoder()
-        threading.Thread(target=self._send_results, daemon=True).start()
+        threading.Thread(target=self._send_results, name="nanofw-results", daemon=True).start()
         while not isinstance(command := decode_command(self._channel.receive()), Stop):
             if isinstance(command, Plan):
                 plan = decoder.decode(command)
@@ -111,8 +125,8 @@ class _Rank:
                 result = self._executor.collect()
                 self._channel.send(encode(encode_result(result, whole=self._rank == 0)))
         except BaseException as error:
-            _report(self._channel, error)
-            os._exit(1)
+            report(self._channel, error)
+            self._leave()
 
     def _check(self, command: Check) -> Checked:
         from nanofw.core.types import Request
@@ -135,7 +149,7 @@ class _Rank:
         device = torch.device(start.device)
         if device.type == "cuda":
             torch.cuda.set_device(device)
-        else:
+        elif start.shares_cores:
             torch.set_num_threads(max(1, torch.get_num_threads() // start.size))
         config = _config(start)
         options = TorchOptions.model_validate(start.options)
@@ -181,13 +195,13 @@ class _Rank:
         from nanofw.runtime import communicator
 
         if start.rank == 0:
-            store, port = communicator.open_store(start.size)
+            store, port = communicator.open_store(start.size, start.host)
             self._channel.send(encode(Listening(port)))
         else:
             command = decode_command(self._channel.receive())
             assert isinstance(command, Join)
-            store = communicator.join_store(command.port, start.size)
-        return communicator.join(start.rank, start.size, device, store)
+            store = communicator.join_store(command.port, start.size, command.host)
+        return communicator.join(start.rank, start.size, device, store, start.host)
 
 
 def _config(start: Start) -> ExecutorConfig:
@@ -234,7 +248,7 @@ def _report_crashes(fd: int) -> None:
     faulthandler.register(signal.SIGUSR1, _crashes, all_threads=True)
 
 
-def _report(channel: Channel, error: BaseException) -> None:
+def report(channel: Ends, error: BaseException) -> None:
     """Say why this rank ends."""
     is_ours = isinstance(error, NanofwError)
     causes = [error, error.__cause__]

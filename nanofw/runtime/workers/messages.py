@@ -61,11 +61,18 @@ class ComponentData(msgspec.Struct, frozen=True):
 
 
 class Start(Message, frozen=True):
-    """The first message: everything that a rank is built from."""
+    """The first message: everything that a rank is built from.
+
+    Attributes:
+        host: address of this rank for the others.
+        shares_cores: all ranks share the cores of one host.
+    """
 
     rank: int
     size: int
     device: str
+    host: str
+    shares_cores: bool
     spec: ModelSpec
     block_size: int
     num_blocks: int | None
@@ -82,9 +89,10 @@ class Start(Message, frozen=True):
 
 
 class Join(Message, frozen=True):
-    """The port at which rank 0 waits for the others."""
+    """Where rank 0 waits for the others."""
 
     port: int
+    host: str
 
 
 class NewRowData(msgspec.Struct, array_like=True, frozen=True):
@@ -156,7 +164,7 @@ Command: TypeAlias = Start | Join | Plan | Masks | Check | Inquire | Stop
 
 
 class Listening(Message, frozen=True):
-    """Rank 0 waits for the others at this port of the loopback interface."""
+    """Rank 0 waits for the others at this port of its host."""
 
     port: int
 

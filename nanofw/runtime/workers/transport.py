@@ -5,9 +5,12 @@ from __future__ import annotations
 import selectors
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from nanofw.runtime.workers.process import RankProcess
+
+LOOPBACK = "127.0.0.1"
 
 _END_WAIT_S = 1.0
 
@@ -15,16 +18,33 @@ News: TypeAlias = Mapping[int, "list[bytes] | None"]
 """By rank: the messages that came from it, or None: it is gone, which is told once."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a rank is.
+
+    Attributes:
+        device: as its process numbers them.
+        host: its address for the other ranks.
+        shares_cores: the ranks share the cores of a host; else each has its own.
+    """
+
+    device: str
+    host: str = LOOPBACK
+    shares_cores: bool = True
+
+
 class Transport(Protocol):
-    """Starts the ranks when made. Used by one thread, and by a finalizer when that is gone."""
+    """Starts the ranks when made. Used by one thread, and by a finalizer when that is gone.
 
-    @property
-    def size(self) -> int: ...
+    Attributes:
+        size: how many.
+        pids: of their processes, in rank order.
+        places: where they are, in rank order.
+    """
 
-    @property
-    def pids(self) -> list[int]:
-        """Of the ranks' processes, in rank order."""
-        ...
+    size: int
+    pids: list[int]
+    places: list[Place]
 
     def send(self, rank: int, content: bytes) -> None:
         """Send a message; messages to a rank arrive in order.
@@ -60,30 +80,24 @@ class ProcessTransport:
     """One process of this host per rank, and a pair of sockets to each.
 
     Args:
-        size: ranks.
+        places: of the ranks.
         send_timeout_s: how long a rank may leave a message unread.
     """
 
-    def __init__(self, size: int, send_timeout_s: float) -> None:
+    def __init__(self, places: list[Place], send_timeout_s: float) -> None:
+        self.size, self.places = len(places), places
         self._processes: list[RankProcess] = []
         self._selector = selectors.DefaultSelector()
         self._is_open = True
         try:
-            for rank in range(size):
+            for rank in range(self.size):
                 process = RankProcess(rank, send_timeout_s)
                 self._processes.append(process)
                 self._selector.register(process.channel, selectors.EVENT_READ, process)
         except BaseException:
             self.end()
             raise
-
-    @property
-    def size(self) -> int:
-        return len(self._processes)
-
-    @property
-    def pids(self) -> list[int]:
-        return [process.pid for process in self._processes]
+        self.pids = [process.pid for process in self._processes]
 
     def send(self, rank: int, content: bytes) -> None:
         self._processes[rank].channel.send(content)

@@ -104,12 +104,17 @@ def test_B078_a_rank_that_raises_ends_the_run_with_its_traceback() -> None:
         again.close()
 
 
+def shared_memory(pid: int) -> set[str]:
+    """What a process has of it, but semaphores, which are multiprocessing's."""
+    maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
+    return {line for line in maps if "/dev/shm/" in line and "/dev/shm/sem." not in line}
+
+
 def test_a_killed_rank_is_named_with_its_signal() -> None:
+    others = shared_memory(os.getpid())  # of other tests
     executor = executor_of(DEMO, 2)
     for pid in (os.getpid(), *executor.pids):  # nothing in shared memory that could stay
-        maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8").splitlines()
-        # Semaphores are multiprocessing's, which PyTorch and other tests use.
-        assert not [line for line in maps if "/dev/shm/" in line and "/dev/shm/sem." not in line]
+        assert not shared_memory(pid) - others
     engine = engine_over(executor, DEMO, overlap=True)
     timer = threading.Timer(0.7, os.kill, (executor.pids[0], signal.SIGKILL))
     sampling = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
