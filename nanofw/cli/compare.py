@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 from typing import TYPE_CHECKING
 
 from nanofw.cli.arguments import check_writable, console, progress
@@ -54,16 +55,27 @@ def main(arguments: list[str]) -> int:
 def _run(experiment: Experiment, arguments: list[str]) -> bool:
     """Run one experiment and report it; whether every arm served and all is as expected."""
     from nanofw.compare.analysis import analyse
-    from nanofw.compare.report import print_report, write_json
-    from nanofw.compare.runner import run_experiment
+    from nanofw.compare.report import missing_text, print_report, write_json
+    from nanofw.compare.runner import Results, run_experiment
 
     _check_output(experiment)
+    output = experiment.options.output
+
+    def keep(finished: Results) -> None:
+        """What was finished is written, what was not is told."""
+        where = "lost, as there is no output"
+        if output is not None:
+            write_json(finished, None, output, arguments)
+            where = f"in {output}"
+        print(f"{len(finished.order)} runs were finished and are {where}", file=sys.stderr)
+        print(f"missing: {missing_text(finished)}", file=sys.stderr)
+
     with progress() as report:
-        results = run_experiment(experiment, report)
+        results = run_experiment(experiment, report, keep)
     analysis = analyse(results)
     print_report(results, analysis, console())
-    if experiment.options.output is not None:
-        write_json(results, analysis, experiment.options.output, arguments)
+    if output is not None:
+        write_json(results, analysis, output, arguments)
     served = all(run.num_measured for runs in results.runs.values() for run in runs)
     return served and all(outcome.met for outcome in analysis.outcomes)
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+EXACT = "in every run"
 SECONDS = ("ttft", "tpot", "itl", "e2el", "queue")
 
 
@@ -33,6 +34,11 @@ def print_report(results: Results, analysis: Analysis, console: Console) -> None
         )
     for point in results.points:
         console.print(_table(results, analysis, point))
+    if any(row.effect is not None and is_exact(row.effect) for row in analysis.rows):
+        console.print(
+            f"{EXACT}: all runs show the same effect, so nothing is known of its spread, nor of "
+            "the smallest effect that they would find"
+        )
     console.print(f"rule: {analysis.rule}")
     if options.primary:
         console.print(f"primary metric: {options.primary}; the others are described, not judged")
@@ -44,25 +50,33 @@ def print_report(results: Results, analysis: Analysis, console: Console) -> None
         console.print(f"{mark}: {outcome.text}{why}")
 
 
-def as_json(results: Results, analysis: Analysis, arguments: Sequence[str] = ()) -> dict[str, Any]:
-    """Everything as plain values; undefined numbers are null."""
+def as_json(
+    results: Results, analysis: Analysis | None, arguments: Sequence[str] = ()
+) -> dict[str, Any]:
+    """Everything as plain values; undefined numbers are null.
+
+    Args:
+        analysis: None for an experiment that ended early: then there are runs and no verdicts.
+    """
     options = results.experiment.options
     value = {
         "name": options.name,
         "capacity": results.capacity,
         "baseline": results.experiment.baseline,
-        "rule": analysis.rule,
-        "warnings": list(analysis.warnings),
+        "complete": not results.missing,
+        "missing": [asdict(task) for task in results.missing],
+        "rule": analysis.rule if analysis else None,
+        "warnings": list(analysis.warnings) if analysis else [],
         "metrics": {name: describe(name) for name in options.all_metrics},
-        "rows": [asdict(row) for row in analysis.rows],
+        "rows": [asdict(row) for row in analysis.rows] if analysis else [],
         "expectations": [
             {"text": item.text, "met": item.met, "why": item.expectation.why}
-            for item in analysis.outcomes
+            for item in (analysis.outcomes if analysis else ())
         ],
         "runs": [
-            {"point": point, "arm": arm, "repeat": i, **asdict(run)}
+            {"point": point, "arm": arm, "repeat": repeat, **asdict(run)}
             for (point, arm), runs in results.runs.items()
-            for i, run in enumerate(runs)
+            for repeat, run in zip(results.repeats(point, arm), runs, strict=True)
         ],
         "order": [asdict(task) for task in results.order],
         "provenance": provenance(results, arguments),
@@ -70,8 +84,23 @@ def as_json(results: Results, analysis: Analysis, arguments: Sequence[str] = ())
     return _finite(value)
 
 
+def missing_text(results: Results) -> str:
+    """What an experiment that ended early has not done: `b at 0.9: runs 2 to 5; ...`."""
+    repeats: dict[tuple[float | None, str], list[int]] = {}
+    for task in results.missing:
+        repeats.setdefault((task.point, task.arm), []).append(task.repeat + 1)
+    parts: list[str] = []
+    for (point, arm), numbers in repeats.items():
+        first, last = min(numbers), max(numbers)
+        is_range = len(numbers) > 1 and last - first + 1 == len(numbers)
+        text = f"{first} to {last}" if is_range else ", ".join(map(str, sorted(numbers)))
+        runs = "run" if len(numbers) == 1 else "runs"
+        parts.append(f"{arm}{'' if point is None else f' at {point:g}'}: {runs} {text}")
+    return "; ".join(parts)
+
+
 def write_json(
-    results: Results, analysis: Analysis, path: Path, arguments: Sequence[str] = ()
+    results: Results, analysis: Analysis | None, path: Path, arguments: Sequence[str] = ()
 ) -> None:
     """Write `as_json` to a file."""
     text = json.dumps(as_json(results, analysis, arguments), indent=1)
@@ -79,27 +108,33 @@ def write_json(
 
 
 def _table(results: Results, analysis: Analysis, point: float | None) -> Table:
+    """A line for each metric, under it the arms: narrow enough for a terminal of 80 columns."""
     from rich import box
     from rich.table import Table
 
     options, baseline = results.experiment.options, results.experiment.baseline
     interval = f"{1 - options.alpha:.0%} interval"
-    headers = ["metric", "arm", "mean of runs", f"against {baseline}", interval, "detectable"]
-    table = Table(*headers, "verdict", title=_title(results, point), title_justify="left",
-                  box=box.SIMPLE_HEAD, pad_edge=False)  # fmt: skip
+    headers = ["metric, arm", "mean", "effect", interval, "detectable", "verdict"]
+    title = f"{_title(results, point)}, effects against {baseline}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
+                  show_edge=False, padding=(0, 1, 0, 0))  # fmt: skip
+    table.add_column(headers[0], overflow="fold")
+    for name in headers[1:-1]:
+        table.add_column(name, justify="right")
+    table.add_column(headers[-1])
     last = ""
     for row in analysis.rows:
         if row.point != point:
             continue
-        effect = row.effect
+        if row.metric != last:
+            table.add_row(row.metric)
+        last, effect = row.metric, row.effect
         table.add_row(
-            row.metric if row.metric != last else "",
-            row.arm,
+            f" {row.arm}",
             _number(row.metric, row.mean),
             *(_effect(row.metric, effect) if effect else ("", "", "")),
             _verdict(row),
         )
-        last = row.metric
     return table
 
 
@@ -115,18 +150,25 @@ def _title(results: Results, point: float | None) -> str:
 
 
 def _effect(metric: str, effect: Effect) -> tuple[str, str, str]:
+    """Estimate, interval and smallest detectable effect."""
     if math.isnan(effect.estimate):
         return "undefined", "", ""
-    if effect.scale == "ratio":
-        texts = [f"x{value:.3f}" for value in (effect.estimate, effect.low, effect.high)]
-        detectable = f"{effect.detectable - 1:+.1%}"
-    else:
-        values = (effect.estimate, effect.low, effect.high)
-        texts = [f"{value:+.4g}" for value in values]
-        detectable = f"{effect.detectable:.2g}"
+    by_ratio = effect.scale == "ratio"
+    estimate = f"x{effect.estimate:.3f}" if by_ratio else f"{effect.estimate:+.4g}"
     if math.isnan(effect.low):
-        return texts[0], "", ""
-    return texts[0], f"[{texts[1]}, {texts[2]}]", detectable
+        return estimate, "", ""
+    if is_exact(effect):
+        return estimate, EXACT, ""
+    if not by_ratio:
+        return estimate, f"{effect.low:+.4g} to {effect.high:+.4g}", f"{effect.detectable:.2g}"
+    share = effect.detectable - 1
+    detectable = f"{share:+.1%}" if share >= 0.0005 else "<0.1%"
+    return estimate, f"{effect.low:.3f} to {effect.high:.3f}", detectable
+
+
+def is_exact(effect: Effect) -> bool:
+    """Whether several runs all show the same effect, so that nothing is known of a spread."""
+    return effect.num_runs > 1 and effect.low == effect.high
 
 
 def _verdict(row: Row) -> str:

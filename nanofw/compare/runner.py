@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 
 from nanofw.assembly import Selection, build_workload, select
 from nanofw.compare.experiment import Experiment
@@ -43,6 +44,7 @@ class Results:
     Attributes:
         capacity: requests per second at load 1; None where nothing depends on it.
         order: tasks in the order in which they were done.
+        missing: tasks that were not finished when something ended the experiment early.
     """
 
     experiment: Experiment
@@ -52,11 +54,16 @@ class Results:
         default_factory=dict[tuple[float | None, str], list[RunResult]]
     )
     order: list[Task] = field(default_factory=list[Task])
+    missing: list[Task] = field(default_factory=list[Task])
 
     @property
     def points(self) -> tuple[float | None, ...]:
         """Loads or rates, in the order of the experiment."""
         return tuple(dict.fromkeys(point for point, _ in self.runs))
+
+    def repeats(self, point: float | None, arm: str) -> list[int]:
+        """Numbers of the runs of an arm at a point, in the order of `runs`."""
+        return sorted(task.repeat for task in self.order if (task.point, task.arm) == (point, arm))
 
     @property
     def virtual(self) -> bool:
@@ -68,8 +75,17 @@ Report = Callable[[int, int, str], None]
 """Called with tasks done, tasks in all, and what is done next."""
 
 
-def run_experiment(experiment: Experiment, report: Report = lambda *_: None) -> Results:
-    """Do all runs. Raises what `select` and a run raise; nothing is swallowed."""
+def run_experiment(
+    experiment: Experiment,
+    report: Report = lambda *_: None,
+    on_stop: Callable[[Results], None] = lambda _: None,
+) -> Results:
+    """Do all runs. Raises what `select` and a run raise; nothing is swallowed.
+
+    Args:
+        on_stop: given what was finished when an error or an interrupt ends the experiment after
+            the first run, before that is raised.
+    """
     selections = {arm: select(experiment.load(arm)) for arm in experiment.arms}
     if len({selection.virtual_time for selection in selections.values()}) > 1:
         raise ConfigError(
@@ -79,15 +95,31 @@ def run_experiment(experiment: Experiment, report: Report = lambda *_: None) -> 
     results = Results(experiment, selections)
     report(0, 1, "capacity")
     tasks = list(_tasks(results))
-    if results.virtual:
-        done = _in_processes(experiment, tasks, report)
-    else:
-        done = _one_by_one(selections, experiment, tasks, report)
+    done: list[tuple[Task, RunResult]] = []
+    try:
+        if results.virtual:
+            _in_processes(experiment, tasks, report, done)
+        else:
+            _one_by_one(selections, experiment, tasks, report, done)
+    except BaseException:
+        if done:
+            _settle(results, tasks, done)
+            on_stop(results)
+        raise
+    _settle(results, tasks, done)
+    return results
+
+
+def _settle(
+    results: Results, tasks: Sequence[Task], done: Sequence[tuple[Task, RunResult]]
+) -> None:
+    """Note what was done, keys of `runs` in the order in which the tasks name them."""
+    results.order = [task for task, _ in done]
+    results.missing = [task for task in tasks if task not in results.order]
     for task, result in sorted(done, key=lambda item: item[0].repeat):
         results.runs.setdefault((task.point, task.arm), []).append(result)
-        results.order.append(task)
-    _in_order(results, tasks)
-    return results
+    names = dict.fromkeys((task.point, task.arm) for task in tasks)
+    results.runs = {name: results.runs[name] for name in names if name in results.runs}
 
 
 def find_capacity(selection: Selection, experiment: Experiment) -> float:
@@ -135,13 +167,12 @@ def _one_by_one(
     experiment: Experiment,
     tasks: Sequence[Task],
     report: Report,
-) -> list[tuple[Task, RunResult]]:
-    done: list[tuple[Task, RunResult]] = []
+    done: list[tuple[Task, RunResult]],
+) -> None:
     for task in tasks:
         report(len(done), len(tasks), _label(task))
         done.append((task, _run(selections, experiment, task)))
     report(len(tasks), len(tasks), "")
-    return done
 
 
 def _run(selections: dict[str, Selection], experiment: Experiment, task: Task) -> RunResult:
@@ -150,26 +181,31 @@ def _run(selections: dict[str, Selection], experiment: Experiment, task: Task) -
 
 
 def _in_processes(
-    experiment: Experiment, tasks: Sequence[Task], report: Report
-) -> list[tuple[Task, RunResult]]:
+    experiment: Experiment,
+    tasks: Sequence[Task],
+    report: Report,
+    done: list[tuple[Task, RunResult]],
+) -> None:
     wanted = experiment.options.processes
     num = min(len(tasks), _num_cores() if wanted == "auto" else wanted)
     if num <= 1:
         selections = {arm: select(experiment.load(arm)) for arm in experiment.arms}
-        return _one_by_one(selections, experiment, tasks, report)
-    done: list[tuple[Task, RunResult]] = []
+        _one_by_one(selections, experiment, tasks, report, done)
+        return
+    others = set(active_children())
     context = get_context("spawn")
     with ProcessPoolExecutor(num, context, initializer=_prepare, initargs=(experiment,)) as pool:
         futures: dict[Future[RunResult], Task] = {pool.submit(_work, t): t for t in tasks}
         try:
             for future in as_completed(futures):
-                task = futures[future]
+                task = futures.pop(future)
                 done.append((task, future.result()))
                 report(len(done), len(tasks), _label(task))
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for process in set(active_children()) - others:  # what runs would run to its end
+                process.terminate()
             raise
-    return done
 
 
 _experiment: Experiment | None = None
@@ -179,6 +215,7 @@ _selections: dict[str, Selection] = {}
 def _prepare(experiment: Experiment) -> None:
     """A worker process starts: it selects the components itself, from names."""
     global _experiment
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts all; one answers
     _experiment = experiment
 
 
@@ -188,13 +225,6 @@ def _work(task: Task) -> RunResult:
     if arm not in _selections:
         _selections[arm] = select(_experiment.load(arm))
     return _run(_selections, _experiment, task)
-
-
-def _in_order(results: Results, tasks: Sequence[Task]) -> None:
-    """Keys of `runs` in the order in which the tasks name them."""
-    results.runs = {
-        key: results.runs[key] for key in dict.fromkeys((t.point, t.arm) for t in tasks)
-    }
 
 
 def _num_cores() -> int:

@@ -14,7 +14,7 @@ from nanofw.cli.main import main
 from nanofw.compare.analysis import Analysis, analyse
 from nanofw.compare.experiment import load_experiment
 from nanofw.compare.report import as_json
-from nanofw.compare.run import measure
+from nanofw.compare.run import measure, run_once
 from nanofw.compare.runner import AA, Results, run_experiment
 from nanofw.errors import ConfigError
 
@@ -235,6 +235,67 @@ class TestReport:
         assert "capacity of fcfs" in text
         assert "no evidence" in text
         assert json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))["rows"]
+
+    def test_tables_fit_a_terminal_and_say_where_nothing_varies(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        arms = {"fcfs": {}, "shortest_job_first": BASE["arms"]["sjf"]}
+        assert main(["compare", str(write(tmp_path, arms=arms))]) == 0
+        lines = capsys.readouterr().out.splitlines()
+        table = lines[lines.index(next(x for x in lines if x.startswith("metric, arm"))) :]
+        rule = next(number for number, line in enumerate(table) if line.startswith("rule:"))
+        note = next(line for line in table[:rule] if line.startswith("in every run: "))
+        assert "nothing is known of its spread" in note
+        assert max(len(line.rstrip()) for line in table[: table.index(note)]) <= 80
+        after = lines.index("preemptions".ljust(len(lines[lines.index(table[0])])))
+        assert lines[after + 2].split() == ["shortest_job_first", "0", "+0", "in", "every", "run"]
+        assert not any("+0.0%" in line for line in lines)
+
+    @pytest.mark.parametrize("processes", [1, 2])
+    def test_what_was_finished_before_an_interrupt_is_kept(
+        self, tmp_path: Path, processes: int
+    ) -> None:
+        experiment = load_experiment(write(tmp_path, repeats=4, processes=processes))
+        kept: list[Results] = []
+
+        def interrupt(done: int, total: int, what: str) -> None:
+            if done == 3:
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            run_experiment(experiment, interrupt, kept.append)
+        (results,) = kept
+        assert len(results.order) == 3
+        assert len(results.missing) == 12 - 3
+        record = json.loads(json.dumps(as_json(results, None), allow_nan=False))
+        assert not record["complete"]
+        assert record["rows"] == record["expectations"] == []
+        whole, _ = compare(tmp_path, repeats=4)
+        for run in record["runs"]:
+            same = whole.runs[(run["point"], run["arm"])][run["repeat"]]
+            assert run["checksum"] == same.checksum
+
+    def test_the_command_writes_what_was_finished_and_says_what_is_missing(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        calls: list[int] = []
+
+        def failing(*arguments: Any, **keywords: Any) -> Any:
+            calls.append(1)
+            if len(calls) == 4:  # the first is for the capacity
+                raise KeyboardInterrupt
+            return run_once(*arguments, **keywords)
+
+        monkeypatch.setattr("nanofw.compare.runner.run_once", failing)
+        path = write(tmp_path, output="out.json")
+        assert main(["compare", str(path)]) == 130
+        said = capsys.readouterr().err
+        assert "2 runs were finished and are in" in said
+        missing = "A/A at 1.1: runs 1 to 3; sjf at 1.1: runs 2 to 3; fcfs at 1.1: runs 2 to 3"
+        assert f"missing: {missing}" in said
+        record = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+        assert [(run["arm"], run["repeat"]) for run in record["runs"]] == [("fcfs", 0), ("sjf", 0)]
+        assert len(record["missing"]) == 7
 
     def test_the_command_fails_when_the_shape_is_not_as_expected(self, tmp_path: Path) -> None:
         expect = [{"metric": "e2el.mean", "arm": "sjf", "min_ratio": 5.0}]
