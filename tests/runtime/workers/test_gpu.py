@@ -124,7 +124,8 @@ def check_norms(rank: int, store: str) -> None:
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph):
             for _ in range(3):
-                replayed, _ = ours.all_reduce_add_rms_norm(x, stream, weight, 1e-6)
+                part = x.clone()  # the usual way sums in place
+                replayed, _ = ours.all_reduce_add_rms_norm(part, stream, weight, 1e-6)
         for _ in range(20):
             x.copy_(torch.randn(x.shape, generator=generator, device=device))
             total = 3 * usual.all_reduce(x.clone())
