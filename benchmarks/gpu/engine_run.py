@@ -144,6 +144,21 @@ def partial(result: dict[str, Any]) -> None:
     print("PARTIAL", json.dumps(result), flush=True)
 
 
+def note_compilations(into: list[str]) -> None:
+    """From now on, add the name of each Triton kernel that is compiled: a run should wait for
+    none."""
+    try:
+        from triton import knobs
+    except ImportError:
+        return
+
+    def listener(**facts: Any) -> None:
+        kind = "loaded" if facts.get("cache_hit") else "compiled"
+        into.append(f"{getattr(facts.get('src'), 'name', '?')} {kind}")
+
+    knobs.compilation.listener = listener
+
+
 def decode_steps(engine: Any, result: dict[str, Any]) -> None:
     """Add milliseconds a step by batch size, and to the first token of one prompt."""
     steps: dict[int, float] = {}
@@ -237,7 +252,9 @@ def main() -> None:
     result["first_s"] = timed(lambda: engine.generate(fixed_prompts(1, 8, 1), [64]))
     print("ready", json.dumps(result), flush=True)
     rates: list[float] = []
-    result["tokens_per_s"] = rates
+    compilations: list[str] = []
+    result |= {"tokens_per_s": rates, "compilations_in_passes": compilations}
+    note_compilations(compilations)
     for number in range(int(passes)):
         prompts, outputs = bench_workload(1234 * number)
         lengths: list[int] = []
