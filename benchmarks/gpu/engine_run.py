@@ -161,23 +161,24 @@ def note_compilations(into: list[str]) -> None:
 
 def decode_steps(engine: Any, result: dict[str, Any]) -> None:
     """Add milliseconds a step by batch size, and to the first token of one prompt."""
+    from nanofw.bench.batches import FreshPrompts, step_seconds
+
     steps: dict[int, float] = {}
-    first, seed = [], 1000
+    fresh = FreshPrompts(10000, 1000)
     result["step_ms"] = steps
+
+    def generate(prompts: list[Any], num_tokens: int) -> None:
+        engine.generate([prompt.tolist() for prompt in prompts], [num_tokens] * len(prompts))
+
     for batch_size, num_tokens, repeats in STEPS:
         if batch_size > NUM_REQUESTS:
             break
-        times = []
-        for _ in range(repeats):
-            prompts = [fixed_prompts(batch_size, 128, seed + i) for i in (0, 1)]
-            seed += 2
-            short = timed(lambda p=prompts[0]: engine.generate(p, [1] * len(p)))
-            long = timed(lambda p=prompts[1], n=num_tokens: engine.generate(p, [n] * len(p)))
-            times.append((long - short) / (num_tokens - 1) * 1e3)
-            if batch_size == 1:
-                first.append(short * 1e3)
-        steps[batch_size] = median(times)
-        result["first_token_ms"] = median(first)
+        times = [step_seconds(generate, fresh, batch_size, 128, num_tokens) for _ in range(repeats)]
+        steps[batch_size] = median(times) * 1e3
+        if batch_size == 1:
+            alone = [fresh.make(1, 128) for _ in range(repeats)]
+            first = [timed(lambda prompts=prompts: generate(prompts, 1)) for prompts in alone]
+            result["first_token_ms"] = median(first) * 1e3
         partial(result)
 
 

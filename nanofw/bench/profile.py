@@ -100,8 +100,11 @@ class Profile:
 
     @property
     def kernels_per_layer(self) -> float | None:
-        """All kernels of a step by the model's layers."""
-        return None if self.num_kernels is None else self.num_kernels / self.num_layers
+        """Of the kernels that come at least once every two layers; None on a CPU."""
+        if self.busy_seconds is None:
+            return None
+        kernels = [item.count for item in self.work if item.category == KERNEL]
+        return sum(count for count in kernels if 2 * count >= self.num_layers) / self.num_layers
 
     @property
     def text(self) -> str:

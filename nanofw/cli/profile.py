@@ -107,8 +107,8 @@ def _print(profile: Profile, out: Console) -> None:
     out.print(table(None, (whose, "a step", "ms", "share"), lines, numbers=True))
     if profile.idle is not None and profile.num_kernels is not None:
         out.print(
-            f"{profile.num_kernels:.1f} kernels a step, {profile.kernels_per_layer:.1f} by layer; "
-            f"the device is idle {profile.idle:.1%} of a step"
+            f"{profile.num_kernels:.1f} kernels a step, {profile.kernels_per_layer:.1f} of them in "
+            f"each layer; the device is idle {profile.idle:.1%} of a step"
         )
     if profile.graph_steps:
         steps = ", ".join(f"{name} {count}" for name, count in profile.graph_steps.items())
