@@ -149,6 +149,7 @@ class _Profiler:
         self._batches = Batches(engine, selection.loaded.config.sampling)
         self._prompts = FreshPrompts(selection.spec.vocab_size, options.seed)
         self._num_layers = selection.spec.num_layers
+        self._device = selection.device
         self._on_cuda = selection.device.startswith("cuda")
         self._longest = selection.max_model_len
 
@@ -198,9 +199,7 @@ class _Profiler:
         before = self._graph_steps()
         with spans(engine):
             recorded: list[float] = []
-            trace = record(
-                lambda: recorded.append(seconds_of(lambda: run(steps))), cuda=self._on_cuda
-            )
+            trace = record(lambda: recorded.append(seconds_of(lambda: run(steps))), self._device)
         after = self._graph_steps()
         with times.watch(engine):
             timed.append(seconds_of(lambda: run(steps)) / steps)

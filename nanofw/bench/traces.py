@@ -34,25 +34,27 @@ class Work:
     seconds: float
 
 
-def record(run: Callable[[], object], *, cuda: bool) -> Trace:
+def record(run: Callable[[], object], device: str = "cpu") -> Trace:
     """The trace of a call: operators, spans, and on CUDA kernels, those of graphs included.
 
-    On CUDA the device is waited for before and after.
+    Args:
+        device: what it runs on; a CUDA device is waited for before and after.
     """
     import torch
     from torch.profiler import ProfilerActivity, profile
 
     activities = [ProfilerActivity.CPU]
-    if cuda:
+    on_cuda = device.startswith("cuda")
+    if on_cuda:
         # Graphs do not survive that CUPTI is taken down and set up again between two traces.
         os.environ["DISABLE_CUPTI_LAZY_REINIT"] = "1"
         os.environ["TEARDOWN_CUPTI"] = "0"
         activities.append(ProfilerActivity.CUDA)
-        torch.cuda.synchronize()
+        torch.cuda.synchronize(device)
     with profile(activities=activities) as profiler:
         run()
-        if cuda:
-            torch.cuda.synchronize()
+        if on_cuda:
+            torch.cuda.synchronize(device)
     with tempfile.TemporaryDirectory(prefix="nanofw-profile-") as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))

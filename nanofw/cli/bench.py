@@ -158,9 +158,8 @@ def _requests(selection: Selection) -> list[Request]:
     error.
     """
     from nanofw.cli.run import read_entries
-    from nanofw.core.types import Request
     from nanofw.errors import ConfigError
-    from nanofw.llm.encoding import Encoder
+    from nanofw.llm.encoding import Encoder, request_of
     from nanofw.llm.opening import text_of
     from nanofw.llm.prompts import parse_prompt
 
@@ -175,18 +174,7 @@ def _requests(selection: Selection) -> list[Request]:
             encoded = encoder.encode(prompt)
         except ValueError as error:
             raise ConfigError(f"{entry.place}: {error}", key="input") from None
-        made.append(
-            Request(
-                id=f"request-{len(made)}",
-                prompt_token_ids=encoded.token_ids,
-                sampling=encoded.sampling,
-                client=prompt.client,
-                priority=prompt.priority,
-                deadline=prompt.deadline,
-                expected_output_tokens=prompt.expected_output_tokens,
-                arguments=prompt.arguments,
-            )
-        )
+        made.append(request_of(prompt, encoded, f"request-{len(made)}", arrival=0.0))
     return made
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nanofw.core.types import IntArray, SamplingParams
+from nanofw.core.types import IntArray, Request, SamplingParams
 from nanofw.llm.prompts import Prompt
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.stop import StopStrings
@@ -30,6 +30,24 @@ class Encoded:
     token_ids: Sequence[int] | IntArray
     sampling: SamplingParams
     stops: StopStrings | None
+
+
+def request_of(
+    prompt: Prompt, encoded: Encoded, request_id: str, *, arrival: float, stream: bool = False
+) -> Request:
+    """The engine's request of a prompt that arrives at a time of the engine's clock."""
+    return Request(
+        id=request_id,
+        prompt_token_ids=encoded.token_ids,
+        sampling=encoded.sampling,
+        arrival=arrival,
+        client=prompt.client,
+        priority=prompt.priority,
+        deadline=None if prompt.deadline is None else arrival + prompt.deadline,
+        expected_output_tokens=prompt.expected_output_tokens,
+        stream=stream,
+        arguments=prompt.arguments,
+    )
 
 
 class Encoder:

@@ -16,7 +16,7 @@ from nanofw.core.types import (
     TokenDelta,
 )
 from nanofw.errors import RequestError
-from nanofw.llm.encoding import Encoded, Encoder
+from nanofw.llm.encoding import Encoded, Encoder, request_of
 from nanofw.llm.live import LiveRequest
 from nanofw.llm.logprobs import PositionLogprobs, readable
 from nanofw.llm.metrics import RequestMetrics
@@ -211,19 +211,9 @@ class Session:
         self._refused.append(Finished(ticket, refused(request_id, reason, prompt)))
 
     def _request(self, request_id: str, prompt: Prompt, encoded: Encoded, stream: bool) -> Request:
+        stream = stream or encoded.stops is not None or self._token_times
         now = self.engine.clock.now()
-        return Request(
-            id=request_id,
-            prompt_token_ids=encoded.token_ids,
-            sampling=encoded.sampling,
-            arrival=now,
-            client=prompt.client,
-            priority=prompt.priority,
-            deadline=None if prompt.deadline is None else now + prompt.deadline,
-            expected_output_tokens=prompt.expected_output_tokens,
-            stream=stream or encoded.stops is not None or self._token_times,
-            arguments=prompt.arguments,
-        )
+        return request_of(prompt, encoded, request_id, arrival=now, stream=stream)
 
     # -- the way out ----------------------------------------------------------------------
 

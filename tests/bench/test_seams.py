@@ -79,6 +79,6 @@ def test_spans_are_in_the_trace() -> None:
             engine.step()
 
     with spans(engine):
-        trace = record(run, cuda=False)
+        trace = record(run)
     names = {e["name"] for e in trace["traceEvents"] if e.get("cat") == "user_annotation"}
     assert {"nanofw.step", "nanofw.plan", "nanofw.submit", "nanofw.commit"} <= names

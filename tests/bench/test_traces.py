@@ -97,7 +97,7 @@ def test_a_real_trace_has_operators_and_their_time() -> None:
         for _ in range(3):
             torch.mm(left, left)
 
-    found = {work.name: work for work in operator_work(record(run, cuda=False), 3)}
+    found = {work.name: work for work in operator_work(record(run), 3)}
     assert found["aten::mm"].count == 1.0
     assert found["aten::mm"].seconds > 0
 
@@ -113,7 +113,7 @@ def test_kernels_of_replayed_graphs_are_recorded_again_and_again() -> None:
         for _ in range(5):
             x.add_(1)
     for _ in range(3):
-        trace = record(lambda: [graph.replay() for _ in range(4)], cuda=True)
+        trace = record(lambda: [graph.replay() for _ in range(4)], "cuda")
         assert sum(w.count for w in device_work(trace, 4) if w.category == "kernel") == 5.0
         assert 0 < busy_seconds(trace) < 1.0
 

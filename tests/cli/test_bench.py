@@ -86,6 +86,21 @@ class TestLatency:
         assert main(["bench", "latency", *SMALL, *words]) == 2
         assert message in capsys.readouterr().err
 
+    def test_a_command_that_fails_leaves_no_file_and_takes_none_away(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "out" / "new.json"
+        words = ["bench.batch_sizes=[9]", "--json"]
+        assert main(["bench", "latency", *SMALL, *words, str(path)]) == 2
+        assert not path.exists()
+        path.write_text("{}", encoding="utf-8")
+        assert main(["bench", "latency", *SMALL, *words, str(path)]) == 2
+        assert path.read_text(encoding="utf-8") == "{}"
+        run = tmp_path / "run.yaml"
+        run.write_text("base: qwen3-demo\n", encoding="utf-8")
+        assert main(["bench", "latency", str(run), "--json", str(run)]) == 2
+        assert "--json: would overwrite" in capsys.readouterr().err
+
     def test_an_interrupt_keeps_what_was_measured(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
