@@ -171,3 +171,35 @@ def test_steps_are_counted_by_kind_and_reason(tmp_path: Any) -> None:
         "prefill of more tokens than the largest graph": 1,
         "log probabilities of prompts": 1,
     }
+
+
+def test_lines_that_pad_a_draw_reach_no_row(drivers: Any) -> None:
+    """Three rows sample, and four lines draw: the fourth is neither the first line's nor one that
+    was left by a step before."""
+
+    def a_chunk_before_three_draws(driver: Driver) -> list[list[int]]:
+        chunk = driver.add(4, prompt(9, 4))
+        short = [driver.add(row, prompt(1 + row, row)) for row in range(3)]
+        driver.step([(chunk, 2), *((row, row.known) for row in short)])
+        driver.step([(chunk, 7)])
+        for row in (chunk, *short):
+            driver.remove(row)
+        return [row.outputs for row in (chunk, *short)]
+
+    def three_draws_after_four(driver: Driver) -> list[list[int]]:
+        four = [driver.add(row, prompt(4, row)) for row in range(4)]
+        driver.step([(row, 4) for row in four])
+        driver.decode(*four, steps=1)
+        for row in four:
+            driver.remove(row)
+        late = driver.add(3, prompt(12, 9))
+        ones = [driver.add(row, prompt(1, 20 + row)) for row in range(3)]
+        driver.step([(row, 1) for row in ones])
+        driver.step([(late, 12)])
+        for row in (late, *ones):
+            driver.remove(row)
+        return [row.outputs for row in (late, *ones)]
+
+    for play in (a_chunk_before_three_draws, three_draws_after_four):
+        expected, *found = [play(driver) for driver in drivers]
+        assert found == [expected] * 3
