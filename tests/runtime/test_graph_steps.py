@@ -182,6 +182,7 @@ def test_lines_that_pad_a_draw_reach_no_row(drivers: Any) -> None:
         short = [driver.add(row, prompt(1 + row, row)) for row in range(3)]
         driver.step([(chunk, 2), *((row, row.known) for row in short)])
         driver.step([(chunk, 7)])
+        driver.decode(chunk, steps=5)
         for row in (chunk, *short):
             driver.remove(row)
         return [row.outputs for row in (chunk, *short)]
@@ -196,6 +197,7 @@ def test_lines_that_pad_a_draw_reach_no_row(drivers: Any) -> None:
         ones = [driver.add(row, prompt(1, 20 + row)) for row in range(3)]
         driver.step([(row, 1) for row in ones])
         driver.step([(late, 12)])
+        driver.decode(late, steps=5)
         for row in (late, *ones):
             driver.remove(row)
         return [row.outputs for row in (late, *ones)]
