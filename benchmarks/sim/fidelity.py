@@ -1,213 +1,325 @@
 """Simulated against measured: the same traffic on the real executor and in virtual time.
 
-    python benchmarks/sim/fidelity.py [config.yaml] [--loads 0.5,0.8] [--repeats 4]
-        [--requests 150] [--users 16] [--clock process] [--json FILE] [key=value ...]
+    python -m benchmarks.sim.fidelity [config.yaml] [--seconds 660] [--loads 0.5,0.8]
+        [--repeats 8] [--run-seconds 6] [--users 8] [--scale 1] [--clock process]
+        [--json FILE] [--steps FILE] [key=value ...]
 
-A cost model is fitted to closed loops (`nanofw calibrate`); then two workloads that it has not
-seen run at each load under each policy, really and simulated. The limit of a metric's error is
-the larger of 5% and twice the spread of two real runs of the same traffic (A/A); where that
-spread exceeds 10% the figure is void. Policies must be ranked alike wherever the real verdict
-is not "no evidence".
+    MODELS=folder python -m benchmarks.sim.fidelity --model 0.6b --seconds 350 --users 16
+        --scale 4 --run-seconds 4 --json FILE
 
-`--clock process` counts the process's own processor time and skips waiting: for one thread on a
-CPU that others use too.
+A cost model is fitted to closed loops and waves (`nanofw calibrate`); then two workloads that it
+has not seen run at each load under each policy, really and simulated. One turn is a workload at a
+load with one seed: first come, shortest first, and first come again on the same traffic (A/A), in
+this or the opposite order. Turns whose A/A runs differ by more than 10% in mean E2EL are void
+and repeated while there is time; turns end when `--seconds` leave no room for another one. What
+is known is printed, and written to the file, after each turn.
+
+After each round of turns some loops of the calibration run again, since machines drift; at the end
+the cost model is fitted to all of them, and every turn simulated with it.
+
+The limit of a metric's error is the larger of 5% and twice the A/A spread; where that exceeds
+10% the figure is void. Policies must be ranked alike wherever the real verdict is not "no
+evidence". `engine.overlap` is the same in both, and said.
+
+`--model 0.6b` makes a checkpoint of that shape with random weights in `$MODELS` and runs it.
+`--scale` multiplies all lengths. `--clock process` counts the process's own processor time and
+skips waiting: for one thread on a CPU that others use too.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
+import os
+import sys
 import tempfile
 import time
+from collections import deque
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from benchmarks.sim.fidelity_lines import ARMS, METRICS, POLICIES, Turn, lines_of, show
+from benchmarks.sim.lent import RealEngines
 from nanofw.assembly import Selection, select
 from nanofw.assembly.provenance import commit, machine
-from nanofw.bench.calibrate import Design, fit, record
+from nanofw.bench.calibrate import Design, Step, fit, record_on, table
 from nanofw.bench.clock import ProcessClock
 from nanofw.compare.experiment import ExperimentOptions
-from nanofw.compare.run import RunResult, run_once
+from nanofw.compare.run import RunResult, run_on, run_once
 from nanofw.compare.runner import AA
-from nanofw.compare.statistics import paired_effect, verdict
-from nanofw.configs.layers import defaults, file_layers, is_override, override_layer, python_layer
+from nanofw.configs.layers import (
+    Layer,
+    defaults,
+    file_layers,
+    is_override,
+    override_layer,
+    python_layer,
+)  # fmt: skip
 from nanofw.configs.load import resolve
-from nanofw.core.clock import Clock
 
-METRICS = tuple(f"{name}.{s}" for name in ("ttft", "tpot", "e2el") for s in ("mean", "p90"))
-POLICIES = {
-    "fcfs": {"name": "fcfs"},
-    "shortest": {"name": "shortest_job_first", "by": "output"},
-}
-WORKLOADS: dict[str, dict[str, Any]] = {
-    "bursts": {
-        "name": "gamma", "cv": 2.0, "guess_noise": 0.0,
-        "prompt": {"distribution": "lognormal", "median": 40, "sigma": 0.8, "high": 200},
-        "output": {"distribution": "lognormal", "median": 24, "sigma": 0.8, "high": 120},
-    },
-    "two kinds": {
-        "name": "poisson", "guess_noise": 0.0,
-        "prompt": {"distribution": "uniform", "low": 8, "high": 160},
-        "output": {
-            "distribution": "mixture",
-            "parts": [
-                {"weight": 3, "length": {"distribution": "uniform", "low": 4, "high": 16}},
-                {"weight": 1, "length": {"distribution": "uniform", "low": 60, "high": 120}},
-            ],
+FIRST_SEED = 1000
+MEASURED = ExperimentOptions(arms={"fcfs": {}}, metrics=METRICS)
+
+
+def workloads(scale: int) -> dict[str, dict[str, Any]]:
+    return {
+        "bursts": {
+            "name": "gamma", "cv": 3.0, "guess_noise": 0.0,
+            "prompt": {
+                "distribution": "lognormal", "median": 40 * scale, "sigma": 0.8, "high": 200 * scale
+            },
+            "output": {
+                "distribution": "lognormal", "median": 24 * scale, "sigma": 0.8, "high": 120 * scale
+            },
         },
-    },
-}  # fmt: skip
+        "two kinds": {
+            "name": "poisson", "guess_noise": 0.0,
+            "prompt": {"distribution": "uniform", "low": 8 * scale, "high": 160 * scale},
+            "output": {
+                "distribution": "mixture",
+                "parts": [
+                    {"weight": 3, "length": {
+                        "distribution": "uniform", "low": 4 * scale, "high": 16 * scale}},
+                    {"weight": 1, "length": {
+                        "distribution": "uniform", "low": 60 * scale, "high": 120 * scale}},
+                ],
+            },
+        },
+    }  # fmt: skip
+
+
+@dataclass(slots=True)
+class Cell:
+    """A workload at a load, and its turns."""
+
+    workload: str
+    load: float
+    time_scale: float
+    real: dict[str, Selection]
+    simulated: dict[str, Selection]
+    turns: list[Turn] = field(default_factory=list[Turn])
 
 
 class Bench:
     """One configuration, measured and simulated."""
 
-    def __init__(self, options: argparse.Namespace) -> None:
-        self.options = options
+    def __init__(self, options: argparse.Namespace, folder: Path) -> None:
+        self.options, self.started = options, time.monotonic()
         names = [word for word in options.words if not is_override(word)] or ["qwen3-demo"]
+        longest = 400 * options.scale
+        shared: dict[str, Any] = {
+            "engine": {"max_num_seqs": options.users, "max_model_len": longest}
+        }
+        if options.model:
+            shared["model"] = {"path": str(make_model(options.model))}
         overrides = [word for word in options.words if is_override(word)]
-        users = {"engine": {"max_num_seqs": options.users}}
-        self.below = [defaults(), *file_layers(names[0]), python_layer(users)]
-        self.above = override_layer(overrides)
-        self.measured = ExperimentOptions(arms={"fcfs": {}}, metrics=METRICS)
+        self.layers = [
+            defaults(), *file_layers(names[0]), python_layer(shared), override_layer(overrides)
+        ]  # fmt: skip
+        chosen = select(resolve(self.layers))
+        self.layers.append(python_layer({"engine": {"overlap": chosen.overlap}}))
+        self.first = select(resolve(self.layers))
+        self.engines = RealEngines(
+            self.first, ProcessClock() if options.clock == "process" else None
+        )
+        self.steps: list[Step] = []
+        self.cost_file = folder / "cost.json"
+        self.simulation_s = 0.0  # the longest of a turn
+        self.record: dict[str, Any] = {
+            "benchmark": "sim/fidelity",
+            "command": " ".join(["python -m benchmarks.sim.fidelity", *sys.argv[1:]]),
+            "clock": options.clock,
+            "commit": commit(), "machine": machine(), "model": options.model or names[0],
+            "device": self.first.device, "overlap": chosen.overlap,
+            "cuda_graphs": self.first.cuda_graphs, "calibrations": [],
+        }  # fmt: skip
+        print(f"{self.spent():5.0f} s  ready on {self.first.device}, overlap {chosen.overlap}",
+              flush=True)  # fmt: skip
 
-    def clock(self) -> Clock | None:
-        return ProcessClock() if self.options.clock == "process" else None
+    def spent(self) -> float:
+        return time.monotonic() - self.started
 
-    def calibrate(self, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-        real = select(resolve([*self.below, self.above]))
-        design = Design(max_users=self.options.users, max_prompt=200, max_output=60)
-        steps = record(real, design, self.clock())
-        made, errors = fit(steps)
-        made.write(folder / "cost.json")
-        about = {"steps": len(steps), "median_error": errors.median, "p90_error": errors.p90,
-                 "total_error": errors.total, "coefficients": dict(made.coefficients)}  # fmt: skip
-        print(f"calibrated on {len(steps)} steps: {errors}", flush=True)
-        cost = {"name": "fitted", "file": str(folder / "cost.json")}
-        overlap = {"overlap": real.overlap}  # auto is on in virtual time and off on a CPU
-        return {"engine": overlap, "executor": {"name": "sim", "cost_model": cost}}, about
+    def left(self) -> float:
+        return self.options.seconds - self.spent()
 
-    def selections(self, workload: str, changes: dict[str, Any]) -> dict[str, Selection]:
-        traffic = {**WORKLOADS[workload], "num_requests": self.options.requests}
-        shared = python_layer({"input": {"workload": traffic}, **changes})
+    def calibrate(self) -> None:
+        """Run the calibration's loops, other ones each time, and fit to all that were seen."""
+        scale, number = self.options.scale, len(self.record["calibrations"])
+        design = Design(
+            max_users=self.options.users, max_prompt=200 * scale, max_output=60 * scale,
+            repeats=1 if number else self.options.calibrations, seed=100 * number,
+        )  # fmt: skip
+        self.steps += record_on(self.engines.engine(self.first), self.first, design)
+        made, errors = fit(self.steps)
+        made.write(self.cost_file)
+        self.record["calibrations"].append({
+            "steps": len(self.steps), "median_error": errors.median, "p90_error": errors.p90,
+            "total_error": errors.total, "coefficients": dict(made.coefficients),
+            "idle_start_seconds": made.idle_start_seconds,
+        })  # fmt: skip
+        print(f"{self.spent():5.0f} s  calibrated on {len(self.steps)} steps: {errors}", flush=True)
+        if not number:
+            for name, num, measured, fitted in table(self.steps, made):
+                print(f"         {name:>9} rows {num:6} steps  measured {1e3 * measured:8.3f} ms"
+                      f"  fitted {1e3 * fitted:8.3f} ms", flush=True)  # fmt: skip
+        if self.options.steps:
+            rows = [
+                [*step.work, int(step.from_idle), step.loop, step.seconds] for step in self.steps
+            ]
+            self.options.steps.write_text(json.dumps(rows), encoding="utf-8")
+
+    def virtual(self) -> Layer:
+        """The layer that simulates what is measured, with its pool."""
+        blocks = self.engines.engine(self.first).scheduler.limits.num_blocks
+        cost = {"name": "fitted", "file": str(self.cost_file)}
+        return python_layer(
+            {
+                "executor": {"name": "sim", "cost_model": cost},
+                "engine": {"device": "auto"},
+                "kv_allocator": {"num_blocks": blocks, "block_size": self.first.block_size},
+            }
+        )
+
+    def cells(self, simulated: Layer) -> list[Cell]:
+        found: list[Cell] = []
+        for name, traffic in workloads(self.options.scale).items():
+            for load in map(float, self.options.loads.split(",")):
+                found.append(self.cell(name, traffic, load, simulated))
+        return found
+
+    def cell(self, name: str, traffic: dict[str, Any], load: float, simulated: Layer) -> Cell:
+        """The capacity is the simulator's; the same arrivals go to both."""
+        probe = self.selections({**traffic, "num_requests": 300}, [simulated])["fcfs"]
+        capacity = run_once(probe, MEASURED, seed=0, time_scale=0.0).capacity
+        rate = load * capacity
+        traffic = {**traffic, "num_requests": max(60, round(rate * self.options.run_seconds))}
+        print(f"{self.spent():5.0f} s  {name} at {load}: {rate:.2f} of {capacity:.2f} requests/s, "
+              f"{traffic['num_requests']} a run", flush=True)  # fmt: skip
+        real = self.selections(traffic, [])
+        return Cell(name, load, 1.0 / rate, real, self.selections(traffic, [simulated]))
+
+    def selections(self, traffic: dict[str, Any], more: list[Layer]) -> dict[str, Selection]:
+        layer = python_layer({"input": {"workload": traffic}})
         return {
             name: select(
-                resolve([*self.below, self.above, shared, python_layer({"scheduler": scheduler})])
+                resolve([*self.layers, *more, layer, python_layer({"scheduler": scheduler})])
             )
             for name, scheduler in POLICIES.items()
         }
 
-    def runs(
-        self, selections: dict[str, Selection], arms: list[str], scale: float
-    ) -> dict[str, list[RunResult]]:
-        """Runs of each arm, taking turns; `A/A` is the first arm again on the same traffic."""
-        found: dict[str, list[RunResult]] = {arm: [] for arm in arms}
-        for repeat in range(self.options.repeats):
-            for arm in arms if repeat % 2 == 0 else reversed(arms):
-                selection = selections["fcfs" if arm == AA else arm]
-                real = not selection.virtual_time
-                found[arm].append(
-                    run_once(
-                        selection, self.measured, seed=1000 + repeat, time_scale=scale,
-                        clock=self.clock() if real else None,
-                    )
-                )  # fmt: skip
-        return found
+    def turn(self, cell: Cell, seed: int, backwards: bool) -> Turn:
+        turn = Turn(seed)
+        for arm in reversed(ARMS) if backwards else ARMS:
+            selection = cell.real["fcfs" if arm == AA else arm]
+            with self.engines.engine(selection) as engine:
+                run = run_on(engine, selection, MEASURED, seed=seed, time_scale=cell.time_scale)
+            turn.real[arm] = dict(run.values)
+            turn.notes += flaws(run)
+        self.simulate(cell, turn)
+        return turn
+
+    def simulate(self, cell: Cell, turn: Turn) -> None:
+        """With the cost model as it is fitted now."""
+        before = self.spent()
+        for arm, selection in cell.simulated.items():
+            run = run_once(selection, MEASURED, seed=turn.seed, time_scale=cell.time_scale)
+            turn.simulated[arm] = dict(run.values)
+        self.simulation_s = max(self.simulation_s, self.spent() - before)
+
+    def save(self, cells: list[Cell]) -> list[dict[str, Any]]:
+        lines = [
+            {"workload": cell.workload, "load": cell.load, **line}
+            for cell in cells
+            for line in lines_of(cell.turns)
+        ]
+        if self.options.json:
+            turns = [
+                {"workload": cell.workload, "load": cell.load, **turn.plain()}
+                for cell in cells
+                for turn in cell.turns
+            ]
+            record = {**self.record, "seconds": round(self.spent(), 1), "lines": lines,
+                      "turns": turns}  # fmt: skip
+            self.options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        return lines
 
 
-def mean(runs: list[RunResult], metric: str) -> float:
-    return float(np.mean([run.values[metric] for run in runs]))
+def flaws(run: RunResult) -> list[str]:
+    found = list(run.notes)
+    if run.lagging:
+        found.append(f"the client was {1e3 * run.lag_s:.1f} ms late")
+    if run.overloaded:
+        found.append("the queue was still growing at the end")
+    return found
 
 
-def spread(runs: dict[str, list[RunResult]], metric: str) -> float:
-    """Mean relative difference of two real runs of the same traffic."""
-    pairs = zip(runs["fcfs"], runs[AA], strict=True)
-    return float(np.mean([abs(b.values[metric] / a.values[metric] - 1) for a, b in pairs]))
+def make_model(name: str) -> Path:
+    from benchmarks.gpu.make_model import make  # imports torch
+
+    folder = os.environ.get("MODELS")
+    return make(Path(folder) if folder else Path(tempfile.gettempdir()) / "models", name)
 
 
-def compare(bench: Bench, workload: str, simulated: dict[str, Any]) -> list[dict[str, Any]]:
-    ours, theirs = bench.selections(workload, simulated), bench.selections(workload, {})
-    capacity = run_once(ours["fcfs"], bench.measured, seed=0, time_scale=0.0).capacity
-    lines: list[dict[str, Any]] = []
-    for load in map(float, bench.options.loads.split(",")):
-        scale = 1.0 / (load * capacity)  # the workloads have rate 1
-        real = bench.runs(theirs, [*POLICIES, AA], scale)
-        virtual = bench.runs(ours, list(POLICIES), scale)
-        for arm, metric in itertools.product(POLICIES, METRICS):
-            measured, predicted = mean(real[arm], metric), mean(virtual[arm], metric)
-            noise, error = spread(real, metric), predicted / measured - 1
-            lines.append({
-                "workload": workload, "load": load, "arm": arm, "metric": metric,
-                "measured": measured, "simulated": predicted, "error": error, "aa": noise,
-                "void": noise > 0.1, "met": abs(error) <= max(0.05, 2 * noise),
-            })  # fmt: skip
-        lines.append({"workload": workload, "load": load, **ranking(real, virtual)})
-    return lines
+def run_turns(bench: Bench, cells: list[Cell]) -> None:
+    """Turns in turn over all cells, until all are done or the time is."""
+    waiting = deque(
+        (cell, FIRST_SEED + repeat) for repeat in range(bench.options.repeats) for cell in cells
+    )
+    longest = 0.0
+    number = 0
+    while waiting:
+        again = bench.simulation_s * (number + 1)  # of all turns, at the end
+        if bench.left() < 1.1 * longest + again + 1:
+            print(f"{bench.spent():5.0f} s  no time for {len(waiting)} more turns", flush=True)
+            break
+        cell, seed = waiting.popleft()
+        before = bench.spent()
+        if number and number % len(cells) == 0:
+            bench.calibrate()
+        turn = bench.turn(cell, seed, backwards=bool(number // len(cells) % 2))
+        longest, number = max(longest, bench.spent() - before), number + 1
+        cell.turns.append(turn)
+        if turn.is_void:
+            waiting.append((cell, seed))
+        print(f"{bench.spent():5.0f} s  {cell.workload} {cell.load} {turn}", flush=True)
+        bench.save(cells)
+    for cell in cells:
+        for turn in cell.turns:
+            bench.simulate(cell, turn)
 
 
-def ranking(
-    real: dict[str, list[RunResult]], virtual: dict[str, list[RunResult]]
-) -> dict[str, Any]:
-    """Whether the policies come out in the same order, where the real runs say that they differ."""
-    base, other = ([run.values["e2el.mean"] for run in real[arm]] for arm in POLICIES)
-    effect = paired_effect(base, other, by_ratio=True, alpha=0.05)
-    word = verdict(effect, effect.p_value, higher_is_better=False, alpha=0.05)
-    ratios = [
-        mean(runs["shortest"], "e2el.mean") / mean(runs["fcfs"], "e2el.mean")
-        for runs in (real, virtual)
-    ]
-    return {
-        "arm": "shortest", "metric": "ranking", "measured": ratios[0], "simulated": ratios[1],
-        "verdict": word, "met": word == "no evidence" or (ratios[0] < 1) == (ratios[1] < 1),
-    }  # fmt: skip
-
-
-def show(line: dict[str, Any]) -> str:
-    where = f"{line['workload']:10} {line['load']:4} {line['arm']:9} {line['metric']:10}"
-    measured, predicted = line["measured"], line["simulated"]
-    if line["metric"] == "ranking":
-        text = f"ratio {measured:.3f} and {predicted:.3f}, real verdict {line['verdict']}"
-    else:
-        text = (
-            f"measured {1e3 * measured:9.2f} ms  simulated {1e3 * predicted:9.2f} ms  "
-            f"error {line['error']:+7.1%}  A/A {line['aa']:6.1%}{'  void' if line['void'] else ''}"
-        )
-    return f"{where} {text}{'' if line['met'] or line.get('void') else '  NOT MET'}"
+def parser() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    made.add_argument("words", nargs="*", metavar="[CONFIG] [key=value ...]")
+    made.add_argument("--model", help="a shape with random weights: 0.6b, 8b, small")
+    made.add_argument("--seconds", type=float, default=660.0, help="the whole takes no longer")
+    made.add_argument("--loads", default="0.5,0.8")
+    made.add_argument("--repeats", type=int, default=8)
+    made.add_argument("--run-seconds", type=float, default=6.0)
+    made.add_argument("--users", type=int, default=8)
+    made.add_argument("--scale", type=int, default=1)
+    made.add_argument("--calibrations", type=int, default=2)
+    made.add_argument("--clock", choices=("wall", "process"), default="wall")
+    made.add_argument("--json", type=Path)
+    made.add_argument("--steps", type=Path, help="where the calibration's steps are written")
+    return made
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("words", nargs="*", metavar="[CONFIG] [key=value ...]")
-    parser.add_argument("--loads", default="0.5,0.8")
-    parser.add_argument("--repeats", type=int, default=4)
-    parser.add_argument("--requests", type=int, default=150)
-    parser.add_argument("--users", type=int, default=16)
-    parser.add_argument("--clock", choices=("wall", "process"), default="wall")
-    parser.add_argument("--json", type=Path)
-    options = parser.parse_intermixed_args()
-    started = time.perf_counter()
+    options = parser().parse_intermixed_args()
     with tempfile.TemporaryDirectory() as folder:
-        bench = Bench(options)
-        simulated, about = bench.calibrate(Path(folder))
-        lines: list[dict[str, Any]] = []
-        for workload in WORKLOADS:
-            found = compare(bench, workload, simulated)
-            print("\n".join(map(show, found)), flush=True)
-            lines += found
+        bench = Bench(options, Path(folder))
+        bench.calibrate()
+        cells = bench.cells(bench.virtual())
+        run_turns(bench, cells)
+        lines = bench.save(cells)
+        bench.engines.close()
+    print("\n".join(map(show, lines)))
     valid = [line for line in lines if not line.get("void")]
     met = sum(line["met"] for line in valid)
-    print(f"{met} of {len(valid)} within their limits, {len(lines) - len(valid)} void")
-    record_ = {
-        "benchmark": "sim/fidelity", "command": "python benchmarks/sim/fidelity.py",
-        "clock": options.clock, "commit": commit(), "machine": machine(),
-        "calibration": about, "lines": lines,
-        "seconds": round(time.perf_counter() - started, 1),
-    }  # fmt: skip
-    if options.json:
-        options.json.write_text(json.dumps(record_, indent=1) + "\n", encoding="utf-8")
+    print(f"{met} of {len(valid)} within their limits, {len(lines) - len(valid)} void; "
+          f"{bench.spent():.0f} s")  # fmt: skip
 
 
 if __name__ == "__main__":

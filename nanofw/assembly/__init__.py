@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from nanofw.assembly.build import DowngradeWarning, assemble, build
+from nanofw.assembly.build import DowngradeWarning, assemble, build, build_on
 from nanofw.assembly.explanation import Choice, Explanation, Feature
 from nanofw.assembly.memory import graph_sizes, memory_estimate
 from nanofw.assembly.model_source import locate, read_spec
@@ -21,6 +21,7 @@ __all__ = [
     "Selection",
     "assemble",
     "build",
+    "build_on",
     "build_workload",
     "check",
     "graph_sizes",

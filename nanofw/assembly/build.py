@@ -58,13 +58,17 @@ def build(selection: Selection, *, clock: Clock | None = None) -> Engine:
         selection.components["executor"], Executor, executor_config(selection, clock)
     )
     try:
-        return _engine(selection, executor, clock)
+        return build_on(selection, executor, clock)
     except BaseException:
         executor.close()
         raise
 
 
-def _engine(selection: Selection, executor: Executor, clock: Clock) -> Engine:
+def build_on(selection: Selection, executor: Executor, clock: Clock) -> Engine:
+    """The engine of a selection around an executor that is there already, with an empty cache.
+
+    The executor must be new: it counts the steps of its one engine.
+    """
     config, spec, components = selection.loaded.config, selection.spec, selection.components
     capacity = executor.capacity()
     limits = _limits(selection, capacity)

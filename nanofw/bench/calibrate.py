@@ -1,8 +1,9 @@
 """Measure steps of a real engine and fit a cost model to them: `nanofw calibrate`.
 
-The engine serves closed loops of 1, 2, 4, ... users with prompts and outputs of all lengths, so
-that steps of every mix occur. A step's time is that between one collected step and the next
-while the engine is busy: planning, committing and the device, as requests feel them.
+The engine serves closed loops of 1, 2, 4, ... users with prompts and outputs of all lengths, and
+waves of users who come at once, so that steps of every mix occur. A step's time is that between
+one collected step and the next while the engine is busy: planning, committing and the device, as
+requests feel them. What a step takes longer when none is in flight is found apart.
 """
 
 from __future__ import annotations
@@ -19,13 +20,14 @@ from nanofw.configs.schema import Section
 from nanofw.core.clock import Clock
 from nanofw.core.contracts.executor import Executor
 from nanofw.core.contracts.workload import WorkloadConfig
+from nanofw.core.engine import Engine
 from nanofw.core.plan import StepPlan, StepResult
 from nanofw.core.types import FloatArray, LongArray
 from nanofw.sim.fitted import FEATURES, Fit
 from nanofw.sim.work import StepWork
 from nanofw.workloads.closed_loop import ClosedLoop, ClosedLoopOptions
 from nanofw.workloads.drive import drive
-from nanofw.workloads.lengths import Uniform
+from nanofw.workloads.lengths import Fixed, Lengths, Uniform
 from nanofw.workloads.observe import PassingExecutor
 
 FOLDS = 5
@@ -44,6 +46,8 @@ class Design(Section):
     """Longest prompt; null: half of the model's length."""
     max_output: Annotated[int, Field(ge=1)] = 48
     """Longest output."""
+    waves: Annotated[int, Field(ge=0)] = 3
+    """For each number of users, how often all of them come at once, for steps of many prompts."""
     repeats: Annotated[int, Field(ge=1)] = 1
     """How often everything is run, with other lengths each time."""
     seed: int = 0
@@ -51,11 +55,17 @@ class Design(Section):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A recorded step; `loop` tells which closed loop it belongs to."""
+    """A recorded step.
+
+    Attributes:
+        loop: which closed loop it belongs to.
+        from_idle: no step was in flight when it was submitted.
+    """
 
     work: StepWork
     seconds: float
     loop: int
+    from_idle: bool = False
 
 
 class RecordingExecutor(PassingExecutor):
@@ -64,39 +74,50 @@ class RecordingExecutor(PassingExecutor):
     def __init__(self, inner: Executor, clock: Clock) -> None:
         super().__init__(inner)
         self._clock = clock
-        self._pending: list[StepWork] = []
+        self._pending: list[tuple[StepWork, bool]] = []
         self._collected: float | None = None
-        self.steps: list[tuple[StepWork, float]] = []
+        self._work: StepWork | None = None
+        self.steps: list[tuple[StepWork, float, bool]] = []
 
     def idle(self) -> None:
         """The engine has nothing to do: the next step has no step before it."""
         self._collected = None
 
     def submit(self, plan: StepPlan) -> None:
-        self._pending.append(StepWork.of(plan))
+        self._work = StepWork.of(plan, self._work)
+        self._pending.append((self._work, not self._pending))
         super().submit(plan)
 
     def collect(self) -> StepResult:
         result = super().collect()
-        now, work = self._clock.now(), self._pending.pop(0)
+        now, (work, from_idle) = self._clock.now(), self._pending.pop(0)
         if self._collected is not None:
-            self.steps.append((work, now - self._collected))
+            self.steps.append((work, now - self._collected, from_idle))
         self._collected = now
         return result
 
 
 def record(selection: Selection, design: Design, clock: Clock | None = None) -> list[Step]:
     """Run the design on a fresh engine. A first loop warms up and is not kept."""
-    found: list[Step] = []
     with build(selection, clock=clock) as engine:
-        watch = engine.executor = RecordingExecutor(engine.executor, engine.clock)
+        return record_on(engine, selection, design)
+
+
+def record_on(engine: Engine, selection: Selection, design: Design) -> list[Step]:
+    """The same on an engine of the selection that is there already, and idle."""
+    found: list[Step] = []
+    executor = engine.executor
+    watch = engine.executor = RecordingExecutor(executor, engine.clock)
+    try:
         for loop, workload in enumerate(_loops(selection, design)):
             watch.idle()
             watch.steps = []
             for _ in drive(engine, workload):
                 pass
             if loop:
-                found += [Step(work, seconds, loop) for work, seconds in watch.steps]
+                found += [Step(work, seconds, loop, idle) for work, seconds, idle in watch.steps]
+    finally:
+        engine.executor = executor
     return found
 
 
@@ -106,12 +127,20 @@ def _loops(selection: Selection, design: Design) -> Iterator[ClosedLoop]:
     users = [2**i for i in range(most.bit_length()) if 2**i <= most]
     prompt = min(design.max_prompt or longest // 2, longest - 2)
     output = max(1, min(design.max_output, longest - prompt - 1))
-    for number, num in enumerate([users[-1], *users * design.repeats]):
+    prompts = Uniform(distribution="uniform", low=1, high=prompt)
+    outputs = Uniform(distribution="uniform", low=1, high=output)
+    loops: list[tuple[int, int, Lengths]] = [
+        (num, max(8, num * design.requests_per_user), outputs) for num in users
+    ]
+    # Outputs of one length end together, and so the next prompts come together.
+    waves: list[tuple[int, int, Lengths]] = [
+        (num, num * design.waves, Fixed(tokens=min(4, output))) for num in users[1:]
+    ]
+    warm_up = loops[-1]
+    loops += waves if design.waves else []
+    for number, (num, count, lengths) in enumerate([warm_up, *loops * design.repeats]):
         options = ClosedLoopOptions(
-            num_requests=max(8, num * design.requests_per_user),
-            concurrency=num,
-            prompt=Uniform(distribution="uniform", low=1, high=prompt),
-            output=Uniform(distribution="uniform", low=1, high=output),
+            num_requests=count, concurrency=num, prompt=prompts, output=lengths
         )
         config = WorkloadConfig(
             vocab_size=selection.spec.vocab_size,
@@ -146,7 +175,7 @@ def fit(steps: Sequence[Step], about: dict[str, Any] | None = None) -> tuple[Fit
     """
     if len(steps) < 10 * FOLDS:
         raise ValueError(f"{len(steps)} steps are too few to fit; at least {10 * FOLDS} are needed")
-    counts = np.array([[FEATURES[name](s.work) for name in FEATURES] for s in steps], float)
+    counts = _counts(steps)
     seconds = np.array([s.seconds for s in steps])
     parts = np.arange(len(steps)) * FOLDS * 4 // len(steps) % FOLDS
     errors, totals = list[FloatArray](), list[float]()
@@ -161,9 +190,11 @@ def fit(steps: Sequence[Step], about: dict[str, Any] | None = None) -> tuple[Fit
     found = Errors(
         median=float(np.median(every)), p90=float(np.percentile(every, 90)), total=max(totals)
     )
-    names = zip(FEATURES, _solve(counts, seconds).tolist(), strict=True)
+    *values, idle_start = _solve(counts, seconds).tolist()
+    names = zip(FEATURES, values, strict=True)
     made = Fit(
         coefficients={name: value for name, value in names if value > 0},
+        idle_start_seconds=idle_start,
         about={
             **(about or {}),
             "num_steps": len(steps),
@@ -176,30 +207,46 @@ def fit(steps: Sequence[Step], about: dict[str, Any] | None = None) -> tuple[Fit
     return made, found
 
 
+def _counts(steps: Sequence[Step]) -> FloatArray:
+    """float64[steps, features + 1]; the last column: whether the step began from idle.
+
+    Where all steps do, or none, that cannot be told from the time of a step.
+    """
+    from_idle = np.array([step.from_idle for step in steps], np.float64)
+    if from_idle.all():
+        from_idle[:] = 0.0
+    counts = np.array([[FEATURES[name](s.work) for name in FEATURES] for s in steps], np.float64)
+    return np.column_stack((counts, from_idle))
+
+
 def _solve(counts: FloatArray, seconds: FloatArray) -> FloatArray:
     """Coefficients whose sum over all steps is the measured one.
 
     Steps that a first fit shows to be hiccups are left out of the second.
     """
-    first = _nonnegative(counts, seconds)
+    first = _nonnegative(counts, seconds, seconds)
     sane = seconds <= HICCUP * np.maximum(counts @ first, 1e-9)
-    second = _nonnegative(counts[sane], seconds[sane])
-    return second * float(seconds[sane].sum() / (counts[sane] @ second).sum())
+    counts, seconds = counts[sane], seconds[sane]
+    # By what is expected, not by what came: else what came late would count for less.
+    second = _nonnegative(counts, seconds, np.maximum(counts @ first, 1e-9))
+    return second * float(seconds.sum() / (counts @ second).sum())
 
 
-def _nonnegative(counts: FloatArray, seconds: FloatArray) -> FloatArray:
+def _nonnegative(counts: FloatArray, seconds: FloatArray, scale_s: FloatArray) -> FloatArray:
+    """Least squares of the errors as shares of `scale_s`."""
     from scipy.optimize import nnls
 
-    scale = np.maximum(counts.max(axis=0), 1e-12)
-    weighted = counts / scale / seconds[:, None]
-    answer: Any = nnls(weighted, np.ones(len(seconds)))
-    return np.asarray(answer[0], float) / scale
+    unit = np.maximum(counts.max(axis=0), 1e-12)
+    answer: Any = nnls(counts / unit / scale_s[:, None], seconds / scale_s)
+    return np.asarray(answer[0], float) / unit
 
 
 def table(steps: Sequence[Step], made: Fit) -> list[tuple[str, int, float, float]]:
     """By number of rows: steps, mean measured and mean predicted seconds."""
     rows: LongArray = np.array([step.work.num_rows for step in steps])
-    predicted = np.array([made.seconds(step.work) for step in steps])
+    predicted = np.array(
+        [made.seconds(s.work) + made.idle_start_seconds * s.from_idle for s in steps]
+    )
     seconds = np.array([step.seconds for step in steps])
     lines: list[tuple[str, int, float, float]] = []
     for exponent in range(int(rows.max()).bit_length()):

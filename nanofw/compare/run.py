@@ -70,13 +70,25 @@ def run_once(
 ) -> RunResult:
     """Run a workload through a fresh engine and measure it, by the clock of `build`."""
     with build(selection, clock=clock) as engine:
-        start = engine.clock.now()
+        return run_on(engine, selection, options, seed=seed, time_scale=time_scale)
+
+
+def run_on(
+    engine: Engine,
+    selection: Selection,
+    options: ExperimentOptions,
+    *,
+    seed: int,
+    time_scale: float,
+) -> RunResult:
+    """The same on an engine of the selection that is there already. It should be fresh."""
+    start = engine.clock.now()
+    workload = build_workload(selection, seed=seed, start=start, time_scale=time_scale)
+    took = engine.clock.now() - start
+    if took > 0:  # in real time the first request comes once the traffic is ready
+        start += 3 * took
         workload = build_workload(selection, seed=seed, start=start, time_scale=time_scale)
-        took = engine.clock.now() - start
-        if took > 0:  # in real time the first request comes once the traffic is ready
-            start += 3 * took
-            workload = build_workload(selection, seed=seed, start=start, time_scale=time_scale)
-        return measure(engine, workload, options)
+    return measure(engine, workload, options)
 
 
 def measure(engine: Engine, workload: Workload, options: ExperimentOptions) -> RunResult:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nanofw.core.contracts.cost_model import CostModel, CostModelConfig
+from nanofw.core.contracts.cost_model import CostModel, CostModelConfig, StartsFromIdle
 from nanofw.core.contracts.executor import ExecutorConfig
 from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.core.types import BoolArray, IntArray, Request
@@ -44,7 +44,8 @@ class SimExecutor:
 
     def __init__(self, options: SimOptions, config: ExecutorConfig) -> None:
         self._options, self._clock = options, config.clock
-        self._cost_model = _cost_model(options, config)
+        self._cost_model = model = _cost_model(options, config)
+        self._idle_start = model.idle_start_seconds if isinstance(model, StartsFromIdle) else 0.0
         self._capacity = _capacity(options, config, self._cost_model)
         self._rule = TokenRule(
             config.spec.vocab_size, config.spec.eos_token_ids, options.eos_probability
@@ -81,6 +82,8 @@ class SimExecutor:
         if self._pool is not None:
             hashes = mix(hashes ^ self._pool.compute(plan, rows, failed))
         seconds = self._cost_model.seconds(plan)
+        if not self._pending:
+            seconds += self._idle_start
         self._busy_until = max(self._busy_until, self._clock.now()) + seconds
         pending = _Pending(
             plan.step, rows, self._rule.tokens(hashes), failed, hashes, plan.host_rows,

@@ -2,7 +2,8 @@
 
 `nanofw calibrate` writes its file. Some counts are capped: `token<=16` grows up to 16 tokens
 and then stays, so that a sum of them bends where small matrix products cost as much as larger
-ones. No coefficient is negative: more work never takes less time.
+ones; `token>512` begins to grow there, where launches stop to be what a step waits for. No
+coefficient is negative: more work never takes less time.
 """
 
 from __future__ import annotations
@@ -20,19 +21,31 @@ from nanofw.errors import ConfigError
 from nanofw.plugins import Options
 from nanofw.sim.work import StepWork
 
+
+def _up_to(limit: int) -> Callable[[StepWork], float]:
+    return lambda work: min(work.num_tokens, limit)
+
+
+def _beyond(limit: int) -> Callable[[StepWork], float]:
+    return lambda work: max(work.num_tokens - limit, 0)
+
+
 FEATURES: Mapping[str, Callable[[StepWork], float]] = MappingProxyType(
     {
         "step": lambda work: 1.0,
         "row": lambda work: work.num_rows,
+        "prefill step": lambda work: float(work.num_prefills > 0),
         "prefill": lambda work: work.num_prefills,
         "sampled": lambda work: work.num_sampled,
         "token": lambda work: work.num_tokens,
-        "token<=4": lambda work: min(work.num_tokens, 4),
-        "token<=16": lambda work: min(work.num_tokens, 16),
-        "token<=64": lambda work: min(work.num_tokens, 64),
-        "token<=256": lambda work: min(work.num_tokens, 256),
+        **{f"token<={limit}": _up_to(limit) for limit in (4, 16, 64, 128, 256, 384, 512)},
+        **{f"token>{limit}": _beyond(limit) for limit in (256, 512, 1024, 2048, 4096)},
+        "prefill step>512": lambda work: float(work.num_prefills > 0 and work.num_tokens > 512),
         "key": lambda work: work.num_keys,
         "pair": lambda work: work.num_pairs,
+        "removed": lambda work: work.num_removed,
+        "after prefill": lambda work: float(work.num_prefills_before > 0),
+        "prefill before": lambda work: work.num_prefills_before,
     }
 )
 """What a step is counted in, by name."""
@@ -45,10 +58,12 @@ class Fit:
     Attributes:
         coefficients: seconds per unit, by feature; those that are 0 are left out.
         about: what was measured: model, device, number of steps, errors.
+        idle_start_seconds: what a step takes longer when none is in flight before it.
     """
 
     coefficients: Mapping[str, float]
     about: Mapping[str, Any]
+    idle_start_seconds: float = 0.0
 
     def seconds(self, work: StepWork) -> float:
         """Time of a step."""
@@ -56,8 +71,13 @@ class Fit:
 
     def write(self, path: Path) -> None:
         """Write the file that `read` reads."""
-        record = {"cost_model": "fitted", "coefficients": dict(self.coefficients)}
-        text = json.dumps({**record, "about": dict(self.about)}, indent=1)
+        record = {
+            "cost_model": "fitted",
+            "coefficients": dict(self.coefficients),
+            "idle_start_seconds": self.idle_start_seconds,
+            "about": dict(self.about),
+        }
+        text = json.dumps(record, indent=1)
         path.write_text(text + "\n", encoding="utf-8")
 
     @classmethod
@@ -66,6 +86,7 @@ class Fit:
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             coefficients = {str(k): float(v) for k, v in record["coefficients"].items()}
+            idle_start = float(record.get("idle_start_seconds", 0.0))
         except OSError as error:
             raise ConfigError(f"cannot be read: {error.strerror}", source=str(path)) from None
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -76,7 +97,11 @@ class Fit:
             raise ConfigError(
                 f"has unknown features {', '.join(unknown)}; calibrate again", source=str(path)
             )
-        return cls(coefficients=coefficients, about=record.get("about", {}))
+        return cls(
+            coefficients=coefficients,
+            about=record.get("about", {}),
+            idle_start_seconds=idle_start,
+        )
 
 
 class FittedOptions(Options):
@@ -90,12 +115,17 @@ class FittedCost:
     """Times as they were measured."""
 
     def __init__(self, options: FittedOptions, config: CostModelConfig) -> None:
-        self._seconds = Fit.read(options.file).seconds
+        fit = Fit.read(options.file)
+        self._seconds, self._idle_start = fit.seconds, fit.idle_start_seconds
         self._work: StepWork | None = None
 
     def seconds(self, plan: StepPlan) -> float:
         self._work = StepWork.of(plan, self._work)
         return self._seconds(self._work)
+
+    @property
+    def idle_start_seconds(self) -> float:
+        return self._idle_start
 
     def kv_bytes(self) -> int | None:
         return None

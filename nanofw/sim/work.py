@@ -19,6 +19,9 @@ class StepWork(NamedTuple):
         num_sampled: rows that draw a token.
         num_keys: tokens whose keys and values are read, once for each row.
         num_pairs: query-key pairs under the causal mask.
+        num_removed: rows that ended since the plan before.
+        num_prefills_before: rows of that plan that computed prompts, where it is known: the host
+            takes over what they brought while the device waits, unless a step is in flight.
     """
 
     num_rows: int
@@ -27,19 +30,24 @@ class StepWork(NamedTuple):
     num_sampled: int
     num_keys: int
     num_pairs: int
+    num_removed: int = 0
+    num_prefills_before: int = 0
 
     @classmethod
     def of(cls, plan: StepPlan, before: StepWork | None = None) -> StepWork:
         """Count a plan; `before`: the counts of the plan before it, which save a sum over rows."""
-        rows = len(plan.rows)
+        rows, removed = len(plan.rows), len(plan.removed)
+        after = before.num_prefills if before is not None else 0
         if before is not None and plan.same_rows and plan.num_decodes == rows:
             keys = before.num_keys + rows  # each row is one token longer
-            return cls(rows, 0, rows, rows, keys, keys)
+            return cls(rows, 0, rows, rows, keys, keys, removed, after)
         starts = int(plan.starts.sum(dtype=np.int64))
         if plan.num_decodes == rows:
-            return cls(rows, 0, rows, rows, starts + rows, starts + rows)
+            keys = starts + rows
+            return cls(rows, 0, rows, rows, keys, keys, removed, after)
         tokens = int(plan.num_tokens.sum(dtype=np.int64))
         queries = plan.num_tokens.astype(np.int64)
         pairs = int((queries * plan.starts + queries * (queries + 1) // 2).sum())
         sampled = int(np.count_nonzero(plan.samples))
-        return cls(rows, rows - plan.num_decodes, tokens, sampled, starts + tokens, pairs)
+        prefills, keys = rows - plan.num_decodes, starts + tokens
+        return cls(rows, prefills, tokens, sampled, keys, pairs, removed, after)

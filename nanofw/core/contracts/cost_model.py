@@ -26,6 +26,19 @@ class CostModel(Protocol):
         ...
 
 
+@runtime_checkable
+class StartsFromIdle(Protocol):
+    """A cost model that also knows what a step takes longer on a device that has nothing to do.
+
+    Planning and launching a step are hidden behind the step before it, if there is one.
+    """
+
+    @property
+    def idle_start_seconds(self) -> float:
+        """Added to a step that was submitted when none was in flight."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModelConfig:
     """Facts that a cost model is built with, beside its options.

@@ -1,0 +1,106 @@
+"""Turns of measured and simulated runs, and what they say about the simulator."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from nanofw.compare.runner import AA
+from nanofw.compare.statistics import paired_effect, verdict
+
+METRICS = tuple(f"{name}.{s}" for name in ("ttft", "tpot", "e2el") for s in ("mean", "p90"))
+PRIMARY = "e2el.mean"
+POLICIES = {
+    "fcfs": {"name": "fcfs"},
+    "shortest": {"name": "shortest_job_first", "by": "output"},
+}
+ARMS = (*POLICIES, AA)
+VOID = 0.1
+"""A/A spread beyond which figures say more about the machine than about the simulator."""
+LIMIT = 0.05
+
+
+@dataclass(slots=True)
+class Turn:
+    """All arms once on the same traffic: values by arm and metric."""
+
+    seed: int
+    real: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    simulated: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
+    notes: list[str] = field(default_factory=list[str])
+
+    def spread(self, metric: str) -> float:
+        """Relative difference of the two real runs of the same arm."""
+        return abs(self.real[AA][metric] / self.real["fcfs"][metric] - 1)
+
+    @property
+    def is_void(self) -> bool:
+        return not self.spread(PRIMARY) <= VOID
+
+    def plain(self) -> dict[str, Any]:
+        return {
+            "seed": self.seed, "void": self.is_void, "real": self.real,
+            "simulated": self.simulated, "notes": sorted(set(self.notes)),
+        }  # fmt: skip
+
+    def __str__(self) -> str:
+        parts = [
+            f"{arm} {metric} {1e3 * self.real[arm][metric]:.1f} / "
+            f"{1e3 * self.simulated[arm][metric]:.1f} ms"
+            for arm, metric in itertools.product(POLICIES, ("ttft.mean", "tpot.mean", PRIMARY))
+        ]
+        void = "  VOID, again later" if self.is_void else ""
+        notes = "".join(f"\n         ({note})" for note in sorted(set(self.notes)))
+        return f"seed {self.seed}: {', '.join(parts)}; A/A {self.spread(PRIMARY):.1%}{void}{notes}"
+
+
+def lines_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
+    """A line for each arm and metric, and one for the ranking; void turns do not count."""
+    good = [turn for turn in turns if not turn.is_void]
+    if not good:
+        return []
+    lines: list[dict[str, Any]] = []
+    for arm, metric in itertools.product(POLICIES, METRICS):
+        measured = float(np.mean([turn.real[arm][metric] for turn in good]))
+        predicted = float(np.mean([turn.simulated[arm][metric] for turn in good]))
+        noise, error = float(np.mean([t.spread(metric) for t in good])), predicted / measured - 1
+        lines.append({
+            "arm": arm, "metric": metric, "turns": len(good), "measured": measured,
+            "simulated": predicted, "error": error, "aa": noise, "void": noise > VOID,
+            "limit": max(LIMIT, 2 * noise), "met": abs(error) <= max(LIMIT, 2 * noise),
+        })  # fmt: skip
+    return [*lines, _ranking(good)]
+
+
+def _ranking(turns: Sequence[Turn]) -> dict[str, Any]:
+    """Whether the policies come out in the same order, where the real runs say that they differ."""
+    base, other = ([turn.real[arm][PRIMARY] for turn in turns] for arm in POLICIES)
+    effect = paired_effect(base, other, by_ratio=True, alpha=0.05)
+    word = verdict(effect, effect.p_value, higher_is_better=False, alpha=0.05)
+    simulated = paired_effect(
+        *([turn.simulated[arm][PRIMARY] for turn in turns] for arm in POLICIES),
+        by_ratio=True, alpha=0.05,
+    )  # fmt: skip
+    ratios = effect.estimate, simulated.estimate
+    return {
+        "arm": "shortest", "metric": "ranking", "turns": len(turns), "measured": ratios[0],
+        "simulated": ratios[1], "verdict": word,
+        "met": word == "no evidence" or (ratios[0] < 1) == (ratios[1] < 1),
+    }  # fmt: skip
+
+
+def show(line: dict[str, Any]) -> str:
+    where = f"{line['workload']:10} {line['load']:4} {line['arm']:9} {line['metric']:10}"
+    measured, predicted = line["measured"], line["simulated"]
+    if line["metric"] == "ranking":
+        text = f"ratio {measured:.3f} and {predicted:.3f}, real verdict {line['verdict']}"
+    else:
+        text = (
+            f"measured {1e3 * measured:9.2f} ms  simulated {1e3 * predicted:9.2f} ms  "
+            f"error {line['error']:+7.1%}  A/A {line['aa']:6.1%}{'  void' if line['void'] else ''}"
+        )
+    return f"{where} {text}{'' if line['met'] or line.get('void') else '  NOT MET'}"

@@ -1,0 +1,88 @@
+"""The fidelity benchmark: engines on one executor, and what it finds where nothing is off."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.sim.fidelity import Bench, parser, run_turns
+from benchmarks.sim.fidelity_lines import Turn, lines_of
+from benchmarks.sim.lent import RealEngines
+from nanofw.assembly import build, select
+from nanofw.configs.load import load_config
+from nanofw.core.engine import Engine
+from nanofw.core.types import Request, SamplingParams
+
+
+def generate(engine: Engine, seed: int) -> list[list[int]]:
+    """Three requests, the last of which is aborted before its end."""
+    rng, found = np.random.default_rng(seed), {}
+    for i in range(3):
+        sampling = SamplingParams(max_tokens=6 + i, seed=i, ignore_eos=True)
+        prompt = rng.integers(0, 200, 9 + i).tolist()
+        engine.add(Request(id=str(i), prompt_token_ids=prompt, sampling=sampling))
+    for number in range(30):
+        if number == 3:
+            engine.abort("2")
+        found |= {output.id: output.token_ids.tolist() for output in engine.step().finished}
+    return [found[str(i)] for i in range(3)]
+
+
+@pytest.mark.parametrize("overlap", [False, True])
+def test_engines_on_one_executor_answer_as_new_ones(overlap: bool) -> None:
+    words = ["engine.max_num_seqs=4", "engine.max_model_len=128", f"engine.overlap={overlap}"]
+    selection = select(load_config("qwen3-demo", words))
+    engines = RealEngines(selection, None)
+    try:
+        for seed in (1, 2, 1):
+            with engines.engine(selection) as engine, build(selection) as fresh:
+                assert generate(engine, seed) == generate(fresh, seed)
+    finally:
+        engines.close()
+
+
+def options(path: Path, *words: str) -> argparse.Namespace:
+    return parser().parse_args(
+        ["--seconds=300", "--run-seconds=0.6", "--repeats=2", f"--json={path}", *words]
+    )
+
+
+def test_where_the_real_run_is_a_simulation_the_figures_agree(tmp_path: Path) -> None:
+    """Steps take what a roofline says, and no fit has seen its corners."""
+    words = [
+        "model.path=shape:qwen3-0.6b", "executor.name=sim", "executor.cost_model.name=roofline",
+        "engine.overlap=true",
+    ]  # fmt: skip
+    bench = Bench(options(tmp_path / "f.json", "--loads=0.7", "--calibrations=1", *words), tmp_path)
+    try:
+        bench.calibrate()
+        cells = bench.cells(bench.virtual())
+        run_turns(bench, cells)
+        lines = bench.save(cells)
+    finally:
+        bench.engines.close()
+    assert len(lines) == 2 * 13
+    assert all(line["met"] for line in lines), [line for line in lines if not line["met"]]
+    assert max(line.get("aa", 0.0) for line in lines) == pytest.approx(0.0, abs=1e-9)
+    assert (tmp_path / "f.json").is_file()
+
+
+def values(e2el: float) -> dict[str, float]:
+    return {f"{name}.{s}": e2el for name in ("ttft", "tpot", "e2el") for s in ("mean", "p90")}
+
+
+def test_void_turns_do_not_count_and_errors_are_told() -> None:
+    good = Turn(1, {"fcfs": values(1.0), "A/A": values(1.01), "shortest": values(0.8)},
+                {"fcfs": values(1.2), "shortest": values(0.8)})  # fmt: skip
+    void = Turn(2, {"fcfs": values(1.0), "A/A": values(1.2), "shortest": values(9.0)},
+                {"fcfs": values(5.0), "shortest": values(5.0)})  # fmt: skip
+    assert (good.is_void, void.is_void) == (False, True)
+    lines = {(line["arm"], line["metric"]): line for line in lines_of([good, void])}
+    assert lines["fcfs", "e2el.mean"]["error"] == pytest.approx(0.2)
+    assert not lines["fcfs", "e2el.mean"]["met"]
+    assert lines["shortest", "e2el.mean"]["met"]
+    assert lines["shortest", "ranking"]["measured"] == pytest.approx(0.8)
+    assert lines_of([void]) == []
