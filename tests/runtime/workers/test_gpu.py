@@ -26,7 +26,7 @@ TRITON = component(
     "attention_backend", "triton", "nanofw.attention_backends.triton:TritonAttention"
 )
 ON_GPU: dict[str, Any] = {
-    "device": "cuda", "block_size": 16, "cuda_graphs": True,
+    "device": "cuda", "block_size": 16, "cuda_graphs": True, "prefill_graphs": True,
     "components": {"attention_backend": TRITON},
 }  # fmt: skip
 
