@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
@@ -74,6 +74,18 @@ class Batches:
         sampling = replace(self._sampling, max_tokens=num_tokens)
         self._engine.add(Request(id=request_id, prompt_token_ids=prompt, sampling=sampling))
         return request_id
+
+
+def graph_steps(engine: Engine, before: Mapping[str, int] | None = None) -> dict[str, int]:
+    """Steps by how they were carried out (replayed, or why not), where the executor tells.
+
+    Args:
+        before: what this gave at an earlier time; then only the steps since.
+    """
+    now: Mapping[str, int] = getattr(engine.executor, "graph_steps", {})
+    earlier = before or {}
+    return {name: num - earlier.get(name, 0) for name, num in now.items()
+            if before is None or num > earlier.get(name, 0)}  # fmt: skip
 
 
 def seconds_of(run: Callable[[], object]) -> float:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from nanofw.assembly import Selection, build
-from nanofw.bench.batches import Batches, FreshPrompts, seconds_of
+from nanofw.bench.batches import Batches, FreshPrompts, graph_steps, seconds_of
 from nanofw.bench.bounds import check_blocks, check_length, check_real, check_rows
 from nanofw.bench.seams import PhaseTimes, spans
 from nanofw.bench.traces import (
@@ -196,11 +196,11 @@ class _Profiler:
         timed: list[float] = []
         with times.watch(engine):
             timed.append(seconds_of(lambda: run(steps)) / steps)
-        before = self._graph_steps()
+        before = graph_steps(engine)
         with spans(engine):
             recorded: list[float] = []
             trace = record(lambda: recorded.append(seconds_of(lambda: run(steps))), self._device)
-        after = self._graph_steps()
+        by_graphs = graph_steps(engine, before)
         with times.watch(engine):
             timed.append(seconds_of(lambda: run(steps)) / steps)
         work = device_work(trace, steps) if self._on_cuda else operator_work(trace, steps)
@@ -216,12 +216,9 @@ class _Profiler:
             host={name: value / (2 * steps) for name, value in times.seconds.items()},
             work=tuple(work),
             busy_seconds=busy_seconds(trace) / steps if self._on_cuda else None,
-            graph_steps={k: n - before.get(k, 0) for k, n in after.items() if n > before.get(k, 0)},
+            graph_steps=by_graphs,
         )
         return profile, trace
-
-    def _graph_steps(self) -> Mapping[str, int]:
-        return dict(getattr(self._engine.executor, "graph_steps", {}))
 
     def _check(self, problems: list[str | None]) -> None:
         if problems:

@@ -14,6 +14,7 @@ import numpy as np
 from pydantic import Field
 
 from nanofw.assembly import Selection, build, build_workload
+from nanofw.bench.batches import graph_steps
 from nanofw.bench.bounds import check_real
 from nanofw.configs.schema import Section
 from nanofw.core.contracts.workload import Workload, WorkloadConfig
@@ -81,6 +82,7 @@ class Pass:
         seconds: from handing over the first request to the end of the last.
         latencies: seconds by quantity (ttft, tpot, itl, e2el, queue) and statistic; a quantity
             that no request has is absent.
+        graph_steps: steps that were replayed from graphs, and the others by reason.
         notes: sentences on the traffic and on what failed.
     """
 
@@ -94,6 +96,7 @@ class Pass:
     num_preemptions: int
     seconds: float
     latencies: Mapping[str, Mapping[str, float]]
+    graph_steps: Mapping[str, int]
     notes: tuple[str, ...]
 
     @property
@@ -211,7 +214,7 @@ def run_pass(
     engine: Engine, workload: Prepared, number: int, note: Callable[[int], None] = lambda _: None
 ) -> Pass:
     """Run a workload through an engine that is idle, and measure it."""
-    inner, before = engine.executor, engine.stats()
+    inner, before, graphs = engine.executor, engine.stats(), graph_steps(engine)
     watch = engine.executor = TokenTimes(inner, engine.clock)
     outputs: list[RequestOutput] = []
     note(0)
@@ -243,6 +246,7 @@ def run_pass(
         num_preemptions=after["num_preemptions"] - before["num_preemptions"],
         seconds=seconds,
         latencies=_latencies(served, watch, workload.start),
+        graph_steps=graph_steps(engine, graphs),
         notes=notes,
     )
 

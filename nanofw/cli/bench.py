@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nanofw.cli.arguments import add_config, console, files_read, load, own_options, progress, table
-from nanofw.cli.measured import Measured, add_json, heading
+from nanofw.cli.measured import Measured, add_json, graph_line, heading
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
@@ -205,6 +205,8 @@ def _print_passes(found: Sequence[Pass], *, at_once: bool) -> None:
     ]
     if shown:
         out.print(table(f"ms of pass {last.number}", ("", *statistics), shown, numbers=True))
+    if last.graph_steps:
+        out.print(graph_line(last.graph_steps))
     if at_once:
         out.print("all requests come at once: TTFT and E2EL include the wait for a place")
     for note in dict.fromkeys(note for item in found for note in item.notes):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -116,3 +116,8 @@ def heading(selection: Selection, text: str) -> None:
     out = console()
     out.print(f"{name}: {facts['dtype']} on {facts['device']}{how}")
     out.print(text)
+
+
+def graph_line(steps: Mapping[str, int]) -> str:
+    """How steps were carried out, in words."""
+    return "steps by graphs: " + ", ".join(f"{name} {num:,}" for name, num in steps.items())

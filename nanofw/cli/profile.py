@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -19,7 +20,7 @@ from nanofw.cli.arguments import (
     progress,
     table,
 )
-from nanofw.cli.measured import Measured, add_json, heading
+from nanofw.cli.measured import Measured, add_json, graph_line, heading
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,18 +80,19 @@ def main(arguments: list[str]) -> int:
     def show(every: Sequence[Profile]) -> None:
         heading(selection, f"{options.steps} steps each, after {options.warm_up} that do not count")
         for profile in every:
-            _print(profile, console())
-        if kept:
-            console().print(f"trace written to {given.trace}: open it in https://ui.perfetto.dev")
+            print_profile(profile, console())
 
     with progress() as report:
         measured.take(found())
-    if kept and given.trace is not None:
-        traces.write(traces.joined(kept), given.trace)
-    return measured.finish(selection, show, _record)
+    try:
+        return measured.finish(selection, show, _record)
+    finally:
+        if kept and given.trace is not None:
+            traces.write(traces.joined(kept), given.trace)
+            print(f"trace in {given.trace}: open it in https://ui.perfetto.dev", file=sys.stderr)
 
 
-def _print(profile: Profile, out: Console) -> None:
+def print_profile(profile: Profile, out: Console) -> None:
     out.print(f"\n{profile.text}: {1e3 * profile.step_seconds:.3f} ms a step")
     whose = "kernel or copy" if profile.busy_seconds is not None else "operator of the host"
     base = profile.busy_seconds if profile.busy_seconds is not None else profile.step_seconds
@@ -111,8 +113,7 @@ def _print(profile: Profile, out: Console) -> None:
             f"each layer; the device is idle {profile.idle:.1%} of a step"
         )
     if profile.graph_steps:
-        steps = ", ".join(f"{name} {count}" for name, count in profile.graph_steps.items())
-        out.print(f"steps by graphs: {steps}")
+        out.print(graph_line(profile.graph_steps))
     out.print(table(None, ("host phase", "ms", "share"), _host(profile), numbers=True))
 
 
