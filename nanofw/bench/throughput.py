@@ -110,6 +110,11 @@ class Pass:
         return (computed + self.num_output_tokens) / self.seconds
 
     @property
+    def hit_rate(self) -> float:
+        """Share of the prompt tokens that the prefix cache had."""
+        return self.num_cached_tokens / max(1, self.num_prompt_tokens)
+
+    @property
     def requests_per_s(self) -> float:
         return (self.num_requests - self.num_failed) / self.seconds
 
@@ -129,7 +134,7 @@ class Prepared(Workload):
         self._requests, self._source = requests, source
         self.start = 0.0
         if source is not None:
-            self.notes = source.notes
+            self.notes, self.shares_prefixes = source.notes, source.shares_prefixes
 
     @property
     def num_requests(self) -> int:
@@ -235,12 +240,19 @@ def run_pass(
     notes = workload.notes
     if failed:
         notes = (*notes, f"{len(failed)} requests failed, the first with: {failed[0].error}")
+    num_cached = sum(o.num_cached_tokens for o in served)
+    if num_cached and not workload.shares_prefixes:
+        notes = (
+            *notes,
+            f"{num_cached} prompt tokens were found in the prefix cache though no two prompts "
+            "begin alike: the cache was not empty, and figures are too good",
+        )
     return Pass(
         number=number,
         num_requests=len({o.id for o in outputs}),
         num_failed=len({o.id for o in failed}),
         num_prompt_tokens=sum(o.num_prompt_tokens for o in served if o.sample_index == 0),
-        num_cached_tokens=sum(o.num_cached_tokens for o in served),
+        num_cached_tokens=num_cached,
         num_output_tokens=sum(len(o.token_ids) for o in served),
         num_steps=watch.num_steps,
         num_preemptions=after["num_preemptions"] - before["num_preemptions"],

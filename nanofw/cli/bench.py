@@ -105,6 +105,8 @@ def _latency(given: argparse.Namespace, arguments: list[str]) -> int:
 
 
 def _repeats(options: LatencyOptions) -> str:
+    if options.repeats == 1:
+        return f"one measurement of each, after {options.warm_up} that do not count"
     return f"median and range of {options.repeats}, after {options.warm_up} that do not count"
 
 
@@ -188,14 +190,14 @@ def _print_passes(found: Sequence[Pass], *, at_once: bool) -> None:
             f"{item.output_tokens_per_s:,.0f}",
             f"{item.total_tokens_per_s:,.0f}",
             f"{item.requests_per_s:.2f}",
-            str(item.num_preemptions or ""),
-            str(item.num_failed or ""),
         )
         for item in found
     ]
-    columns = ("pass", "s", "output tokens", "output/s", "all tokens/s", "requests/s",
-               "preemptions", "failed")  # fmt: skip
+    columns = ("pass", "s", "output tokens", "output/s", "all tokens/s", "requests/s")  # fmt: skip
     out.print(table(None, columns, lines, numbers=True))
+    for item in found:
+        if events := _events(item):
+            out.print(f"pass {item.number}: {', '.join(events)}")
     last = found[-1]
     statistics = ("mean", "p50", "p90", "p99", "max")
     shown = [
@@ -211,6 +213,15 @@ def _print_passes(found: Sequence[Pass], *, at_once: bool) -> None:
         out.print("all requests come at once: TTFT and E2EL include the wait for a place")
     for note in dict.fromkeys(note for item in found for note in item.notes):
         out.print(f"note: {note}")
+
+
+def _events(item: Pass) -> list[str]:
+    """What happened in a pass that most have not."""
+    counts = ((item.num_preemptions, "preemptions"), (item.num_failed, "requests failed"))
+    events = [f"{num} {what}" for num, what in counts if num]
+    if item.num_cached_tokens:
+        events.append(f"{item.hit_rate:.0%} of the prompt tokens were in the prefix cache")
+    return events
 
 
 def _pass_record(item: Pass) -> dict[str, Any]:

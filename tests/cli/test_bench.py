@@ -15,6 +15,7 @@ from nanofw.bench import latency
 from nanofw.bench.throughput import ThroughputOptions, make_workload
 from nanofw.cli.main import main
 from nanofw.configs.load import load_config
+from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
 from tests.cli.measuring import SMALL, nanofw, read_record
 
 Number = int | float
@@ -170,6 +171,21 @@ class TestThroughput:
             made = make_workload(selection, options, options.kind(selection), [])
             made.start = 7.0
             assert [request.arrival for request in made.initial()] == arrivals
+
+    def test_B108_a_cache_that_was_not_empty_is_said(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Passes serve the same prompts: only an empty cache makes them equal work."""
+        words = ["bench.num_requests=2", "bench.prompt_tokens=100", "bench.output_tokens=2"]
+        assert main(["bench", "throughput", *SMALL, *words, "bench.passes=2"]) == 0
+        text = capsys.readouterr().out
+        assert "in the prefix cache" not in text
+        assert "note:" not in text
+        monkeypatch.setattr(PagedPrefixAllocator, "reset", lambda self: None)
+        assert main(["bench", "throughput", *SMALL, *words, "bench.passes=2"]) == 0
+        text = capsys.readouterr().out
+        assert "pass 2: 96% of the prompt tokens were in the prefix cache" in text
+        assert "note: 192 prompt tokens were found in the prefix cache" in text
 
     def test_prompts_of_a_file(self, tmp_path: Path) -> None:
         prompts = tmp_path / "prompts.jsonl"
