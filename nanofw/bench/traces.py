@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from nanofw.errors import ExecutorError
+
 KERNEL = "kernel"
 COPIES = ("gpu_memcpy", "gpu_memset")
 OPERATOR = "cpu_op"
@@ -63,10 +65,16 @@ def record(run: Callable[[], object], device: str = "cpu") -> Trace:
 
 
 def device_work(trace: Trace, num_steps: int) -> list[Work]:
-    """Kernels and copies of a step, the longest first."""
+    """Kernels and copies of a step, the longest first. Raises ExecutorError when there are none."""
     found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for event in _complete(trace, (KERNEL, *COPIES)):
         found[event["cat"], event["name"]].append(event["dur"])
+    if not any(category == KERNEL for category, _ in found):
+        raise ExecutorError(
+            "PyTorch's profiler has recorded no kernels: its library, CUPTI, is missing, another "
+            "profiler uses the device, or the driver lets only administrators profile; "
+            "nanofw bench measures without it"
+        )
     return _sorted(found, num_steps)
 
 

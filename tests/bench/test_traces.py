@@ -19,6 +19,7 @@ from nanofw.bench.traces import (
     short_name,
     write,
 )
+from nanofw.errors import ExecutorError
 
 
 def event(category: str, name: str, ts: float, dur: float, tid: int = 7) -> dict[str, Any]:
@@ -49,6 +50,12 @@ def test_kernels_and_copies_of_a_step() -> None:
         "Memcpy DtoH (Device -> Pinned)": ("gpu_memcpy", 0.5, pytest.approx(2.5e-6)),
     }
     assert next(w.name for w in device_work(GPU, 2)) == "gemm"
+
+
+def test_a_trace_without_kernels_is_no_idle_device() -> None:
+    host_only = {"traceEvents": [event("cuda_runtime", "cudaGraphLaunch", 1, 3)]}
+    with pytest.raises(ExecutorError, match="has recorded no kernels"):
+        device_work(host_only, num_steps=1)
 
 
 def test_what_overlaps_on_the_device_counts_once() -> None:
