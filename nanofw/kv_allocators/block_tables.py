@@ -47,7 +47,7 @@ class BlockTables(ABC):
             return NO_EXTENSION
         rows = rows[short].astype(np.int32, copy=False)
         present = self._num_row_blocks[rows]
-        target = -(-num_tokens[short] // self._block_size)
+        target = (num_tokens[short] + (self._block_size - 1)) // self._block_size
         added = target - present
         total = sum(added.tolist())  # there are few, and numpy's sum of few is slow
         if total > self.num_available:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from itertools import islice
 
 import numpy as np
 import xxhash
@@ -167,8 +168,9 @@ class PagedPrefixAllocator(BlockTables):
         return blocks
 
     def _evict(self, num_blocks: int) -> None:
-        pop = self._lru.popitem
-        victims = [pop(False)[0] for _ in range(num_blocks)]
+        victims, lru = list(islice(self._lru, num_blocks)), self._lru
+        for block in victims:
+            del lru[block]
         self._index.remove(victims)
         self._free.give(np.array(victims, np.int32))
         self._num_evictions += num_blocks

@@ -21,7 +21,16 @@ from nanofw.plugins import Component
 from nanofw.sim.constant import ConstantCost, ConstantOptions
 from nanofw.sim.context import ContextPool
 from nanofw.sim.options import SimOptions
-from nanofw.sim.tokens import GOLDEN, HashArray, TokenRule, chance, mix, position_hash, row_key
+from nanofw.sim.tokens import (
+    GOLDEN,
+    HashArray,
+    TokenRule,
+    chance,
+    mix,
+    position_hash,
+    position_number,
+    row_key,
+)
 
 
 @dataclass(slots=True)
@@ -50,6 +59,8 @@ class SimExecutor:
         self._rule = TokenRule(
             config.spec.vocab_size, config.spec.eos_token_ids, options.eos_probability
         )
+        # Whether a token is an end token has to be chance; which of the others it is, need not.
+        self._draw = position_hash if options.eos_probability else position_number
         self._keys: HashArray = np.zeros(config.max_num_seqs, np.uint64)
         self._broken: BoolArray = np.zeros(config.max_num_seqs, np.bool_)
         self._pending: deque[_Pending] = deque()
@@ -78,7 +89,7 @@ class SimExecutor:
         if len(rows) < len(ends):
             ends = ends[plan.samples]
         failed = self._failures(rows, ends)
-        hashes = position_hash(self._keys[rows], ends)
+        hashes = self._draw(self._keys[rows], ends)
         if self._pool is not None:
             hashes = mix(hashes ^ self._pool.compute(plan, rows, failed))
         seconds = self._cost_model.seconds(plan)

@@ -41,9 +41,21 @@ def row_key(seed: int, sample_index: int) -> int:
     return value ^ (value >> 31)
 
 
+def position_number(keys: HashArray, positions: IntArray) -> HashArray:
+    """uint64[s], a number for each row key and position, uniform over the positions of a key.
+
+    Numbers of neighbours are a fixed step apart (a Weyl sequence), which does for tokens that
+    mean nothing; `position_hash` scrambles them.
+    """
+    numbers = positions.astype(np.uint64)
+    numbers *= GOLDEN
+    numbers += keys
+    return numbers
+
+
 def position_hash(keys: HashArray, positions: IntArray) -> HashArray:
     """uint64[s], the random number of each row key at the position that the token will have."""
-    return mix(keys + positions.astype(np.uint64) * GOLDEN)
+    return mix(position_number(keys, positions))
 
 
 def below(hashes: HashArray, bound: int) -> IntArray:

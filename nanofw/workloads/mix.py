@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from nanofw.core.contracts.workload import WorkloadConfig
-from nanofw.core.types import FloatArray, IntArray, LongArray, Request
+from nanofw.core.types import FloatArray, IntArray, LongArray, Request, SamplingParams
 from nanofw.plugins import Options
 from nanofw.workloads.lengths import Fixed, Lengths
 from nanofw.workloads.prompts import key_of, tokens_by_key
@@ -79,6 +79,9 @@ class RequestMix:
         self._clients: list[str] = list(options.clients)
         self._priorities: list[int] = list(options.priorities)
         self._drawn = self._draw(num)
+        sampling = config.sampling
+        self._sampling = {f.name: getattr(sampling, f.name) for f in fields(sampling)}
+        self._sampling["ignore_eos"] = True
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -100,7 +103,7 @@ class RequestMix:
         return Request(
             id=request_id,
             prompt_token_ids=tokens,
-            sampling=replace(config.sampling, max_tokens=output, seed=seed, ignore_eos=True),
+            sampling=SamplingParams(**{**self._sampling, "max_tokens": output, "seed": seed}),
             arrival=arrival,
             client=self._clients[int(drawn.clients[i])],
             priority=self._priorities[int(drawn.priorities[i])],
