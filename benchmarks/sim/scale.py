@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import resource
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -55,7 +57,9 @@ def arm(num_requests: int, capacity: float) -> dict[str, Any]:
         "requests": num_requests, "seconds": round(seconds, 2), "cpu_seconds": round(cpu, 2),
         "steps": run.num_steps,
         "output_tokens": run.num_output_tokens, "simulated_seconds": round(run.seconds, 1),
-        "cpu_us_per_step": round(1e6 * cpu / run.num_steps, 1), "values": run.values,
+        "cpu_us_per_step": round(1e6 * cpu / run.num_steps, 1),
+        "peak_memory_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "values": run.values,
     }  # fmt: skip
 
 
@@ -81,17 +85,24 @@ def main() -> None:
     small = select(load_config(None, values=values(2000)))
     capacity = run_once(small, ExperimentOptions(arms={"fcfs": {}}), seed=0, time_scale=0).capacity
     record: dict[str, Any] = {
-        "benchmark": "sim/scale", "command": "python benchmarks/sim/scale.py", "commit": commit(),
+        "benchmark": "sim/scale", "commit": commit(),
+        "command": " ".join(["python benchmarks/sim/scale.py", *sys.argv[1:]]),
         "machine": machine(), "capacity": capacity, "arms": [],
     }  # fmt: skip
     for num in map(int, options.requests.split(",")):
         record["arms"].append(arm(num, capacity))
         print(json.dumps(record["arms"][-1]), flush=True)
+        save(options.json, record)
     if options.grid:
         record["grid_seconds"] = round(grid(), 1)
         print(f"8 arms x 10 repeats x 2,000 requests: {record['grid_seconds']} s")
-    if options.json:
-        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+        save(options.json, record)
+
+
+def save(path: Path | None, record: dict[str, Any]) -> None:
+    """As far as it is known: an abort loses nothing."""
+    if path is not None:
+        path.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field
@@ -80,8 +80,8 @@ class RequestMix:
         self._priorities: list[int] = list(options.priorities)
         self._drawn = self._draw(num)
         sampling = config.sampling
-        self._sampling = {f.name: getattr(sampling, f.name) for f in fields(sampling)}
-        self._sampling["ignore_eos"] = True
+        values: dict[str, Any] = {f.name: getattr(sampling, f.name) for f in fields(sampling)}
+        self._sampling = values | {"ignore_eos": True}
 
     @property
     def notes(self) -> tuple[str, ...]:
