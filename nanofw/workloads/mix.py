@@ -97,13 +97,14 @@ class RequestMix:
         room = config.max_model_len - len(tokens)
         output = max(1, min(int(drawn.outputs[i]), room))
         seed = key_of(config.seed, self._stream, i, 1)
+        sampling: dict[str, Any] = {**self._sampling, "max_tokens": output, "seed": seed}
         deadline = None
         if options.deadline_s is not None:
             deadline = arrival + options.deadline_s + output * options.deadline_per_token_s
         return Request(
             id=request_id,
             prompt_token_ids=tokens,
-            sampling=SamplingParams(**{**self._sampling, "max_tokens": output, "seed": seed}),
+            sampling=SamplingParams(**sampling),
             arrival=arrival,
             client=self._clients[int(drawn.clients[i])],
             priority=self._priorities[int(drawn.priorities[i])],
