@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from nanofw.core.contracts.kv_allocator import KVAllocator
+from nanofw.core.contracts.kv_allocator import CountsMatches, KVAllocator
 from nanofw.core.contracts.policy import RequestView
 from nanofw.core.limits import Limits
 from nanofw.core.state import StateView
@@ -27,6 +26,7 @@ class EngineView:
     ) -> None:
         self._limits, self._running = limits, running
         self._queue, self._allocator = queue, allocator
+        self._counts = allocator if isinstance(allocator, CountsMatches) else None
         self.now = 0.0
         self.budget = 0
 
@@ -61,7 +61,10 @@ class EngineView:
     def cached_tokens(self, request: RequestView) -> int:
         if not isinstance(request, StateView):
             raise PolicyError(f"{request!r} is not a request that this engine handed out")
-        return self._allocator.match(request.known_tokens[:-1]).num_tokens
+        tokens = request.known_tokens[:-1]
+        if self._counts is not None:
+            return self._counts.num_cached_tokens(tokens)
+        return self._allocator.match(tokens).num_tokens
 
     def blocks_needed(self, request: RequestView) -> int:
         return self._limits.blocks_for(request.num_prompt_tokens + request.num_output_tokens)
@@ -72,12 +75,15 @@ class Running:
 
     def __init__(self, running: RunningSet, limits: Limits) -> None:
         self._running, self._rows, self._limits = running, running.rows, limits
+        self._ordered: IntArray | None = None
 
-    @cached_property
+    @property
     def rows(self) -> IntArray:
-        alive = np.flatnonzero(self._rows.alive)
-        order = np.argsort(self._running.admitted[alive], kind="stable")
-        return alive[order].astype(np.int32)
+        if self._ordered is None:
+            alive = np.flatnonzero(self._rows.alive)
+            order = np.argsort(self._running.admitted[alive], kind="stable")
+            self._ordered = alive[order].astype(np.int32)
+        return self._ordered
 
     @property
     def num_tokens(self) -> IntArray:

@@ -63,6 +63,11 @@ class PagedPrefixAllocator(BlockTables):
             return NO_MATCH
         return Match(len(blocks) * self._block_size, np.array(blocks, np.int32))
 
+    def num_cached_tokens(self, token_ids: IntArray) -> int:
+        """As long as `match`, by the hashes alone; for a prompt that was asked for before, two
+        probes of the index unless its blocks came or went."""
+        return self._index.depth(token_ids) * self._block_size
+
     def acquire(self, row: int, token_ids: IntArray, match: Match | None) -> IntArray | None:
         """See the contract. The match is compared with the tokens once more."""
         self._check_empty(row)

@@ -31,6 +31,31 @@ MAX_CHAINS = 512
 """Prompts whose hashes are remembered: those that wait are matched again and again."""
 
 
+class _Chain:
+    """Hashes of a prompt's blocks, as far as they were asked for.
+
+    Attributes:
+        keys: the hashes, at least one.
+        depth: how many of them were known the last time.
+    """
+
+    __slots__ = ("_data", "_hash_block", "_size", "depth", "keys")
+
+    def __init__(self, first: int, data: bytes, size: int, hash_block: BlockHash) -> None:
+        self.keys = [first]
+        self.depth = 0
+        self._data, self._size, self._hash_block = data, size, hash_block
+
+    def grow(self) -> bool:
+        """Add the next hash; False when there is no full block left."""
+        start = len(self.keys) * self._size
+        end = start + self._size
+        if end > len(self._data):
+            return False
+        self.keys.append(self._hash_block(self._data[start:end], self.keys[-1]))
+        return True
+
+
 class PrefixIndex:
     """Finds the longest known prefix of a list of tokens, one probe per block.
 
@@ -49,7 +74,7 @@ class PrefixIndex:
         self._parents: list[Key] = [None] * num_blocks
         self._tokens = np.zeros((num_blocks, block_size), np.int32)
         self._by_key: dict[int, int] = {}
-        self._chains: dict[int, list[int]] = {}  # hashes of a prompt's blocks, as far as asked
+        self._chains: dict[int, _Chain] = {}  # by the digest of a prompt
         self._block_size, self._size = block_size, 4 * block_size
         self._hash_block = hash_block
 
@@ -58,38 +83,49 @@ class PrefixIndex:
 
     def find(self, token_ids: IntArray) -> list[int]:
         """The blocks that hold the longest known prefix of int32[t] tokens."""
-        if len(token_ids) < self._block_size or not self._by_key:
+        chain = self._chain(token_ids)
+        if chain is None:
             return []
-        first = self._hash_block(token_ids[: self._block_size].tobytes(), 0)
-        if first not in self._by_key:  # the usual end, before anything is copied
-            return []
-        blocks = self._walk(token_ids.tobytes(), first)
-        if not blocks:  # the hash is known for something else
+        blocks: list[int] = []
+        by_key, parents, keys = self._by_key, self._parents, chain.keys
+        parent: Key = None
+        for key in keys:  # grows while it is walked through
+            block = by_key.get(key)
+            if block is None or parents[block] != parent:
+                break
+            blocks.append(block)
+            parent = key
+            if len(blocks) == len(keys):
+                chain.grow()
+        if not blocks:
             return []
         equal = self._are_equal(token_ids, blocks)
         return blocks if equal.all() else blocks[: int(equal.argmin())]
 
-    def _walk(self, data: bytes, first: int) -> list[int]:
-        """The blocks that the hashes propose."""
-        chain, size, hash_block = self._chain(data, first), self._size, self._hash_block
-        blocks: list[int] = []
-        parent, num_known = None, len(chain)
-        for number in range(len(data) // size):
-            if number < num_known:
-                key = chain[number]
-            else:
-                key = hash_block(data[number * size : (number + 1) * size], parent or 0)
-                chain.append(key)
-            block = self._by_key.get(key)
-            if block is None or self._parents[block] != parent:
-                break
-            blocks.append(block)
-            parent = key
-        return blocks
+    def depth(self, token_ids: IntArray) -> int:
+        """How many blocks `find` finds, by the hashes alone, from where it was the last time."""
+        chain = self._chain(token_ids)
+        if chain is None:
+            return 0
+        depth, keys, known = chain.depth, chain.keys, self._by_key
+        while depth and keys[depth - 1] not in known:  # the tail goes before the head
+            depth -= 1
+        while (depth < len(keys) or chain.grow()) and keys[depth] in known:
+            depth += 1
+        chain.depth = depth
+        return depth
 
-    def _chain(self, data: bytes, first: int) -> list[int]:
+    def _chain(self, token_ids: IntArray) -> _Chain | None:
+        """The hashes of a prompt's blocks; None when not even the first is known."""
+        token_ids = np.asarray(token_ids, np.int32)
+        if len(token_ids) < self._block_size or not self._by_key:
+            return None
+        first = self._hash_block(token_ids[: self._block_size].tobytes(), 0)
+        if first not in self._by_key:  # the usual end, before anything is copied
+            return None
+        data = token_ids.tobytes()
         digest = xxhash.xxh3_128_intdigest(data)
-        chain = self._chains.pop(digest, None) or [first]
+        chain = self._chains.pop(digest, None) or _Chain(first, data, self._size, self._hash_block)
         if len(self._chains) >= MAX_CHAINS:
             del self._chains[next(iter(self._chains))]
         self._chains[digest] = chain

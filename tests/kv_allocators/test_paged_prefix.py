@@ -189,6 +189,28 @@ def test_a_prompt_that_waits_is_found_as_blocks_come_and_go() -> None:
     assert driver.match(tokens).num_tokens == 12
 
 
+def test_what_is_counted_is_what_is_matched_as_blocks_come_and_go() -> None:
+    """The count goes on from where it was; prompts share heads, and the pool is too small."""
+    rng = np.random.default_rng(0)
+    driver = make(num_blocks=12, max_num_seqs=3)
+    heads = [sequence(8, start) for start in (0, 100)]
+    prompts = [
+        np.concatenate((heads[i % 2], rng.integers(0, 3, rng.integers(1, 17)).astype(np.int32)))
+        for i in range(12)
+    ]
+    depths = set()
+    for turn in range(200):
+        row = turn % 3
+        driver.release(row)
+        if driver.admit(row, prompts[int(rng.integers(12))]):
+            driver.compute([row])
+        for prompt in prompts:
+            counted = driver.allocator.num_cached_tokens(prompt)
+            assert counted == driver.match(prompt).num_tokens
+            depths.add(counted)
+    assert depths >= {0, 4, 8, 12, 16}
+
+
 def test_rows_that_commit_late_or_never_share_nothing() -> None:
     driver = make()
     driver.admit(0, sequence(8))

@@ -127,6 +127,18 @@ class KVAllocator(Protocol):
         ...
 
 
+@runtime_checkable
+class CountsMatches(Protocol):
+    """An allocator that can say how long a match is for less than what finding it costs.
+
+    Policies ask that of many waiting requests in each step.
+    """
+
+    def num_cached_tokens(self, token_ids: IntArray) -> int:
+        """The length of the match of int32[t] tokens. Changes nothing."""
+        ...
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorConfig:
     """Facts that an allocator is built with."""
