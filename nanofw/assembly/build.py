@@ -49,8 +49,15 @@ def build(selection: Selection, *, clock: Clock | None = None) -> Engine:
         clock: None: real time, or virtual time when the executor simulates.
 
     Raises:
+        ConfigError: the configuration asks for several engines.
         NanofwError: whatever a component's constructor reports, with its name.
     """
+    if selection.loaded.config.engine.replicas > 1:
+        raise selection.loaded.error(
+            "this needs one engine, of which it sees every step; replicas are for LLM, AsyncLLM "
+            "and nanofw run",
+            ("engine", "replicas"),
+        )
     for sentence in selection.explanation.downgrades:
         warnings.warn(sentence, DowngradeWarning, stacklevel=2)
     clock = clock or (VirtualClock() if selection.virtual_time else RealClock())

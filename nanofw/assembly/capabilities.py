@@ -25,7 +25,7 @@ PREFILL_GRAPH_KINDS = ("executor", "attention_backend")
 BLOCK_KINDS = ("attention_backend", "kv_allocator")
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
-    "executor": ("devices", "tensor_parallel"),
+    "executor": ("devices", "tensor_parallel", "replicas"),
     "model": (
         "devices",
         "dtypes",
@@ -58,6 +58,7 @@ class Needs:
         dtype: of weights and KV.
         spec: the model.
         tensor_parallel_size: ranks.
+        replicas: engines.
         block_size: None: not fixed by the configuration.
     """
 
@@ -66,6 +67,7 @@ class Needs:
     spec: ModelSpec
     tensor_parallel_size: int
     block_size: int | None
+    replicas: int = 1
 
     @property
     def device_type(self) -> str:
@@ -89,6 +91,8 @@ class Needs:
             return self.block_size
         if key == "sliding_window":
             return True if any(self.spec.sliding_windows) else None
+        if key == "replicas":
+            return True if self.replicas > 1 else None
         return True if self.tensor_parallel_size > 1 else None
 
 

@@ -250,6 +250,7 @@ class _Selector:
             dtype=spec.dtype,
             spec=spec,
             tensor_parallel_size=self.loaded.config.engine.tensor_parallel_size,
+            replicas=self.loaded.config.engine.replicas,
             block_size=None if size == AUTO else size,
         )
 

@@ -76,6 +76,8 @@ class EngineSection(Section):
     """Share of the device's memory that weights, activations and KV may take."""
     tensor_parallel_size: Positive = 1
     """Devices over which each layer is split."""
+    replicas: Positive = 1
+    """Engines of the same model that share the requests; for executors that place them."""
     cuda_graphs: Switch = "auto"
     """Replay recorded graphs instead of launching kernels one by one."""
     overlap: Switch = "auto"

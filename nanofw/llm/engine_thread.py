@@ -128,6 +128,8 @@ class EngineThread:
                 self._take_commands(wait=not session.has_unfinished)
                 if session.has_unfinished:
                     self._step()
+                else:
+                    session.engine.check_alive()
         except Exception as error:
             logger.exception("the engine failed")
             self._end(f"the engine failed: {error}", error)
@@ -142,8 +144,6 @@ class EngineThread:
             try:
                 command = self._commands.get(block=wait, timeout=timeout_s)
             except queue.Empty:
-                if wait:
-                    self._session.engine.check_alive()
                 return
             wait = False
             match command:

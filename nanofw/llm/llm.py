@@ -85,8 +85,11 @@ class LLM:
 
     @property
     def engine(self) -> Engine:
-        """The engine, for its counters; requests go through this object."""
-        return self._session.engine
+        """The engine, for its counters; requests go through this object.
+
+        With `engine.replicas` it is their front, which has no scheduler and no executor.
+        """
+        return cast("Engine", self._session.engine)
 
     @property
     def sampling(self) -> SamplingParams:

@@ -8,10 +8,9 @@ from nanofw.assembly import Selection, build, select
 from nanofw.configs.load import LoadedConfig
 from nanofw.configs.schema import LoggingSection
 from nanofw.core.clock import VirtualClock
-from nanofw.core.engine import Engine
 from nanofw.core.model_spec import ModelSpec
 from nanofw.llm.logs import set_levels
-from nanofw.llm.session import Session
+from nanofw.llm.session import AnyEngine, Session
 from nanofw.text.byte_level import ByteTokenizer
 from nanofw.text.chat import ChatTemplate, load_chat_template
 from nanofw.text.tokenizer import Tokenizer, load_tokenizer
@@ -30,7 +29,7 @@ def open_session(
     """
     if loaded.config.logging != LoggingSection():
         set_levels(loaded.config.logging)
-    engine = build(selection or select(loaded))
+    engine = open_engine(selection or select(loaded))
     try:
         tokenizer, chat = text_side(engine)
     except BaseException:
@@ -39,7 +38,16 @@ def open_session(
     return Session(engine, tokenizer, chat, token_times=token_times)
 
 
-def text_side(engine: Engine) -> tuple[Tokenizer | None, ChatTemplate]:
+def open_engine(selection: Selection) -> AnyEngine:
+    """The engine of a selection, or the front of several: `engine.replicas`."""
+    if selection.loaded.config.engine.replicas == 1:
+        return build(selection)
+    from nanofw.llm.replicas.engine import ReplicatedEngine
+
+    return ReplicatedEngine(selection)
+
+
+def text_side(engine: AnyEngine) -> tuple[Tokenizer | None, ChatTemplate]:
     """Tokenizer and chat templates of the engine's model."""
     return text_of(engine.spec, simulated=isinstance(engine.clock, VirtualClock))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
 
 from nanofw.core.engine import Engine
 from nanofw.core.metrics import exposition
@@ -24,6 +25,11 @@ from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import RequestResult, refused
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from nanofw.llm.replicas.engine import ReplicatedEngine
+
+AnyEngine: TypeAlias = "Engine | ReplicatedEngine"
 
 logger = logging.getLogger(__name__)
 
@@ -84,7 +90,7 @@ class Session:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: AnyEngine,
         tokenizer: Tokenizer | None,
         chat: ChatTemplate,
         *,

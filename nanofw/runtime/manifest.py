@@ -32,7 +32,7 @@ def executor() -> list[Plugin]:
             "nanofw.runtime.ray.executor:ray_executor",
             api="executor/1",
             options="nanofw.runtime.ray.options:RayOptions",
-            capabilities=CAPABILITIES,
+            capabilities={**CAPABILITIES, "replicas": "torch"},
             requires=(Requirement("ray", "pip install 'nanofw[ray]'"),),
             summary="the same in actors that Ray places, on one node or several",
         ),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import queue
 import sys
 import threading
 import time
@@ -12,54 +11,8 @@ from typing import Any
 
 import ray
 
+from nanofw.runtime.ray.mailbox import Mailbox
 from nanofw.runtime.workers.main import Rank, report
-
-
-class Mailbox:
-    """The worker's end of the actor calls; looks like its `Channel`.
-
-    Calls of one driver may be carried out in another order than they were made in, so messages
-    bear numbers and are handed on in their order.
-    """
-
-    def __init__(self) -> None:
-        self._inbox: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-        self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
-        self._early: dict[int, bytes] = {}
-        self._next = 0
-
-    def send(self, content: bytes) -> None:
-        """A message for the driver."""
-        self._outbox.put(content)
-
-    def receive(self) -> bytes:
-        """Wait for the driver's next message."""
-        return self._inbox.get()
-
-    def close(self) -> None:
-        """No more messages for the driver."""
-        self._outbox.put(None)
-
-    def deliver(self, number: int, content: bytes) -> None:
-        """A message of the driver."""
-        self._early[number] = content
-        while self._next in self._early:
-            self._inbox.put(self._early.pop(self._next))
-            self._next += 1
-
-    def take(self) -> list[bytes] | None:
-        """Wait for messages for the driver; None after the last one."""
-        first = self._outbox.get()
-        if first is None:
-            return None
-        taken = [first]
-        while not self._outbox.empty():
-            content = self._outbox.get()
-            if content is None:
-                self.close()
-                break
-            taken.append(content)
-        return taken
 
 
 class RankActor:
@@ -72,7 +25,7 @@ class RankActor:
     def __init__(self, path: list[str]) -> None:
         sys.path += [entry for entry in path if entry not in sys.path]
         os.environ.setdefault("GOMP_SPINCOUNT", "0")  # idle threads sleep
-        self._mailbox = Mailbox()
+        self._mailbox: Mailbox[bytes, bytes] = Mailbox()
 
     @ray.method(concurrency_group="watch")
     def whereabouts(self) -> tuple[int, str, str, list[str]]:

@@ -8,6 +8,7 @@ import socket
 import threading
 
 import ray
+from ray.exceptions import RayActorError, RayError
 
 from nanofw.errors import ConfigError
 
@@ -65,3 +66,11 @@ def _check_reachable(address: str | None) -> None:
 def _unreachable(error: Exception) -> ConfigError:
     reason = str(error).splitlines()[0] if str(error) else type(error).__name__
     return ConfigError(f"no Ray cluster can be reached: {reason}", key="executor.address")
+
+
+def cause(error: RayError) -> str:
+    """The sentence of Ray's report that says what happened, without its advice."""
+    lines = [line.strip() for line in str(error).splitlines()]
+    if isinstance(error, RayActorError):
+        lines = [line for line in lines if line.startswith("The actor ")][-1:] or lines
+    return " ".join(lines).partition(" Some common causes")[0]

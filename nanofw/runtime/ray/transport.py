@@ -7,13 +7,13 @@ import time
 from typing import Any
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError
+from ray.exceptions import GetTimeoutError, RayError
 
-from nanofw.errors import ConfigError, ExecutorError
+from nanofw.errors import ExecutorError
 from nanofw.runtime.ray import cluster
 from nanofw.runtime.ray.actor import RemoteRank
 from nanofw.runtime.ray.options import RayOptions
-from nanofw.runtime.ray.room import Room
+from nanofw.runtime.ray.room import Room, RoomHere, bundle_of
 from nanofw.runtime.workers.transport import LOOPBACK, News, Place
 
 _STACK_WAIT_S = 1.0
@@ -33,13 +33,9 @@ class RayTransport:
     """
 
     def __init__(self, size: int, options: RayOptions, device: str, path: list[str]) -> None:
-        kind, _, index = device.partition(":")
-        if index:
-            raise ConfigError(
-                f"is {device}, but Ray chooses the GPUs: say {kind}", key="engine.device"
-            )
+        bundle = bundle_of(options.cpus_per_rank, device)
         self.size = size
-        self._room: Room | None = None
+        self._room: Room | RoomHere | None = None
         self._actors: list[Any] = []
         self._numbers = [0] * size
         self._polls: dict[Any, int] = {}
@@ -47,11 +43,13 @@ class RayTransport:
         self._is_open = True
         cluster.join(options.address)
         try:
-            self._room = Room(size, options, with_gpu=kind == "cuda")
+            self._room = RoomHere.of_this_process(bundle) or Room(
+                "ranks", size, bundle, options.placement, options.placement_timeout_s
+            )
             for rank in range(size):
                 place = self._room.place(rank)
                 self._actors.append(RemoteRank.options(**place).remote(path))
-            self._begin(kind, options.start_timeout_s)
+            self._begin(device, options.start_timeout_s)
         except BaseException:
             self.end()
             raise
@@ -93,7 +91,7 @@ class RayTransport:
             try:
                 contents = ray.get(poll)
             except RayError as error:
-                self._ends[rank] = _cause(error)
+                self._ends[rank] = cluster.cause(error)
                 news[rank] = None
                 continue
             if contents is not None:
@@ -158,11 +156,3 @@ def places(
         host = LOOPBACK if len(by_node) == 1 else address
         result.append(Place(device=device, host=host, shares_cores=False))
     return result, [by_node[node] for _, node, _, _ in found]
-
-
-def _cause(error: RayError) -> str:
-    """The sentence of Ray's report that says what happened, without its advice."""
-    lines = [line.strip() for line in str(error).splitlines()]
-    if isinstance(error, RayActorError):
-        lines = [line for line in lines if line.startswith("The actor ")][-1:] or lines
-    return " ".join(lines).partition(" Some common causes")[0]

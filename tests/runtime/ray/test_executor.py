@@ -239,9 +239,9 @@ def test_a_numbered_device_is_refused() -> None:
 
 
 def test_messages_are_handed_on_in_the_order_of_their_numbers() -> None:
-    from nanofw.runtime.ray.actor import Mailbox
+    from nanofw.runtime.ray.mailbox import Mailbox
 
-    mailbox = Mailbox()
+    mailbox: Mailbox[bytes, bytes] = Mailbox()
     for number in (1, 0, 3, 2):
         mailbox.deliver(number, bytes([number]))
     assert [mailbox.receive() for _ in range(4)] == [b"\0", b"\1", b"\2", b"\3"]

@@ -1,0 +1,7 @@
+"""The tests of this folder share a cluster."""
+
+from __future__ import annotations
+
+from tests.ray_cluster import cluster
+
+__all__ = ["cluster"]
