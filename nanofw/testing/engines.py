@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from nanofw.core.clock import VirtualClock
 from nanofw.core.contracts.executor import ExecutorConfig
 from nanofw.core.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.core.contracts.policy import Policy
 from nanofw.core.engine import Engine
+from nanofw.core.host import HostProcessors
 from nanofw.core.limits import Limits
 from nanofw.core.model_spec import ModelSpec
 from nanofw.core.scheduler import Scheduler
@@ -20,6 +22,20 @@ from nanofw.sim.options import SimOptions
 VOCAB_SIZE = 64
 END_TOKEN = 63
 SECONDS_PER_STEP = 0.01
+SPEC = ModelSpec(
+    architecture="SimForCausalLM",
+    path="sim",
+    dtype="float32",
+    vocab_size=VOCAB_SIZE,
+    hidden_size=8,
+    intermediate_size=16,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=4,
+    max_model_len=256,
+    eos_token_ids=(END_TOKEN,),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +66,10 @@ def simulated_engine(
     *,
     allocator: KVAllocator | None = None,
     eos_probability: float = 0.02,
+    spec: ModelSpec = SPEC,
+    seed: int = 0,
+    host_processors: HostProcessors | None = None,
+    **device: Any,
 ) -> Engine:
     """An engine whose device checks every plan and takes `SECONDS_PER_STEP` for each.
 
@@ -59,6 +79,9 @@ def simulated_engine(
     Args:
         allocator: of the shape's pool; None: a built-in one.
         eos_probability: chance that a request ends at a token before its limit.
+        spec: the model; its length is the shape's.
+        seed, host_processors: of the engine.
+        device: other options of the executor `sim`.
     """
     shape = shape or EngineShape()
     limits = Limits(
@@ -71,7 +94,7 @@ def simulated_engine(
         max_partial_prefills=shape.max_partial_prefills,
         prefill_first=shape.prefill_first,
     )
-    spec = _spec(shape.max_model_len)
+    spec = replace(spec, max_model_len=shape.max_model_len)
     if allocator is None:
         factory = PagedPrefixAllocator if shape.prefix_cache else PagedAllocator
         allocator = factory(None, allocator_config(shape))
@@ -87,18 +110,21 @@ def simulated_engine(
         engine=None,
         components={},
     )
-    options = SimOptions(
-        seconds_per_step=SECONDS_PER_STEP,
-        max_in_flight=2,
-        check_context=True,
-        eos_probability=eos_probability,
-    )
+    defaults: dict[str, Any] = {
+        "seconds_per_step": SECONDS_PER_STEP,
+        "max_in_flight": 2,
+        "check_context": True,
+        "eos_probability": eos_probability,
+    }
+    options = SimOptions(**(defaults | device))
     return Engine(
         spec=spec,
         scheduler=Scheduler(limits, policy, allocator, spec.eos_token_ids),
         executor=SimExecutor(options, config),
         clock=clock,
         overlap=shape.overlap,
+        seed=seed,
+        host_processors=host_processors,
     )
 
 
@@ -109,21 +135,4 @@ def allocator_config(shape: EngineShape) -> AllocatorConfig:
         block_size=shape.block_size,
         max_num_seqs=min(shape.max_num_seqs, shape.max_num_batched_tokens),
         max_blocks_per_row=-(-shape.max_model_len // shape.block_size) + 1,
-    )
-
-
-def _spec(max_model_len: int) -> ModelSpec:
-    return ModelSpec(
-        architecture="SimForCausalLM",
-        path="sim",
-        dtype="float32",
-        vocab_size=VOCAB_SIZE,
-        hidden_size=8,
-        intermediate_size=16,
-        num_layers=1,
-        num_heads=2,
-        num_kv_heads=1,
-        head_dim=4,
-        max_model_len=max_model_len,
-        eos_token_ids=(END_TOKEN,),
     )

@@ -3,41 +3,28 @@
 from __future__ import annotations
 
 import zlib
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from nanofw.core.clock import VirtualClock
-from nanofw.core.contracts.executor import ExecutorConfig
 from nanofw.core.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.core.contracts.policy import Policy, RequestView
 from nanofw.core.engine import Engine
 from nanofw.core.host import HostProcessors
 from nanofw.core.model_spec import ModelSpec
-from nanofw.core.scheduler import Limits, Scheduler
+from nanofw.core.scheduler import Limits
 from nanofw.core.types import Request, RequestOutput, SamplingParams, StepReport, TokenDelta
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
-from nanofw.sim.executor import SimExecutor
-from nanofw.sim.options import SimOptions
-
-VOCAB = 64
-EOS = 63
-SPEC = ModelSpec(
-    architecture="SimForCausalLM",
-    path="sim",
-    dtype="float32",
-    vocab_size=VOCAB,
-    hidden_size=8,
-    intermediate_size=16,
-    num_layers=1,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=4,
-    max_model_len=256,
-    eos_token_ids=(EOS,),
+from nanofw.testing.engines import (
+    END_TOKEN,
+    SPEC,
+    VOCAB_SIZE,
+    EngineShape,
+    simulated_engine,
 )
+
+VOCAB, EOS = VOCAB_SIZE, END_TOKEN
 ALLOCATORS: dict[str, Any] = {"paged": PagedAllocator, "paged_prefix": PagedPrefixAllocator}
 
 
@@ -52,50 +39,21 @@ def make_engine(
     policy: Policy | None = None,
     *,
     allocator: str = "paged_prefix",
-    num_blocks: int = 64,
-    block_size: int = 4,
-    max_num_seqs: int = 8,
-    max_num_batched_tokens: int = 32,
-    max_model_len: int = 64,
-    overlap: bool = False,
     seed: int = 0,
     host_processors: HostProcessors | None = None,
     spec: ModelSpec = SPEC,
     sim: dict[str, Any] | None = None,
-    **limits: Any,
+    **shape: Any,
 ) -> Engine:
     """An engine whose executor checks every plan and draws tokens from the context it reads."""
-    clock = VirtualClock()
-    bounds = Limits(
-        max_num_seqs=max_num_seqs,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_model_len=max_model_len,
-        num_blocks=num_blocks,
-        block_size=block_size,
-        **limits,
-    )
-    config = ExecutorConfig(
-        spec=replace(spec, max_model_len=max_model_len),
-        block_size=block_size,
-        num_blocks=num_blocks,
-        max_num_seqs=bounds.max_rows,
-        max_num_batched_tokens=max_num_batched_tokens,
-        max_model_len=max_model_len,
-        clock=clock,
-        engine=None,
-        components={},
-    )
-    options = SimOptions(**{"check_context": True, "max_in_flight": 2, **(sim or {})})
-    return Engine(
-        spec=config.spec,
-        scheduler=Scheduler(
-            bounds, policy or FirstCome(), make_allocator(allocator, bounds), spec.eos_token_ids
-        ),
-        executor=SimExecutor(options, config),
-        clock=clock,
-        overlap=overlap,
+    sizes = EngineShape(prefix_cache=allocator == "paged_prefix", **shape)
+    return simulated_engine(
+        policy or FirstCome(),
+        sizes,
+        spec=spec,
         seed=seed,
         host_processors=host_processors,
+        **{"eos_probability": 0.0, **(sim or {})},
     )
 
 
