@@ -1,7 +1,7 @@
 """Microseconds of host work per decode step: plan and commit, with many requests waiting.
 
-    python benchmarks/host_overhead/bench.py [--running 256] [--waiting 100,10000,100000]
-        [--steps 400] [--policies fcfs,shortest_job_first] [--json FILE]
+    python benchmarks/host_overhead/bench.py [--running 256] [--waiting 100,10000]
+        [--steps 1000] [--policies fcfs,shortest_job_first] [--json FILE]
 
 The scheduler and the allocator are those of a real run; the device is left out: each plan is
 answered at once with tokens from a table. Prompts differ in length, so that in each step some
@@ -12,7 +12,9 @@ steps; `allocator_us` is the part of both that is spent in the allocator.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,7 @@ import numpy as np
 from rich.console import Console
 from rich.table import Table
 
+from nanofw.assembly.provenance import commit, machine
 from nanofw.core.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.core.contracts.policy import Policy
 from nanofw.core.plan import StepPlan, StepResult
@@ -162,26 +165,30 @@ def measure(policy: str, allocator: str, running: int, waiting: int, steps: int)
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--running", type=int, default=256)
-    parser.add_argument("--waiting", default="100,10000,100000")
-    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--waiting", default="100,10000")
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--policies", default="")
     parser.add_argument("--allocators", default="paged,paged_prefix")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     policies = arguments.policies.split(",") if arguments.policies else None
     names = policies or build_registry().names("scheduler")
-    results = [
-        measure(policy, allocator, arguments.running, int(waiting), arguments.steps)
-        for policy in names
-        for allocator in arguments.allocators.split(",")
-        for waiting in arguments.waiting.split(",")
-    ]
+    results: list[dict[str, Any]] = []
+    record = {
+        "benchmark": "host_overhead",
+        "command": " ".join(["python benchmarks/host_overhead/bench.py", *sys.argv[1:]]),
+        "commit": commit(), "machine": machine(), "steps": arguments.steps, "results": results,
+    }  # fmt: skip
+    allocators, waiting = arguments.allocators.split(","), arguments.waiting.split(",")
+    for policy, allocator, count in itertools.product(names, allocators, map(int, waiting)):
+        line = measure(policy, allocator, arguments.running, count, arguments.steps)
+        results.append(line)
+        if arguments.json:  # an abort loses nothing
+            arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     table = Table(*results[0], title="Host work per decode step (microseconds)")
     for result in results:
         table.add_row(*(str(value) for value in result.values()))
-    Console(width=120).print(table)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=1))
+    Console(width=140).print(table)
 
 
 if __name__ == "__main__":
