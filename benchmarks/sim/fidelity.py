@@ -156,7 +156,7 @@ class Bench:
         self.record["calibrations"].append({
             "steps": len(self.steps), "median_error": errors.median, "p90_error": errors.p90,
             "total_error": errors.total, "coefficients": dict(made.coefficients),
-            "idle_start_seconds": made.idle_start_seconds,
+            "host": dict(made.host),
         })  # fmt: skip
         print(f"{self.spent():5.0f} s  calibrated on {len(self.steps)} steps: {errors}", flush=True)
         if not number:
@@ -164,9 +164,7 @@ class Bench:
                 print(f"         {name:>9} rows {num:6} steps  measured {1e3 * measured:8.3f} ms"
                       f"  fitted {1e3 * fitted:8.3f} ms", flush=True)  # fmt: skip
         if self.options.steps:
-            rows = [
-                [*step.work, int(step.from_idle), step.loop, step.seconds] for step in self.steps
-            ]
+            rows = [[*step.work, step.loop, step.seconds, step.host_seconds] for step in self.steps]
             self.options.steps.write_text(json.dumps(rows), encoding="utf-8")
 
     def virtual(self) -> Layer:

@@ -3,7 +3,8 @@
 The engine serves closed loops of 1, 2, 4, ... users with prompts and outputs of all lengths, and
 waves of users who come at once, so that steps of every mix occur. A step's time is that between
 one collected step and the next while the engine is busy: planning, committing and the device, as
-requests feel them. What a step takes longer when none is in flight is found apart.
+requests feel them. With a step in flight these happen at once, and cannot be told from that time:
+then the device says how long it was busy, and the time of the host is fitted apart.
 """
 
 from __future__ import annotations
@@ -58,42 +59,50 @@ class Step:
     """A recorded step.
 
     Attributes:
+        seconds: of the device and the host; with a step in flight, of the device alone.
         loop: which closed loop it belongs to.
-        from_idle: no step was in flight when it was submitted.
+        host_seconds: with a step in flight: of the host, from the step collected before until
+            this one was submitted; None: not known.
     """
 
     work: StepWork
     seconds: float
     loop: int
-    from_idle: bool = False
+    host_seconds: float | None = None
 
 
 class RecordingExecutor(PassingExecutor):
     """Notes what each step took."""
 
-    def __init__(self, inner: Executor, clock: Clock) -> None:
+    def __init__(self, inner: Executor, clock: Clock, overlap: bool) -> None:
         super().__init__(inner)
-        self._clock = clock
-        self._pending: list[tuple[StepWork, bool]] = []
+        self._clock, self._overlap = clock, overlap
+        self._pending: list[tuple[StepWork, float | None]] = []
         self._collected: float | None = None
+        self._host_free: float | None = None  # since when the host has worked on the next plan
         self._work: StepWork | None = None
-        self.steps: list[tuple[StepWork, float, bool]] = []
+        self.steps: list[tuple[StepWork, float, float | None]] = []
 
     def idle(self) -> None:
         """The engine has nothing to do: the next step has no step before it."""
-        self._collected = None
+        self._collected = self._host_free = None
 
     def submit(self, plan: StepPlan) -> None:
         self._work = StepWork.of(plan, self._work)
-        self._pending.append((self._work, not self._pending))
         super().submit(plan)
+        now = self._clock.now()
+        host = now - self._host_free if self._overlap and self._host_free is not None else None
+        self._pending.append((self._work, host))
+        self._host_free = now
 
     def collect(self) -> StepResult:
         result = super().collect()
-        now, (work, from_idle) = self._clock.now(), self._pending.pop(0)
-        if self._collected is not None:
-            self.steps.append((work, now - self._collected, from_idle))
-        self._collected = now
+        now, (work, host) = self._clock.now(), self._pending.pop(0)
+        if self._overlap and result.seconds is not None:
+            self.steps.append((work, result.seconds, host))
+        elif self._collected is not None:
+            self.steps.append((work, now - self._collected, None))
+        self._collected = self._host_free = now
         return result
 
 
@@ -107,7 +116,7 @@ def record_on(engine: Engine, selection: Selection, design: Design) -> list[Step
     """The same on an engine of the selection that is there already, and idle."""
     found: list[Step] = []
     executor = engine.executor
-    watch = engine.executor = RecordingExecutor(executor, engine.clock)
+    watch = engine.executor = RecordingExecutor(executor, engine.clock, engine.overlap)
     try:
         for loop, workload in enumerate(_loops(selection, design)):
             watch.idle()
@@ -115,7 +124,7 @@ def record_on(engine: Engine, selection: Selection, design: Design) -> list[Step
             for _ in drive(engine, workload):
                 pass
             if loop:
-                found += [Step(work, seconds, loop, idle) for work, seconds, idle in watch.steps]
+                found += [Step(work, seconds, loop, host) for work, seconds, host in watch.steps]
     finally:
         engine.executor = executor
     return found
@@ -177,7 +186,25 @@ def fit(steps: Sequence[Step], about: dict[str, Any] | None = None) -> tuple[Fit
         raise ValueError(f"{len(steps)} steps are too few to fit; at least {10 * FOLDS} are needed")
     counts = _counts(steps)
     seconds = np.array([s.seconds for s in steps])
-    parts = np.arange(len(steps)) * FOLDS * 4 // len(steps) % FOLDS
+    found, num_hiccups = _cross_validate(counts, seconds)
+    made = Fit(
+        coefficients=_coefficients(counts, seconds),
+        host=_fit_host(steps),
+        about={
+            **(about or {}),
+            "num_steps": len(steps),
+            "num_hiccups": num_hiccups,
+            "cross_validated": {
+                "median_error": found.median, "p90_error": found.p90, "total_error": found.total,
+            },
+        },
+    )  # fmt: skip
+    return made, found
+
+
+def _cross_validate(counts: FloatArray, seconds: FloatArray) -> tuple[Errors, int]:
+    """The errors, and how many steps were held up by something else."""
+    parts = np.arange(len(seconds)) * FOLDS * 4 // len(seconds) % FOLDS
     errors, totals = list[FloatArray](), list[float]()
     for part in range(FOLDS):
         held = parts == part
@@ -190,33 +217,25 @@ def fit(steps: Sequence[Step], about: dict[str, Any] | None = None) -> tuple[Fit
     found = Errors(
         median=float(np.median(every)), p90=float(np.percentile(every, 90)), total=max(totals)
     )
-    *values, idle_start = _solve(counts, seconds).tolist()
-    names = zip(FEATURES, values, strict=True)
-    made = Fit(
-        coefficients={name: value for name, value in names if value > 0},
-        idle_start_seconds=idle_start,
-        about={
-            **(about or {}),
-            "num_steps": len(steps),
-            "num_hiccups": len(steps) - len(every),
-            "cross_validated": {
-                "median_error": found.median, "p90_error": found.p90, "total_error": found.total,
-            },
-        },
-    )  # fmt: skip
-    return made, found
+    return found, len(seconds) - len(every)
+
+
+def _fit_host(steps: Sequence[Step]) -> dict[str, float]:
+    """Empty where the time of the host is not known, or none."""
+    known = [step for step in steps if step.host_seconds is not None and step.host_seconds > 0]
+    if len(known) < 10 * FOLDS:
+        return {}
+    return _coefficients(_counts(known), np.array([step.host_seconds for step in known], float))
 
 
 def _counts(steps: Sequence[Step]) -> FloatArray:
-    """float64[steps, features + 1]; the last column: whether the step began from idle.
+    """float64[steps, features]"""
+    return np.array([[FEATURES[name](s.work) for name in FEATURES] for s in steps], np.float64)
 
-    Where all steps do, or none, that cannot be told from the time of a step.
-    """
-    from_idle = np.array([step.from_idle for step in steps], np.float64)
-    if from_idle.all():
-        from_idle[:] = 0.0
-    counts = np.array([[FEATURES[name](s.work) for name in FEATURES] for s in steps], np.float64)
-    return np.column_stack((counts, from_idle))
+
+def _coefficients(counts: FloatArray, seconds: FloatArray) -> dict[str, float]:
+    names = zip(FEATURES, _solve(counts, seconds).tolist(), strict=True)
+    return {name: value for name, value in names if value > 0}
 
 
 def _solve(counts: FloatArray, seconds: FloatArray) -> FloatArray:
@@ -244,9 +263,7 @@ def _nonnegative(counts: FloatArray, seconds: FloatArray, scale_s: FloatArray) -
 def table(steps: Sequence[Step], made: Fit) -> list[tuple[str, int, float, float]]:
     """By number of rows: steps, mean measured and mean predicted seconds."""
     rows: LongArray = np.array([step.work.num_rows for step in steps])
-    predicted = np.array(
-        [made.seconds(s.work) + made.idle_start_seconds * s.from_idle for s in steps]
-    )
+    predicted = np.array([made.seconds(step.work) for step in steps])
     seconds = np.array([step.seconds for step in steps])
     lines: list[tuple[str, int, float, float]] = []
     for exponent in range(int(rows.max()).bit_length()):

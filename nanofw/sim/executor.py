@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nanofw.core.contracts.cost_model import CostModel, CostModelConfig, StartsFromIdle
+from nanofw.core.contracts.cost_model import CostModel, CostModelConfig, OccupiesHost
 from nanofw.core.contracts.executor import ExecutorConfig
 from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.core.types import BoolArray, IntArray, Request
@@ -54,7 +54,7 @@ class SimExecutor:
     def __init__(self, options: SimOptions, config: ExecutorConfig) -> None:
         self._options, self._clock = options, config.clock
         self._cost_model = model = _cost_model(options, config)
-        self._idle_start = model.idle_start_seconds if isinstance(model, StartsFromIdle) else 0.0
+        self._host = model.host_seconds if isinstance(model, OccupiesHost) else None
         self._capacity = _capacity(options, config, self._cost_model)
         self._rule = TokenRule(
             config.spec.vocab_size, config.spec.eos_token_ids, options.eos_probability
@@ -78,7 +78,7 @@ class SimExecutor:
         """Every valid request can be simulated."""
 
     def submit(self, plan: StepPlan) -> None:
-        """Draw the tokens and book the device; the clock stands still."""
+        """Draw the tokens and book the device; the clock moves on by what the host takes."""
         self._check_order(plan)
         for new in plan.new:
             if not 0 <= new.row < len(self._keys):
@@ -92,10 +92,11 @@ class SimExecutor:
         hashes = self._draw(self._keys[rows], ends)
         if self._pool is not None:
             hashes = mix(hashes ^ self._pool.compute(plan, rows, failed))
+        started = self._clock.now()
+        if self._host is not None:
+            self._clock.wait_until(started + self._host(plan))
         seconds = self._cost_model.seconds(plan)
-        if not self._pending:
-            seconds += self._idle_start
-        self._busy_until = max(self._busy_until, self._clock.now()) + seconds
+        self._busy_until = max(max(self._busy_until, started) + seconds, self._clock.now())
         pending = _Pending(
             plan.step, rows, self._rule.tokens(hashes), failed, hashes, plan.host_rows,
             seconds, self._busy_until, bool(len(plan.host_rows)),

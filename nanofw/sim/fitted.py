@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -58,23 +58,28 @@ class Fit:
     Attributes:
         coefficients: seconds per unit, by feature; those that are 0 are left out.
         about: what was measured: model, device, number of steps, errors.
-        idle_start_seconds: what a step takes longer when none is in flight before it.
+        host: the same for the time that the host is busy, where the device works meanwhile;
+            `coefficients` are then of the device alone. Empty: they are of both.
     """
 
     coefficients: Mapping[str, float]
     about: Mapping[str, Any]
-    idle_start_seconds: float = 0.0
+    host: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def seconds(self, work: StepWork) -> float:
         """Time of a step."""
         return sum(value * FEATURES[name](work) for name, value in self.coefficients.items())
+
+    def host_seconds(self, work: StepWork) -> float:
+        """Time of the host."""
+        return sum(value * FEATURES[name](work) for name, value in self.host.items())
 
     def write(self, path: Path) -> None:
         """Write the file that `read` reads."""
         record = {
             "cost_model": "fitted",
             "coefficients": dict(self.coefficients),
-            "idle_start_seconds": self.idle_start_seconds,
+            "host": dict(self.host),
             "about": dict(self.about),
         }
         text = json.dumps(record, indent=1)
@@ -86,22 +91,18 @@ class Fit:
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             coefficients = {str(k): float(v) for k, v in record["coefficients"].items()}
-            idle_start = float(record.get("idle_start_seconds", 0.0))
+            host = {str(k): float(v) for k, v in record.get("host", {}).items()}
         except OSError as error:
             raise ConfigError(f"cannot be read: {error.strerror}", source=str(path)) from None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ConfigError(
                 "is no fitted cost model; nanofw calibrate writes one", source=str(path)
             ) from None
-        if unknown := sorted(set(coefficients) - set(FEATURES)):
+        if unknown := sorted({*coefficients, *host} - set(FEATURES)):
             raise ConfigError(
                 f"has unknown features {', '.join(unknown)}; calibrate again", source=str(path)
             )
-        return cls(
-            coefficients=coefficients,
-            about=record.get("about", {}),
-            idle_start_seconds=idle_start,
-        )
+        return cls(coefficients=coefficients, about=record.get("about", {}), host=host)
 
 
 class FittedOptions(Options):
@@ -115,17 +116,20 @@ class FittedCost:
     """Times as they were measured."""
 
     def __init__(self, options: FittedOptions, config: CostModelConfig) -> None:
-        fit = Fit.read(options.file)
-        self._seconds, self._idle_start = fit.seconds, fit.idle_start_seconds
+        self._fit = Fit.read(options.file)
         self._work: StepWork | None = None
+        self._step = -1  # that `_work` is of
 
     def seconds(self, plan: StepPlan) -> float:
-        self._work = StepWork.of(plan, self._work)
-        return self._seconds(self._work)
+        return self._fit.seconds(self._count(plan))
 
-    @property
-    def idle_start_seconds(self) -> float:
-        return self._idle_start
+    def host_seconds(self, plan: StepPlan) -> float:
+        return self._fit.host_seconds(self._count(plan))
+
+    def _count(self, plan: StepPlan) -> StepWork:
+        if self._work is None or plan.step != self._step:
+            self._work, self._step = StepWork.of(plan, self._work), plan.step
+        return self._work
 
     def kv_bytes(self) -> int | None:
         return None

@@ -103,32 +103,32 @@ class TestRecord:
         expected = [0.01 + 1e-3 * step.work.num_tokens for step in again]
         assert [step.seconds for step in again] == pytest.approx(expected, rel=1e-3)
 
-    def test_what_a_start_from_idle_costs_is_found_and_simulated(self, tmp_path: Path) -> None:
-        path = tmp_path / "cost.json"
-        Fit(coefficients={"step": 5e-3, "token": 1e-4}, about={}, idle_start_seconds=2e-3).write(
-            path
-        )
+    def test_the_time_of_the_host_is_found_and_simulated(self, tmp_path: Path) -> None:
+        """It is longer than the device's where prompts are computed, and shorter elsewhere."""
+        path, host = tmp_path / "cost.json", {"step": 2e-3, "prefill step": 9e-3}
+        Fit(coefficients={"step": 5e-3, "token": 1e-5}, about={}, host=host).write(path)
         values = {
             "model": {"path": "shape:qwen3-0.6b"},
             "engine": {"max_num_seqs": 8, "max_model_len": 256, "overlap": True},
             "executor": {"name": "sim", "cost_model": {"name": "fitted", "file": str(path)}},
         }
         found = record(select(load_config(None, values=values)), Design(max_users=4))
-        assert {step.from_idle for step in found} == {False, True}
         made, errors = fit(found)
-        assert made.idle_start_seconds == pytest.approx(2e-3, rel=0.02)
         assert errors.p90 < 1e-3
+        unseen = [step.work for step in found[::7]]
+        expected = [2e-3 + 9e-3 * (work.num_prefills > 0) for work in unseen]
+        assert [made.host_seconds(work) for work in unseen] == pytest.approx(expected, rel=0.02)
 
-    def test_without_overlap_every_step_starts_from_idle_and_nothing_is_added(self) -> None:
+    def test_without_overlap_the_host_is_part_of_a_step(self) -> None:
         found = record(simulated(), Design(max_users=2))
-        assert all(step.from_idle for step in found)
+        assert all(step.host_seconds is None for step in found)
         made, _ = fit(found)
-        assert made.idle_start_seconds == 0.0
+        assert made.host == {}
 
 
 class TestFile:
     def test_written_and_read_again(self, tmp_path: Path) -> None:
-        made = Fit(coefficients=TRUE, about={"device": "cpu"}, idle_start_seconds=1e-3)
+        made = Fit(coefficients=TRUE, about={"device": "cpu"}, host={"row": 1e-5})
         made.write(tmp_path / "cost.json")
         assert Fit.read(tmp_path / "cost.json") == made
         assert set(TRUE) <= set(FEATURES)

@@ -27,15 +27,15 @@ class CostModel(Protocol):
 
 
 @runtime_checkable
-class StartsFromIdle(Protocol):
-    """A cost model that also knows what a step takes longer on a device that has nothing to do.
+class OccupiesHost(Protocol):
+    """A cost model that also knows how long the host is busy until a step is on its way."""
 
-    Planning and launching a step are hidden behind the step before it, if there is one.
-    """
+    def host_seconds(self, plan: StepPlan) -> float:
+        """Time to take over the step before, to plan and to submit. Asked once, before `seconds`.
 
-    @property
-    def idle_start_seconds(self) -> float:
-        """Added to a step that was submitted when none was in flight."""
+        The device may begin at once, but is not done before the host is; with a step in flight
+        it works on that one meanwhile.
+        """
         ...
 
 
