@@ -237,8 +237,13 @@ class Bench:
                 for cell in cells
                 for turn in cell.turns
             ]
-            record = {**self.record, "seconds": round(self.spent(), 1), "lines": lines,
-                      "turns": turns}  # fmt: skip
+            record = {
+                **self.record,
+                "graph_steps": self.engines.graph_steps,
+                "seconds": round(self.spent(), 1),
+                "lines": lines,
+                "turns": turns,
+            }
             self.options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
         return lines
 

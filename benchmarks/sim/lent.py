@@ -30,7 +30,7 @@ class LentExecutor(PassingExecutor):
 
     def lend(self) -> None:
         """The engine before has ended, with nothing in flight."""
-        self._first, self._left = self._next, sorted(self._rows)
+        self._first, self._left = self._next, sorted({*self._left, *self._rows})
         self._rows.clear()
 
     def submit(self, plan: StepPlan) -> None:
@@ -62,6 +62,11 @@ class RealEngines:
         # A full collection looks at every object that torch made: a tenth of a second, at any time.
         gc.collect()
         gc.freeze()
+
+    @property
+    def graph_steps(self) -> dict[str, int]:
+        """Steps replayed from CUDA graphs, and the others by reason, where there are any."""
+        return dict(getattr(self._executor, "graph_steps", {}))
 
     def engine(self, selection: Selection) -> Engine:
         """For a selection that differs from the first one in its policy alone."""

@@ -31,6 +31,20 @@ def generate(engine: Engine, seed: int) -> list[list[int]]:
     return [found[str(i)] for i in range(3)]
 
 
+def test_no_row_stays_behind() -> None:
+    """The pool in numbers refuses a new request in a row that nobody removed."""
+    words = ["engine.max_num_seqs=2", "executor.check_context=true", "model.path=shape:qwen3-0.6b"]
+    selection = select(load_config("sim", words))
+    engines = RealEngines(selection, None)
+    try:
+        for seed in (1, 2, 3):
+            engines.engine(selection)  # one that runs nothing
+            with engines.engine(selection) as engine, build(selection) as fresh:
+                assert generate(engine, seed) == generate(fresh, seed)
+    finally:
+        engines.close()
+
+
 @pytest.mark.parametrize("overlap", [False, True])
 def test_engines_on_one_executor_answer_as_new_ones(overlap: bool) -> None:
     words = ["engine.max_num_seqs=4", "engine.max_model_len=128", f"engine.overlap={overlap}"]
