@@ -22,6 +22,7 @@ from nanofw.runtime.ray import cluster
 from nanofw.runtime.ray.room import Room, bundle_of
 
 _END_WAIT_S = 5.0
+_ANSWER_WAIT_S = 30.0
 
 
 @dataclass(slots=True)
@@ -127,12 +128,12 @@ class Actors:
         return arrivals
 
     def stats(self) -> list[dict[str, Any]]:
-        """Of those that are alive."""
+        """Of those that are alive and answer."""
         refs = [self.all[number].handle.stats.remote() for number in self.alive]
         found: list[dict[str, Any]] = []
         for ref in refs:
             with contextlib.suppress(RayError):
-                found.append(ray.get(ref))
+                found.append(ray.get(ref, timeout=_ANSWER_WAIT_S))
         return found
 
     def close(self) -> None:

@@ -111,8 +111,12 @@ class ReplicatedEngine:
 
     def _accept(self, request: Request, index: int) -> Served:
         accept.check_id(request.id)
-        if request.id in self._ledger:
-            raise ValueError("a request of this id is waiting or running; ids must be unique")
+        unseen = {end.id for step in self._steps for end in step.finished}
+        if request.id in self._ledger or request.id in unseen:
+            raise ValueError(
+                "a request of this id is waiting or running, or its output was not handed out "
+                "yet; ids must be unique"
+            )
         tokens = accept.prompt_tokens(request.prompt_token_ids, self.spec.vocab_size)
         accept.check_sampling(request.sampling, self.spec.vocab_size)
         accept.check_fields(request)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import sys
@@ -105,7 +106,15 @@ class Replica:
         except BaseException as error:
             self._mailbox.send(_failed(error, tuple(engine.take_finished())))
         self._has_ended.set()
+        self._leave_unanswered()
         self._mailbox.close()
+
+    def _leave_unanswered(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            while True:
+                command = self._mailbox.receive(0.0)
+                if isinstance(command, _Call):
+                    command.answer.set_exception(RuntimeError("the engine has ended"))
 
     def _serve(self, engine: Engine) -> None:
         while True:

@@ -50,18 +50,19 @@ def test_two_replicas_draw_the_tokens_of_one_engine(cluster: Any) -> None:
     sampling = [SamplingParams(max_tokens=12, ignore_eos=True, **kind) for kind in KINDS]
     sampling += [SamplingParams(temperature=1.0, max_tokens=9)] * 6  # seeds by their place
     prompts: list[Any] = [[3, 5 + number, 8] * (number % 4 + 1) for number in range(len(sampling))]
-    prompts += ["", {"prompt_token_ids": [1] * 300}]  # refused
-    sampling += [LONG, LONG]
+    # refused: by the front; by the front; by the replica, where the grammar is read
+    prompts += ["", {"prompt_token_ids": [1] * 300}]
+    prompts += [{"prompt": "a", "arguments": {"structured": {"regex": "("}}}]
+    sampling += [LONG, LONG, LONG]
     found: list[Any] = []
     for values in (VALUES, TWO):
-        with LLM(str(DEMO), **values) as llm:
+        with LLM(str(DEMO), **values, logits_processors=[{"name": "structured"}]) as llm:
             results = llm.generate(prompts, sampling)
             found.append([[o.token_ids for o in result.outputs] for result in results])
             streamed = list(llm.stream("And it came to pass", LONG))
             stopped = llm.generate("And it came", SamplingParams(max_tokens=60, stop=[" the"]))[0]
             found[-1] += [streamed[-1].result.outputs[0].text, stopped.outputs[0].text]  # type: ignore[union-attr]
-            reasons = [result.finish_reason for result in results[-2:]]
-            assert reasons == [FinishReason.REFUSED] * 2
+            found[-1] += [(result.finish_reason, result.error) for result in results[-3:]]
             stats = llm.engine.stats()
             assert stats["num_submitted"] == len(prompts) + 2
             assert stats["num_running"] == 0
@@ -69,8 +70,9 @@ def test_two_replicas_draw_the_tokens_of_one_engine(cluster: Any) -> None:
     assert found[0] == found[1]
     engine: Any = llm.engine
     assert engine.outstanding == [0, 0]
-    assert "".join(event.text for event in streamed) == found[1][-2]
-    assert all(result.timings.ttft_s >= 0 for result in results[:-2])  # type: ignore[union-attr,operator]
+    assert "".join(event.text for event in streamed) == found[1][-5]
+    assert [reason for reason, _ in found[1][-3:]] == [FinishReason.REFUSED] * 3
+    assert all(result.timings.ttft_s >= 0 for result in results[:-3])  # type: ignore[union-attr,operator]
 
 
 def test_requests_of_a_dead_replica_begin_anew_and_streams_end_with_an_error(cluster: Any) -> None:
