@@ -159,6 +159,46 @@ def test_replicas_of_two_ranks_and_a_local_plugin(cluster: Any, tmp_path: Path) 
     wait_until(lambda: not any(is_running(pid) for pid in all_pids))
 
 
+@pytest.mark.slow
+def test_a_request_that_ends_engines_is_tried_twice_and_the_others_are_served(
+    cluster: Any, tmp_path: Path
+) -> None:
+    plugin = tmp_path / "poisoned.py"
+    plugin.write_text(POISONED, encoding="utf-8")
+    values = TWO | {
+        "executor": {"name": "ray", "max_restarts": 1},
+        "scheduler": "poisoned",
+        "plugins": {"load": [str(plugin)]},
+    }
+    prompts: list[Any] = [{"prompt_token_ids": [1, 2, number]} for number in range(6)]
+    with LLM(str(DEMO), **values) as llm:
+        first = pids_of(llm)
+        results = llm.generate([*prompts, prompts[0] | {"priority": 13}], LONG)
+        assert all(result.ok for result in llm.generate(prompts, LONG))
+        assert not {pid for group in pids_of(llm) for pid in group} & {p for g in first for p in g}
+    poison = results.pop()
+    assert poison.finish_reason is FinishReason.ERROR
+    assert "tried before" in str(poison.error)
+    assert "that is poison" in str(poison.error)
+    # those that ran beside it both times were tried twice too
+    assert {result.finish_reason for result in results} <= {FinishReason.LENGTH, FinishReason.ERROR}
+
+
+POISONED = """
+from nanofw.plugins import Plugin, Policy, hookimpl
+
+class Poisoned(Policy):
+    def key(self, request, now):
+        return request.arrival
+
+    def chunk(self, request, view):
+        if request.priority == 13:
+            raise RuntimeError("that is poison")
+
+@hookimpl
+def scheduler():
+    return Plugin("poisoned", ":Poisoned", api="scheduler/1", capabilities={"overlap": True})
+"""
 NEWEST = """
 from nanofw.plugins import Plugin, Policy, hookimpl
 
