@@ -102,7 +102,7 @@ def _value(key):
     return (key ^ ((key >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["rows_ptr", "keys_ptr", "last_ids_ptr"])
 def _cutoff_kernel(
     logits_ptr,
     rows_ptr,

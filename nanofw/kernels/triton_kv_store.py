@@ -11,7 +11,7 @@ from nanofw.kernels.triton_common import cdiv, next_power_of_2
 HEADS_PER_PROGRAM = 8
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["slots_ptr"])
 def _store_kernel(
     key_ptr,
     value_ptr,
@@ -60,7 +60,7 @@ def _rotate(
     return x1 * cos[None, :] - x2 * sin[None, :], x2 * cos[None, :] + x1 * sin[None, :]
 
 
-@triton.jit
+@triton.jit(do_not_specialize_on_alignment=["positions_ptr", "slots_ptr"])
 def _qkv_kernel(
     qkv_ptr,
     query_ptr,

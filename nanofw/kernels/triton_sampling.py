@@ -24,8 +24,16 @@ MAX_PARTS = 128
 NO_TOKEN = tl.constexpr(2147483647)
 
 
+_PER_LINE = [  # parts of larger arrays, which begin anywhere
+    "rows_ptr", "positions_ptr", "cut_keys_ptr", "cut_ids_ptr", "best_ptr", "token_ptr",
+    "token_logit_ptr", "max_ptr", "sum_ptr", "token_ids_ptr", "scores_ptr", "logprobs_ptr",
+    "failed_ptr",
+]  # fmt: skip
+
+
 @triton.jit(
-    do_not_specialize=["vocab_offset", "position_offset", "blocks_per_part", "stride_parts"]
+    do_not_specialize=["vocab_offset", "position_offset", "blocks_per_part", "stride_parts"],
+    do_not_specialize_on_alignment=_PER_LINE,
 )
 def _draw_kernel(
     logits_ptr,
@@ -99,7 +107,9 @@ def _draw_kernel(
     tl.store(sum_ptr + at, total)
 
 
-@triton.jit(do_not_specialize=["num_parts", "stride_parts"])
+@triton.jit(
+    do_not_specialize=["num_parts", "stride_parts"], do_not_specialize_on_alignment=_PER_LINE
+)
 def _pick_kernel(
     best_ptr,
     token_ptr,

@@ -151,8 +151,11 @@ class Driver:
         return sequence
 
     def remove(self, sequence: Sequence, *, free: bool = True) -> None:
-        """The row leaves with the next step."""
-        self._removed.append(sequence.row)
+        """The row leaves with the next step; one that has not entered yet never does."""
+        if any(new.row == sequence.row for new in self._new):
+            self._new = [new for new in self._new if new.row != sequence.row]
+        else:
+            self._removed.append(sequence.row)
         if free:
             self._free[:0] = sequence.blocks
 
@@ -167,6 +170,7 @@ class Driver:
     ) -> StepPlan:
         """The next plan: compute so many more tokens of each sequence."""
         entered = {new.row for new in self._new}
+        assert len(entered) == len(self._new), "a row enters once in a plan"
         appended: list[tuple[int, int, int]] = []
         for sequence, num_tokens in work:
             end = sequence.computed + num_tokens
