@@ -496,6 +496,7 @@ class _Selector:
             "model": spec.path,
             "architecture": spec.architecture,
             "device": device,
+            **{name: count for name, count in self._counts().items() if count > 1},
             "dtype": spec.dtype,
             "rope_type": spec.rope.get("rope_type", "default"),
             "num_windowed_layers": sum(window is not None for window in spec.sliding_windows),
@@ -506,6 +507,14 @@ class _Selector:
             "kv_bytes_per_token": spec.kv_bytes_per_token,
             "kv_bytes_per_block": spec.kv_bytes_per_token * block_size,
             "eos_token_ids": list(spec.eos_token_ids),
+        }
+
+    def _counts(self) -> dict[str, int]:
+        """Of what a run of one process has one each."""
+        engine = self.loaded.config.engine
+        return {
+            "tensor_parallel_size": engine.tensor_parallel_size,
+            "replicas": engine.replicas,
         }
 
     def _notes(self, wanted: Sequence[str]) -> tuple[str, ...]:

@@ -525,7 +525,9 @@ def test_ranks_that_a_model_cannot_be_shared_by_are_refused(
         executor={"name": "torch"},
     )
     if fits:
-        assert select(loaded).spec.num_heads % ranks == 0
+        selection = select(loaded)
+        assert selection.spec.num_heads % ranks == 0
+        assert selection.explanation.facts.get("tensor_parallel_size", 1) == ranks
         return
     with pytest.raises(ConfigError, match=r"engine.tensor_parallel_size.*takes 1, 2, 4$"):
         select(loaded)
