@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import traceback
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar
 
@@ -45,7 +47,9 @@ class PolicyGuard:
         except PolicyError:
             raise
         except Exception as error:
-            raise self.error(f"{name}() raised {type(error).__name__}: {error}") from error
+            raise self.error(
+                f"{name}() raised {type(error).__name__}: {error}{_place(error)}"
+            ) from error
 
     def key(self, state: RequestState, now: float) -> Any:
         key = self.call("key", self.policy.key, state.view, now)
@@ -117,3 +121,12 @@ class PolicyGuard:
 
     def on_finish(self, state: RequestState, reason: FinishReason, now: float) -> None:
         self.call("on_finish", self.policy.on_finish, state.view, reason, now)
+
+
+def _place(error: Exception) -> str:
+    """The last line of the policy's file on the way to an error: ` (my_policy.py, line 12)`."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
+    if not frames:
+        return ""
+    last = [frame for frame in frames if frame.filename == frames[0].filename][-1]
+    return f" ({os.path.basename(last.filename)}, line {last.lineno})"

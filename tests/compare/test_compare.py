@@ -321,6 +321,7 @@ class TestReport:
         assert main(["compare", str(path)]) == 1
         out = capsys.readouterr().out
         assert "key() raised ZeroDivisionError" in out
+        assert "(broken.py, line 7)" in " ".join(out.split())  # where to mend it
         assert "undefined" in out
         assert main(["compare", str(write(tmp_path, **changes, baseline="broken"))]) == 2
         assert "baseline: the baseline served nothing" in capsys.readouterr().err
