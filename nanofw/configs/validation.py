@@ -159,7 +159,8 @@ def _message(model: type[BaseModel], place: KeyPath, items: list[Any]) -> str:
             return "belongs at the top of a file"
         if "." in key and key.partition(".")[0] in known:
             return "no such key; write nested keys as nested mappings"
-        return f"no such key{near(key, known)}; keys here: {', '.join(sorted(known))}"
+        hint = _elsewhere(model, place) or near(key, known)
+        return f"no such key{hint}; keys here: {', '.join(sorted(known))}"
     if first["type"] == "missing":
         return "is required"
     if first["type"] in ("value_error", "assertion_error") and isinstance(
@@ -170,6 +171,15 @@ def _message(model: type[BaseModel], place: KeyPath, items: list[Any]) -> str:
     wanted = " or ".join(dict.fromkeys(_wanted(item) for item in items))
     wanted = wanted.replace(" or should be ", " or ")
     return f"{wanted}, not {_shown(value)}{_hint(value, items)}"
+
+
+def _elsewhere(model: type[BaseModel], place: KeyPath) -> str:
+    """`"; did you mean 'model.dtype'"` where a key of one section stands in another."""
+    if len(place) != 2:
+        return ""
+    key = str(place[1])
+    sections = [name for name in model.model_fields if key in _siblings(model, (name, key))]
+    return f"; did you mean '{sections[0]}.{key}'" if len(sections) == 1 else ""
 
 
 _WANTED = {
@@ -262,7 +272,9 @@ def _section_types(owner: Any, key: str) -> list[Any]:
         if hasattr(annotation, "model_fields") or hasattr(annotation, "__dataclass_fields__"):
             found.append(annotation)
         else:
-            pending += [getattr(annotation, "__value__", ()), *getattr(annotation, "__args__", ())]
+            value = getattr(annotation, "__value__", None)
+            pending += [] if value is None else [value]
+            pending += getattr(annotation, "__args__", ())
     return found
 
 

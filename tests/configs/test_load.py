@@ -239,6 +239,8 @@ def test_all_problems_are_reported_at_once(write: Write) -> None:
     ("pair", "message"),
     [
         ("engine.sed=1", "engine.sed: no such key; did you mean 'seed'"),
+        ("engine.dtype=x", "engine.dtype: no such key; did you mean 'model.dtype'"),
+        ("engine.name=x", "engine.name: no such key; keys here"),  # many sections have one
         ("basee=x", "did you mean 'base'"),
         ("engine=3", "engine: should be a mapping, not 3"),
         ("engine.seed.x=1", "engine.seed: should be an integer, not a mapping"),
