@@ -171,8 +171,9 @@ def table(
     shown = [place for place in range(len(columns)) if any(line[place] for line in lines)]
     made = Table(*(columns[place] for place in shown), title=title, title_justify="left",
                  box=box.SIMPLE_HEAD, pad_edge=False)  # fmt: skip
-    if numbers:
-        for column in made.columns[1:]:
+    for place, column in enumerate(made.columns):
+        column.overflow = "fold"  # a name or a command that is cut cannot be used
+        if numbers and place:
             column.justify = "right"
     for line in lines:
         made.add_row(*(line[place] for place in shown))

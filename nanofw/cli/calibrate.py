@@ -8,7 +8,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nanofw.cli.arguments import add_config, check_writable, console, files_read, load, own_options
+from nanofw.cli.arguments import (
+    add_config,
+    check_writable,
+    console,
+    files_read,
+    load,
+    own_options,
+    table,
+)
 
 if TYPE_CHECKING:
     from nanofw.bench.calibrate import Errors, Step
@@ -62,15 +70,15 @@ def main(arguments: list[str]) -> int:
 
 
 def _print(steps: Sequence[Step], made: Fit, errors: Errors, output: Path) -> None:
-    from rich.table import Table
-
-    from nanofw.bench.calibrate import table
+    from nanofw.bench.calibrate import table as means
 
     out = console()
-    lines = Table("rows in a step", "steps", "measured ms", "fitted ms", title="mean step time")
-    for name, num, measured, fitted in table(steps, made):
-        lines.add_row(name, str(num), f"{1e3 * measured:.3f}", f"{1e3 * fitted:.3f}")
-    out.print(lines)
+    columns = ("rows in a step", "steps", "measured ms", "fitted ms")
+    rows = [
+        (name, str(num), f"{1e3 * measured:.3f}", f"{1e3 * fitted:.3f}")
+        for name, num, measured, fitted in means(steps, made)
+    ]
+    out.print(table("mean step time", columns, rows, numbers=True))
     out.print(
         f"error on held-out steps: median {errors.median:.1%}, 90th percentile {errors.p90:.1%}; "
         f"of their sum {errors.total:.1%}"

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from nanofw.cli.arguments import CONFIG_WORDS, add_config, console, load, print_json
+from nanofw.cli.arguments import CONFIG_WORDS, add_config, console, load, print_json, table
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
@@ -102,23 +102,20 @@ def _plain(selection: Selection, found: Sequence[Comparison], is_within: bool) -
 
 
 def _print(selection: Selection, found: Sequence[Comparison], is_within: bool) -> None:
-    from rich.table import Table
-
     facts = _plain(selection, found, is_within)
     out = console()
-    table = Table(
-        "prompt tokens", "positions", "largest error", "mean error", "bound", "greedy tokens",
-        "", title=f"{facts['architecture']} against transformers in float32",
-    )  # fmt: skip
+    columns = ("prompt tokens", "positions", "largest error", "mean error", "bound",
+               "greedy tokens", "")  # fmt: skip
+    rows: list[tuple[str, ...]] = []
     for item in found:
         ties = f", {item.num_ties} tied" if item.num_ties else ""
-        table.add_row(
+        rows.append((
             str(item.num_prompt_tokens), str(item.num_positions), f"{item.error:.2g}",
             f"{item.mean_error:.2g}", f"{item.bound:.2g}",
             f"{item.num_equal} of {item.num_greedy} equal{ties}",
             "within" if item.is_within else "OUTSIDE",
-        )  # fmt: skip
-    out.print(table)
+        ))  # fmt: skip
+    out.print(table(f"{facts['architecture']} against transformers in float32", columns, rows))
     out.print(
         f"{facts['model']}: {facts['dtype']} on {facts['device']}, attention by "
         f"{facts['attention_backend']}; errors are shares of the logits' standard deviation"

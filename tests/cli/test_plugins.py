@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from nanofw.cli import arguments
 from nanofw.cli.main import main
 from tests.plugins.packages import manifest, write_dist_info
 
@@ -87,6 +88,17 @@ def test_a_configuration_brings_its_local_files(
     text = capsys.readouterr().out
     assert "my own" in text
     assert "sha256:" in text
+
+
+def test_no_name_is_cut_at_80_columns(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arguments, "WIDTH_OF_A_FILE", 80)
+    for command in (["plugins", "list", "--check"], ["doctor"]):
+        main(command)
+        text = capsys.readouterr().out
+        assert max(map(len, text.splitlines())) <= 80
+        assert "…" not in text
 
 
 def test_show_prints_options_with_defaults(capsys: pytest.CaptureFixture[str]) -> None:
