@@ -95,6 +95,8 @@ def run(loaded: LoadedConfig, name: str | None = None) -> int:
             source: Source
             if entries is None:
                 workload = build_workload(selection, start=session.engine.clock.now())
+                for note in workload.notes:
+                    print(f"note: {note}", file=sys.stderr)
                 source = WorkloadSource(workload, config.output.logprobs)
             else:
                 source = PromptSource(

@@ -105,7 +105,7 @@ class Summary:
         return [
             f"KV          at most {self.max_used_blocks} of {num_blocks} blocks "
             f"({_percent(used)}); preemptions {stats['num_preemptions']}",
-            f"            prefix hits {cached} of {prompt} prompt tokens ({_percent(hits)})",
+            f"            prefix hits {cached:,} of {prompt:,} prompt tokens ({_percent(hits)})",
         ]
 
 

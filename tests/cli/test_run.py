@@ -147,6 +147,13 @@ def test_a_simulated_run_with_text_needs_no_torch(tmp_path: Path) -> None:
     assert output
 
 
+def test_a_workload_that_was_cut_says_so(tmp_path: Path) -> None:
+    workload = "{name: fixed, requests: [{prompt_tokens: 9000, output_tokens: 4}]}"
+    code, _, errors = nanofw_run(tmp_path, "sim", f"input.workload={workload}", "output.file=-")
+    assert code == 0
+    assert "note: 1 of 1 prompts were cut to max_model_len 2048" in errors
+
+
 @pytest.mark.parametrize(
     "workload", ["name: poisson, num_requests: 100", "name: closed_loop", "name: conversations"]
 )
