@@ -34,6 +34,6 @@ def executor() -> list[Plugin]:
             options="nanofw.runtime.ray.options:RayOptions",
             capabilities={**CAPABILITIES, "replicas": "torch"},
             requires=(Requirement("ray", "pip install 'nanofw[ray]'"),),
-            summary="the same in actors that Ray places, on one node or several",
+            summary="forward passes in actors that Ray places, on one node or several",
         ),
     ]
