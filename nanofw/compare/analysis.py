@@ -156,7 +156,23 @@ def _warnings(results: Results) -> list[str]:
                 "the load was not the one asked for"
             )
         found += [f"{where}: {note}" for note in dict.fromkeys(n for r in runs for n in r.notes)]
-    return found + _unequal_work(results) + _few(results)
+    return _unequal_features(results) + found + _unequal_work(results) + _few(results)
+
+
+def _unequal_features(results: Results) -> list[str]:
+    """A feature that `auto` made other in one arm is a difference that nobody asked for."""
+    baseline = results.experiment.baseline
+    found: list[str] = []
+    for arm, selection in results.selections.items():
+        theirs = results.selections[baseline].explanation.features
+        for feature, other in zip(selection.explanation.features, theirs, strict=True):
+            if feature.value != other.value and "auto" in (feature.asked, other.asked):
+                words = [("on" if item.value else "off") for item in (feature, other)]
+                found.append(
+                    f"{arm}: {feature.name} is {words[0]} ({feature.reason}), for {baseline} it "
+                    f"is {words[1]}: some of the difference is that, not the policy's"
+                )
+    return found
 
 
 def _unequal_work(results: Results) -> list[str]:

@@ -301,6 +301,29 @@ class TestReport:
         expect = [{"metric": "e2el.mean", "arm": "sjf", "min_ratio": 5.0}]
         assert main(["compare", str(write(tmp_path, repeats=1, expect=expect))]) == 1
 
+    def test_a_feature_that_auto_makes_other_in_one_arm_is_told(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        text = (
+            "from nanofw.plugins import Plugin, Policy, hookimpl\n"
+            "@hookimpl\n"
+            "def scheduler():\n"
+            "    return Plugin('plain', ':Plain', api='scheduler/1')\n"
+            "class Plain(Policy):\n"
+            "    def key(self, request, now):\n"
+            "        return 0\n"
+        )
+        (tmp_path / "plain.py").write_text(text, encoding="utf-8")
+        config = {**BASE["config"], "plugins": {"load": ["./plain.py"]}}
+        arms = {"fcfs": {}, "plain": {"scheduler": {"name": "plain"}}}
+        changes = {"arms": arms, "repeats": 1, "aa": False, "baseline": "fcfs"}
+        assert main(["compare", str(write(tmp_path, config=config, **changes))]) == 0
+        text = " ".join(capsys.readouterr().out.split())
+        assert "plain: overlap is off (not claimed by scheduler 'plain'), for fcfs it is on" in text
+        config["engine"] = {**BASE["config"].get("engine", {}), "overlap": False}
+        assert main(["compare", str(write(tmp_path, config=config, **changes))]) == 0
+        assert "overlap is off" not in capsys.readouterr().out
+
     def test_a_local_policy_that_fails_is_an_arm_that_serves_nothing(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
