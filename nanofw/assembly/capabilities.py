@@ -105,6 +105,8 @@ _WORDS = {
     "block_sizes": "block size",
 }
 
+_HINTS = {"replicas": "; replicas are placed by Ray: executor.name=ray"}
+
 
 def problems(component: Component, claims: Mapping[str, Any], needs: Needs) -> list[str]:
     """Every reason why a component cannot do what the run needs."""
@@ -121,7 +123,7 @@ def problems(component: Component, claims: Mapping[str, Any], needs: Needs) -> l
 
 def _problem(key: str, claimed: Any, wanted: Any) -> str | None:
     if key not in _WORDS:
-        return None if claimed else f"it does not claim {key}"
+        return None if claimed else f"it does not claim {key}{_HINTS.get(key, '')}"
     word = _WORDS[key]
     if not isinstance(claimed, Collection) or isinstance(claimed, str) or not claimed:
         return f"it claims no {word}, {wanted} is needed"

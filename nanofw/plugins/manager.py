@@ -184,6 +184,7 @@ def _describe_module(module: ModuleType, what: str) -> tuple[Plugin, ...]:
 
 def _call_hooks(module: ModuleType) -> tuple[Plugin, ...]:
     """Register a manifest on its own, validate its hooks, and call each of them once."""
+    _check_hooks(module)
     manager = pluggy.PluginManager("nanofw")
     manager.add_hookspecs(hookspecs)
     manager.register(module, name=module.__name__)
@@ -202,6 +203,15 @@ def _call_hooks(module: ModuleType) -> tuple[Plugin, ...]:
             f"named after a kind ({', '.join(KINDS)}) and returns a Plugin"
         )
     return tuple(plugins)
+
+
+def _check_hooks(module: ModuleType) -> None:
+    for name, value in vars(module).items():
+        if hasattr(value, "nanofw_impl") and name not in KINDS:
+            raise PluginError(
+                f"{module.__name__}: @hookimpl {name}: no kind {name!r}{near(name, KINDS)}; "
+                f"kinds: {', '.join(KINDS)}"
+            )
 
 
 def guarded(

@@ -100,7 +100,7 @@ def test_an_interrupt_is_not_contained(install: Install, site: Path) -> None:
 def test_a_misspelt_hook_is_an_error(install: Install, site: Path) -> None:
     source = manifest("x").replace("def scheduler", "def schedular")
     install("outside", {"scheduler.x": "m"}, m=source)
-    with pytest.raises(PluginLoadError, match="schedular"):
+    with pytest.raises(PluginLoadError, match="no kind .schedular.; did you mean .scheduler"):
         load(site, "scheduler", "x")
 
 
