@@ -18,8 +18,9 @@ configuration is compared by giving several values:
 
   nanofw compare run.yaml scheduler.name=fcfs,shortest_job_first
 
-There, keys that begin with compare. set the experiment's own: compare.repeats=5,
-compare.loads=[0.8,0.95], compare.primary=ttft.p99, compare.output=result.json.
+There, keys that begin with compare. set the experiment's own:
+compare.repeats=5, compare.loads=[0.8,0.95], compare.primary=ttft.p99,
+compare.output=result.json.
 
 Exit codes as everywhere, and 1 when the result is not what the file expects or
 an arm served nothing.

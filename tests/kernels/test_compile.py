@@ -22,7 +22,30 @@ TILE_STARTS = {
     "query_starts_ptr": TABLE, "context_lens_ptr": TABLE, "decode_starts_ptr": TABLE,
     "prefill_starts_ptr": TABLE, "TILE": 64, "BLOCK_Q": 64, "BATCH_PAD": 256,
 }  # fmt: skip
+HALVES, FLOATS = "*bf16", "*fp32"
+DRAW = {
+    "logits_ptr": HALVES, "rows_ptr": LIST, "inverse_temperatures_ptr": FLOATS,
+    "base_keys_ptr": TABLE, "positions_ptr": LIST, "cut_keys_ptr": TABLE, "cut_ids_ptr": TABLE,
+    "best_ptr": FLOATS, "token_ptr": TABLE, "token_logit_ptr": FLOATS, "max_ptr": FLOATS,
+    "sum_ptr": FLOATS, "CUT": 1, "BLOCK": 2048,
+}  # fmt: skip
+QKV = {
+    **dict.fromkeys(
+        ("qkv_ptr", "query_ptr", "k_ptr", "v_ptr", "query_norm_ptr", "key_norm_ptr"), HALVES
+    ),
+    "cos_sin_ptr": FLOATS, "positions_ptr": LIST, "slots_ptr": LIST, "eps": "fp32",
+    "NUM_HEADS": 16, "NUM_KV_HEADS": 8, "HEADS": 4, "HEAD_DIM": 128, "HALF_PAD": 64, "PAGE": 64,
+    "QUERY_NORM": 1, "KEY_NORM": 1,
+}  # fmt: skip
+SUM = {
+    "x_ptr": TABLE, "residual_ptr": HALVES, "weight_ptr": HALVES, "out_ptr": HALVES,
+    "addresses_ptr": LIST, "sums_ptr": TABLE, "eps": "fp32", "RANK": 0, "RANKS": 2, "WORDS": 2560,
+    "WORDS_PAD": 4096,
+}  # fmt: skip
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
+    "draw": ("triton_sampling:_draw_kernel", DRAW),
+    "qkv": ("triton_kv_store:_qkv_kernel", QKV),
+    "sum_and_norm": ("triton_all_reduce:_sum_add_norm_kernel", SUM),
     "step_inputs": ("triton_step_inputs:_step_inputs_kernel", STEP_INPUTS),
     "tile_starts": (
         "triton_tile_starts:_mixed_tile_starts_kernel", {**TILE_STARTS, "WINDOW": 0}
