@@ -155,7 +155,7 @@ class Rank:
         options = TorchOptions.model_validate(start.options)
         communicator = self._join(start, device)
         if options.all_reduce != "collective" and device.type == "cuda":
-            communicator = self._one_shot(start, device, options, communicator)
+            communicator = _one_shot(config, options, device, communicator)
         before = _peak_host_bytes()
         executor = TorchExecutor(options, config, communicator)
         self._channel.send(
@@ -172,25 +172,6 @@ class Rank:
         )
         return executor
 
-    def _one_shot(
-        self, start: Start, device: torch.device, options: TorchOptions, usual: GroupCommunicator
-    ) -> GroupCommunicator:
-        import torch
-
-        from nanofw.errors import ConfigError
-        from nanofw.runtime.one_shot import OneShotCommunicator
-
-        dtype = getattr(torch, start.spec.dtype)
-        stream = (start.spec.hidden_size, max(start.max_num_seqs, options.prefill_graph_tokens))
-        try:
-            return OneShotCommunicator(start.rank, start.size, device, dtype, stream)
-        except ConfigError as error:
-            if options.all_reduce == "one_shot":
-                raise
-            if start.rank == 0:
-                warnings.warn(f"sums over ranks go the usual way: {error}", stacklevel=2)
-            return usual
-
     def _join(self, start: Start, device: torch.device) -> GroupCommunicator:
         from nanofw.runtime import communicator
 
@@ -202,6 +183,29 @@ class Rank:
             assert isinstance(command, Join)
             store = communicator.join_store(command.port, start.size, command.host)
         return communicator.join(start.rank, start.size, device, store, start.host)
+
+
+def _one_shot(
+    config: ExecutorConfig, options: TorchOptions, device: torch.device, usual: GroupCommunicator
+) -> GroupCommunicator:
+    """Sums in one kernel, of as many rows as a captured step has; `usual` where it cannot be."""
+    import torch
+
+    from nanofw.errors import ConfigError
+    from nanofw.runtime.graph_sizes import largest_prefill
+    from nanofw.runtime.one_shot import OneShotCommunicator
+
+    dtype = getattr(torch, config.spec.dtype)
+    num_rows = max(config.max_num_seqs, largest_prefill(options, config))
+    stream = (config.spec.hidden_size, num_rows)
+    try:
+        return OneShotCommunicator(usual.rank, usual.size, device, dtype, stream)
+    except ConfigError as error:
+        if options.all_reduce == "one_shot":
+            raise
+        if usual.rank == 0:
+            warnings.warn(f"sums over ranks go the usual way: {error}", stacklevel=2)
+        return usual
 
 
 def _config(start: Start) -> ExecutorConfig:
