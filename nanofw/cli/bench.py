@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from nanofw.cli.arguments import add_config, console, files_read, load, own_options, progress, table
-from nanofw.cli.measured import Measured, add_json, graph_line, heading
+from nanofw.cli.arguments import add_config, console, progress, table
+from nanofw.cli.measured import add_json, begin, graph_line, heading
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
@@ -80,10 +80,7 @@ def _latency(given: argparse.Namespace, arguments: list[str]) -> int:
     from nanofw.assembly import select
     from nanofw.bench.latency import LatencyOptions, latencies
 
-    options, words = own_options(given.config, "bench", LatencyOptions)
-    loaded = load(words)
-    measured: Measured[Timing] = Measured("bench latency", given.json, arguments, options)
-    measured.check(files_read(loaded, words))
+    options, _, loaded, measured = begin("bench latency", "bench", LatencyOptions, given, arguments)
     selection = select(loaded)
 
     def show(found: Sequence[Timing]) -> None:
@@ -133,10 +130,9 @@ def _throughput(given: argparse.Namespace, arguments: list[str]) -> int:
     from nanofw.bench.bounds import check_real
     from nanofw.bench.throughput import ThroughputOptions, passes
 
-    options, words = own_options(given.config, "bench", ThroughputOptions)
-    loaded = load(words)
-    measured: Measured[Pass] = Measured("bench throughput", given.json, arguments, options)
-    measured.check(files_read(loaded, words))
+    options, _, loaded, measured = begin(
+        "bench throughput", "bench", ThroughputOptions, given, arguments
+    )
     selection = select(loaded)
     check_real(selection)
     kind = options.kind(selection)
@@ -240,10 +236,9 @@ def _startup(given: argparse.Namespace, arguments: list[str]) -> int:
     from nanofw.assembly import select
     from nanofw.bench.startup import StartupOptions, starts
 
-    options, words = own_options(given.config, "bench", StartupOptions)
-    loaded = load(words)
-    measured: Measured[Start] = Measured("bench startup", given.json, arguments, options)
-    measured.check(files_read(loaded, words))
+    options, words, loaded, measured = begin(
+        "bench startup", "bench", StartupOptions, given, arguments
+    )
     selection = select(loaded)
 
     def show(found: Sequence[Start]) -> None:

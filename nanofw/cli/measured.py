@@ -9,13 +9,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from nanofw.cli.arguments import check_writable, console
+from nanofw.cli.arguments import check_writable, console, files_read, load, own_options
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
+    from nanofw.configs.load import LoadedConfig
     from nanofw.configs.schema import Section
 
 T = TypeVar("T")
+S = TypeVar("S", bound="Section")
 STDOUT = "-"
 
 
@@ -106,6 +108,24 @@ class Measured(Generic[T]):
             sys.stdout.write(text)
         elif self._target is not None:
             Path(self._target).write_text(text, encoding="utf-8")
+
+
+def begin(
+    command: str, prefix: str, kind: type[S], given: argparse.Namespace, arguments: Sequence[str]
+) -> tuple[S, list[str], LoadedConfig, Measured[Any]]:
+    """What a command was asked to measure, once `--json` is known to be writable.
+
+    Args:
+        prefix, kind: of its own settings among the words of the configuration.
+
+    Returns:
+        Its settings, the other words, the configuration of these, and where results go.
+    """
+    options, words = own_options(given.config, prefix, kind)
+    loaded = load(words)
+    measured: Measured[Any] = Measured(command, given.json, arguments, options)
+    measured.check(files_read(loaded, words))
+    return options, words, loaded, measured
 
 
 def heading(selection: Selection, text: str) -> None:

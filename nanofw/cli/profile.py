@@ -15,12 +15,10 @@ from nanofw.cli.arguments import (
     check_writable,
     console,
     files_read,
-    load,
-    own_options,
     progress,
     table,
 )
-from nanofw.cli.measured import Measured, add_json, graph_line, heading
+from nanofw.cli.measured import add_json, begin, graph_line, heading
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -61,13 +59,10 @@ def main(arguments: list[str]) -> int:
     from nanofw.bench import traces
     from nanofw.bench.profile import ProfileOptions, profiles
 
-    options, words = own_options(given.config, "profile", ProfileOptions)
-    loaded = load(words)
-    measured: Measured[Profile] = Measured("profile", given.json, arguments, options)
-    read = files_read(loaded, words)
-    measured.check(read)
+    options, words, loaded, measured = begin("profile", "profile", ProfileOptions, given, arguments)
     if given.trace is not None:
-        check_writable(given.trace, "--trace", {*read, *([given.json] if given.json else [])})
+        read = {*files_read(loaded, words), *([given.json] if given.json else [])}
+        check_writable(given.trace, "--trace", read)
     selection = select(loaded)
     kept: list[Trace] = []
 
