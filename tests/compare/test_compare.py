@@ -35,6 +35,21 @@ BASE: dict[str, Any] = {
 }  # fmt: skip
 
 
+def with_policy(folder: Path, name: str, *, key: str) -> dict[str, Any]:
+    """The configuration, with a local policy of that name and expression of a request's key."""
+    text = (
+        "from nanofw.plugins import Plugin, Policy, hookimpl\n"
+        "@hookimpl\n"
+        "def scheduler():\n"
+        f"    return Plugin({name!r}, ':Local', api='scheduler/1')\n"
+        "class Local(Policy):\n"
+        "    def key(self, request, now):\n"
+        f"        return {key}\n"
+    )
+    (folder / f"{name}.py").write_text(text, encoding="utf-8")
+    return {**BASE["config"], "plugins": {"load": [f"./{name}.py"]}}
+
+
 def write(folder: Path, **changes: Any) -> Path:
     path = folder / "experiment.yaml"
     path.write_text(yaml.safe_dump({**BASE, **changes}), encoding="utf-8")
@@ -304,17 +319,7 @@ class TestReport:
     def test_a_feature_that_auto_makes_other_in_one_arm_is_told(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        text = (
-            "from nanofw.plugins import Plugin, Policy, hookimpl\n"
-            "@hookimpl\n"
-            "def scheduler():\n"
-            "    return Plugin('plain', ':Plain', api='scheduler/1')\n"
-            "class Plain(Policy):\n"
-            "    def key(self, request, now):\n"
-            "        return 0\n"
-        )
-        (tmp_path / "plain.py").write_text(text, encoding="utf-8")
-        config = {**BASE["config"], "plugins": {"load": ["./plain.py"]}}
+        config = with_policy(tmp_path, "plain", key="0")
         arms = {"fcfs": {}, "plain": {"scheduler": {"name": "plain"}}}
         changes = {"arms": arms, "repeats": 1, "aa": False, "baseline": "fcfs"}
         assert main(["compare", str(write(tmp_path, config=config, **changes))]) == 0
@@ -327,17 +332,7 @@ class TestReport:
     def test_a_local_policy_that_fails_is_an_arm_that_serves_nothing(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        text = (
-            "from nanofw.plugins import Plugin, Policy, hookimpl\n"
-            "@hookimpl\n"
-            "def scheduler():\n"
-            "    return Plugin('broken', ':Broken', api='scheduler/1')\n"
-            "class Broken(Policy):\n"
-            "    def key(self, request, now):\n"
-            "        return 1 / 0\n"
-        )
-        (tmp_path / "broken.py").write_text(text, encoding="utf-8")
-        config = {**BASE["config"], "plugins": {"load": ["./broken.py"]}}
+        config = with_policy(tmp_path, "broken", key="1 / 0")
         arms = {"fcfs": {}, "broken": {"scheduler": {"name": "broken"}}}
         changes = {"config": config, "arms": arms, "repeats": 1, "processes": 2, "aa": False}
         path = write(tmp_path, **changes, baseline="fcfs")

@@ -6,12 +6,14 @@ persistent buffers.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
+from nanofw.core.types import SamplingParams
 from nanofw.runtime.recording import CudaRecorder
 from tests.kernels.paged import device
 from tests.runtime.driver import Driver, component, make_executor
@@ -55,3 +57,34 @@ def make_driver(
 
 def prompt(count: int, seed: int = 0) -> list[int]:
     return [int(token) for token in np.random.default_rng(seed).integers(0, 128, count)]
+
+
+def carry_out(
+    driver: Driver, todo: Any, samplings: Sequence[SamplingParams], *, overlap: bool = False
+) -> list[list[int]]:
+    """Enter, leave and compute as told; a number of tokens is cut to what the row knows."""
+    rows, everyone, in_flight = {}, [], 0
+    for what, row, counts in todo:
+        if what == "enter" and row not in rows:
+            tokens = prompt(1 + counts[row], row + counts[0])
+            rows[row] = driver.add(row, tokens, sampling=samplings[row], seed=counts[1])
+            everyone.append(rows[row])
+        elif what == "leave" and row in rows and rows[row].computed:
+            driver.remove(rows.pop(row))
+        work = [
+            (one, min(counts[i] if one.computed < len(one.tokens) else 1, one.known - one.computed))
+            for i, one in rows.items()
+        ]
+        work = [(one, count) for one, count in work if count > 0]
+        if work:
+            driver.submit(work)
+            in_flight += 1
+        while in_flight > (1 if overlap and work else 0):
+            driver.collect()
+            in_flight -= 1
+    for row in rows.values():
+        driver.remove(row)
+    while in_flight:
+        driver.collect()
+        in_flight -= 1
+    return [one.outputs for one in everyone]

@@ -22,7 +22,7 @@ from nanofw.core.types import IntArray, SamplingParams
 from nanofw.samplers.standard import StandardSampler
 from tests.runtime.checkpoints import write_qwen3
 from tests.runtime.driver import GREEDY, Driver, component, make_executor
-from tests.runtime.recorded import EagerRecorder, prompt
+from tests.runtime.recorded import EagerRecorder, carry_out, prompt
 
 SAMPLINGS = [
     GREEDY,
@@ -120,39 +120,10 @@ actions = st.lists(
 )
 
 
-def carry_out(driver: Driver, todo: Any, *, overlap: bool) -> list[list[int]]:
-    """Enter, leave and compute as told; a number of tokens is cut to what the row knows."""
-    rows, everyone, in_flight = {}, [], 0
-    for what, row, counts in todo:
-        if what == "enter" and row not in rows:
-            tokens = prompt(1 + counts[row], row + counts[0])
-            rows[row] = driver.add(row, tokens, sampling=SAMPLINGS[row], seed=counts[1])
-            everyone.append(rows[row])
-        elif what == "leave" and row in rows and rows[row].computed:
-            driver.remove(rows.pop(row))
-        work = [
-            (one, min(counts[i] if one.computed < len(one.tokens) else 1, one.known - one.computed))
-            for i, one in rows.items()
-        ]
-        work = [(one, count) for one, count in work if count > 0]
-        if work:
-            driver.submit(work)
-            in_flight += 1
-        while in_flight > (1 if overlap and work else 0):
-            driver.collect()
-            in_flight -= 1
-    for row in rows.values():
-        driver.remove(row)
-    while in_flight:
-        driver.collect()
-        in_flight -= 1
-    return [one.outputs for one in everyone]
-
-
 @settings(max_examples=60, deadline=None)
 @given(todo=actions, overlap=st.booleans())
 def test_any_mix_of_steps_draws_the_same_tokens(drivers: Any, todo: Any, overlap: bool) -> None:
-    expected, *found = [carry_out(driver, todo, overlap=overlap) for driver in drivers]
+    expected, *found = [carry_out(driver, todo, SAMPLINGS, overlap=overlap) for driver in drivers]
     assert found == [expected] * 3
 
 

@@ -20,7 +20,7 @@ from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
 from tests.kernels.paged import device
 from tests.runtime.checkpoints import reference_logits, write_qwen3
 from tests.runtime.driver import GREEDY, Driver, component
-from tests.runtime.recorded import make_driver, prompt
+from tests.runtime.recorded import carry_out, make_driver, prompt
 
 # The interpreter's numpy warns of what padded lines hold.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -163,28 +163,6 @@ steps = st.lists(
 )
 
 
-def carry_out(driver: Driver, actions) -> list[list[int]]:
-    """Enter, leave and compute as told; a number of tokens is cut to what the row knows."""
-    rows, everyone = {}, []
-    for what, row, counts in actions:
-        if what == "enter" and row not in rows:
-            tokens = prompt(1 + counts[row], row + counts[0])
-            rows[row] = driver.add(row, tokens, sampling=SAMPLINGS[row], seed=counts[1])
-            everyone.append(rows[row])
-        elif what == "leave" and row in rows and rows[row].computed:
-            driver.remove(rows.pop(row))
-        work = [
-            (one, min(counts[i] if one.computed < len(one.tokens) else 1, one.known - one.computed))
-            for i, one in rows.items()
-        ]
-        work = [(one, count) for one, count in work if count > 0]
-        if work:
-            driver.step(work)
-    for row in rows.values():
-        driver.remove(row)
-    return [one.outputs for one in everyone]
-
-
 @pytest.fixture(scope="module")
 def pair(checkpoint):
     """An executor that runs eagerly and one that replays, for all mixes of steps."""
@@ -197,7 +175,7 @@ def pair(checkpoint):
 @given(actions=steps)
 def test_any_mix_of_steps_draws_the_same_tokens(pair, actions) -> None:
     plain, replayed = pair
-    assert carry_out(replayed, actions) == carry_out(plain, actions)
+    assert carry_out(replayed, actions, SAMPLINGS) == carry_out(plain, actions, SAMPLINGS)
     pools_agree(plain, replayed)
     for reason in replayed.executor.graph_steps:
         assert reason.startswith("replayed") or "more tokens" in reason
