@@ -3,7 +3,7 @@
     python benchmarks/sim/verdicts.py [--experiments 1000] [--processes 2] [--json FILE]
 
 Each experiment is `REPEATS` pairs of runs at load 0.7. Two kinds: the same engine on other
-arrivals in both arms (every verdict other than "no evidence" is a false positive; alpha 5%),
+arrivals in both arms (every "better" and "worse" is a false positive; alpha 5%),
 and the same arrivals with every step's cost times 1.1 in one arm (the verdict should be
 "worse"). The primary metric is mean E2EL.
 """
@@ -74,7 +74,7 @@ def main() -> None:
         tasks += [(1.1, i, scale) for i in range(num)]
         values = list(pool.map(mean_e2el, tasks, chunksize=50))
     base, again, slower = values[:num], values[num : 2 * num], values[2 * num :]
-    wrong = sum(word != "no evidence" for word in verdicts(base, again))
+    wrong = sum(word in ("better", "worse") for word in verdicts(base, again))
     hits = sum(word == "worse" for word in verdicts(base, slower))
     record = {
         "benchmark": "sim/verdicts", "command": "python benchmarks/sim/verdicts.py",
@@ -92,7 +92,7 @@ def verdicts(base: list[float], other: list[float]) -> list[str]:
     found: list[str] = []
     for i in range(0, len(base), REPEATS):
         pair = base[i : i + REPEATS], other[i : i + REPEATS]
-        effect = paired_effect(*pair, by_ratio=True, alpha=0.05)
+        effect = paired_effect(*pair, by_ratio=True, alpha=0.05, margin=OPTIONS.margin)
         found.append(verdict(effect, effect.p_value, higher_is_better=False, alpha=0.05))
     return found
 

@@ -84,7 +84,7 @@ def analyse(results: Results) -> Analysis:
     decided = Analysis(rows=tuple(rows), rule="", warnings=(), outcomes=())
     return Analysis(
         rows=tuple(rows),
-        rule=rule(options.alpha, len(deciding) > 1, len(deciding)),
+        rule=rule(options.alpha, len(deciding) > 1, len(deciding), options.margin),
         warnings=tuple(_warnings(results)),
         outcomes=tuple(
             _outcome(results, decided, item, point)
@@ -104,6 +104,7 @@ def _row(results: Results, point: float | None, arm: str, metric: str) -> Row:
             values,
             by_ratio=Metric.parse(metric).by_ratio,
             alpha=results.experiment.options.alpha,
+            margin=results.experiment.options.margin,
         )
     return Row(point=point, arm=arm, metric=metric, mean=_mean(values), effect=effect)
 

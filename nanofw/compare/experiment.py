@@ -23,6 +23,7 @@ from typing import Annotated, Any, Literal, cast
 from pydantic import Field
 
 from nanofw.compare.metrics import DEFAULT_METRICS, Metric
+from nanofw.compare.statistics import Verdict
 from nanofw.configs.document import read_file
 from nanofw.configs.layers import defaults, file_layers, override_layer
 from nanofw.configs.load import LoadedConfig, resolve
@@ -33,7 +34,6 @@ from nanofw.errors import ConfigError
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=0.5)]
-Verdict = Literal["better", "worse", "no evidence"]
 
 
 class Slo(Section):
@@ -105,6 +105,8 @@ class ExperimentOptions(Section):
     """Limits for goodput."""
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
     """Chance of a wrong verdict where nothing differs, over all verdicts of the experiment."""
+    margin: Annotated[float, Field(ge=0, lt=1)] = 0.001
+    """The largest effect that does not matter, as a share of the baseline's value."""
     warm_up: Share = 0.1
     """Share of the arrivals' time that is cut at the start."""
     drain: Share = 0.1

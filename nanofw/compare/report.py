@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EXACT = "in every run"
+ROUNDING = 1e-10
 SECONDS = ("ttft", "tpot", "itl", "e2el", "queue")
 
 
@@ -154,16 +155,26 @@ def _effect(metric: str, effect: Effect) -> tuple[str, str, str]:
     if math.isnan(effect.estimate):
         return "undefined", "", ""
     by_ratio = effect.scale == "ratio"
-    estimate = f"x{effect.estimate:.3f}" if by_ratio else f"{effect.estimate:+.4g}"
     if math.isnan(effect.low):
-        return estimate, "", ""
+        return (f"x{effect.estimate:.3f}" if by_ratio else f"{effect.estimate:+.4g}"), "", ""
+    num = _decimals(effect)
+    estimate = f"x{effect.estimate:.{num}f}" if by_ratio else f"{effect.estimate:+.4g}"
     if is_exact(effect):
         return estimate, EXACT, ""
     if not by_ratio:
         return estimate, f"{effect.low:+.4g} to {effect.high:+.4g}", f"{effect.detectable:.2g}"
     share = effect.detectable - 1
     detectable = f"{share:+.1%}" if share >= 0.0005 else "<0.1%"
-    return estimate, f"{effect.low:.3f} to {effect.high:.3f}", detectable
+    return estimate, f"{effect.low:.{num}f} to {effect.high:.{num}f}", detectable
+
+
+def _decimals(effect: Effect) -> int:
+    """Of a ratio and its interval: three, and more where only they show that 1 is excluded.
+
+    What is nearer to 1 than `ROUNDING` is the rounding of sums of floats.
+    """
+    nearest = max(effect.low - 1, 1 - effect.high)
+    return 3 if nearest >= 0.0005 or nearest < ROUNDING else math.ceil(-math.log10(nearest))
 
 
 def is_exact(effect: Effect) -> bool:

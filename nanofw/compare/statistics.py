@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 
 from nanofw.core.types import FloatArray
 
-Verdict = Literal["better", "worse", "no evidence"]
+Verdict = Literal["better", "worse", "negligible", "no evidence"]
 POWER = 0.8
 """Chance with which the smallest detectable effect is found."""
 MIN_RUNS = 3
@@ -33,6 +33,7 @@ class Effect:
         estimate, low, high: mean effect and its confidence interval; NaN with fewer than 2 runs.
         p_value: of no effect; 1 where all runs agree exactly.
         detectable: smallest effect (above 1 or 0) that so many runs find with `POWER`.
+        margin: effects up to here (above 1 or 0), either way, do not matter; None: all matter.
     """
 
     scale: Literal["ratio", "difference"]
@@ -42,21 +43,43 @@ class Effect:
     high: float
     p_value: float
     detectable: float
+    margin: float | None = None
+
+    @property
+    def is_negligible(self) -> bool:
+        """Whether the whole interval lies within the margin (two one-sided tests, Schuirmann
+        1987, each at half of the interval's alpha)."""
+        if self.margin is None:
+            return False
+        lowest = 1 / self.margin if self.scale == "ratio" else -self.margin
+        return lowest <= self.low and self.high <= self.margin
 
 
 def paired_effect(
-    base: Sequence[float], other: Sequence[float], *, by_ratio: bool, alpha: float
+    base: Sequence[float],
+    other: Sequence[float],
+    *,
+    by_ratio: bool,
+    alpha: float,
+    margin: float = 0.0,
 ) -> Effect:
     """The effect of `other` against `base`, run by run in the same order.
 
     Pairs with an undefined value are left out. A ratio needs positive values; where a zero
     occurs the arms are compared by difference.
+
+    Args:
+        margin: the largest effect that does not matter, as a share of the base (of its mean,
+            where arms are compared by difference); 0: every effect matters.
     """
     a, b = np.asarray(base, float), np.asarray(other, float)
     defined = np.isfinite(a) & np.isfinite(b)
     a, b = a[defined], b[defined]
     by_ratio = by_ratio and bool((a > 0).all() and (b > 0).all())
-    return _effect(np.log(b) - np.log(a) if by_ratio else b - a, by_ratio, alpha)
+    effect = _effect(np.log(b) - np.log(a) if by_ratio else b - a, by_ratio, alpha)
+    if not margin or not len(a):
+        return effect
+    return replace(effect, margin=1 + margin if by_ratio else margin * abs(float(a.mean())))
 
 
 def unpaired_spread(values: Sequence[float], others: Sequence[float]) -> float:
@@ -118,20 +141,28 @@ def holm(p_values: Sequence[float], alpha: float) -> list[float]:
 
 
 def verdict(effect: Effect, p_adjusted: float, *, higher_is_better: bool, alpha: float) -> Verdict:
-    """`better` or `worse` when no effect can be excluded at `alpha`, else `no evidence`."""
-    if effect.num_runs < MIN_RUNS or not p_adjusted < alpha:
+    """`better` or `worse` when no effect can be excluded at `alpha`, else `no evidence`; but
+    `negligible` when an effect that would matter can be excluded."""
+    if effect.num_runs < MIN_RUNS:
+        return "no evidence"
+    if effect.is_negligible:
+        return "negligible"
+    if not p_adjusted < alpha:
         return "no evidence"
     none = 1.0 if effect.scale == "ratio" else 0.0
     return "better" if (effect.estimate > none) == higher_is_better else "worse"
 
 
-def rule(alpha: float, corrected: bool, num_verdicts: int) -> str:
+def rule(alpha: float, corrected: bool, num_verdicts: int, margin: float = 0.0) -> str:
     """The verdict's rule in words, for reports."""
     family = f"{num_verdicts} verdict{'s' if num_verdicts != 1 else ''}"
     correction = f" after Holm's correction for {family}" if corrected else ""
+    small = (
+        f"negligible: the {1 - alpha:.0%} interval is within {100 * margin:g}% of the baseline; "
+    )
     return (
-        f"better or worse: two-sided paired t-test over runs, p < {alpha:g}{correction}; at least "
-        f"{MIN_RUNS} runs; else no evidence"
+        f"{small if margin else ''}better or worse: two-sided paired t-test over runs, "
+        f"p < {alpha:g}{correction}; at least {MIN_RUNS} runs; else no evidence"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +139,7 @@ class TestVerdicts:
     ) -> None:
         results, analysis = compare(tmp_path, loads=[0.1, 1.1], repeats=5)
         assert analysis.row(1.1, "sjf", "e2el.mean").verdict == "better"
-        assert analysis.row(0.1, "sjf", "e2el.mean").verdict == "no evidence"
+        assert analysis.row(0.1, "sjf", "e2el.mean").verdict == "negligible"
         assert "Holm's correction for 2 verdicts" in analysis.rule
         assert results.points == (0.1, 1.1)
 
@@ -265,6 +266,28 @@ class TestReport:
         after = lines.index("preemptions".ljust(len(lines[lines.index(table[0])])))
         assert lines[after + 2].split() == ["shortest_job_first", "0", "+0", "in", "every", "run"]
         assert not any("+0.0%" in line for line in lines)
+
+    def test_a_hair_in_every_run_is_negligible_and_its_ratio_is_shown(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        """Steps that take 1/25,000 longer: certain, and of no use to anybody."""
+        model = {"name": "constant", "seconds_per_step": 0.01}
+        config = {**BASE["config"], "executor": {"name": "sim", "cost_model": model}}
+        slow = {**model, "seconds_per_step": 0.0100004}
+        arms = {"fcfs": {}, "slow": {"executor": {"cost_model": slow}}}
+        experiment = write(tmp_path, config=config, arms=arms, repeats=4, aa=False)
+        assert main(["compare", str(experiment)]) == 0
+        text = capsys.readouterr().out
+        row = next(line.split() for line in text.splitlines() if line.startswith(" slow"))
+        assert re.fullmatch(r"x1\.000\d+", row[3])
+        assert float(row[3][1:]) > 1
+        assert float(row[4]) > 1
+        assert row[-1] == "negligible"
+        assert "negligible: the 95% interval is within 0.1% of the baseline" in text
+        assert main(["compare", str(experiment), "margin=0"]) == 0
+        text = capsys.readouterr().out
+        row = next(line.split() for line in text.splitlines() if line.startswith(" slow"))
+        assert row[-1] == "worse"
 
     @pytest.mark.parametrize("processes", [1, 2])
     def test_what_was_finished_before_an_interrupt_is_kept(

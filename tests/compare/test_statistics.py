@@ -52,6 +52,50 @@ def test_equal_runs_are_no_evidence() -> None:
     assert verdict(same, same.p_value, higher_is_better=False, alpha=0.05) == "no evidence"
 
 
+def judged(base: list[float], other: list[float], margin: float, by_ratio: bool = True) -> str:
+    found = paired_effect(base, other, by_ratio=by_ratio, alpha=0.05, margin=margin)
+    return verdict(found, found.p_value, higher_is_better=False, alpha=0.05)
+
+
+@pytest.mark.parametrize(
+    ("factors", "margin", "expected"),
+    [
+        ([1.0001, 1.0001, 1.0001], 0.001, "negligible"),  # sure, and too small to matter
+        ([1.0001, 1.0001, 1.0001], 0.0, "worse"),  # unless somebody says that it matters
+        ([1.0001, 1.00011, 1.00009], 0.001, "negligible"),
+        ([0.9999, 1.0001, 1.0], 0.001, "negligible"),  # not even sure, but surely small
+        ([1 + 1e-15, 1 + 2e-15, 1 + 1e-15], 0.001, "negligible"),  # rounding
+        ([1.002, 1.0021, 1.0019], 0.001, "worse"),
+        ([0.998, 0.9981, 0.9979], 0.001, "better"),
+        ([1.0009, 1.0011, 1.0010], 0.001, "worse"),  # the interval reaches beyond the margin
+        ([0.9, 1.1, 1.0], 0.001, "no evidence"),
+        ([1.0001, 1.0001], 0.001, "no evidence"),  # too few runs
+    ],
+)
+def test_what_is_within_the_margin_is_negligible(
+    factors: list[float], margin: float, expected: str
+) -> None:
+    base = [1.0, 2.0, 3.0][: len(factors)]
+    other = [a * b for a, b in zip(base, factors, strict=True)]
+    assert judged(base, other, margin) == expected
+
+
+def test_the_margin_of_a_difference_is_a_share_of_the_mean() -> None:
+    assert judged([10.0, 0.0, 20.0], [10.001, 0.001, 20.001], 0.001) == "negligible"
+    assert judged([10.0, 0.0, 20.0], [10.1, 0.1, 20.1], 0.001) == "worse"
+    assert judged([0.0, 0.0, 0.0], [0.0, 0.0, 0.0], 0.001) == "negligible"
+    assert judged([0.0, 0.0, 0.0], [1.0, 1.0, 1.0], 0.001) == "worse"
+
+
+def test_an_effect_beyond_the_margin_is_rarely_called_negligible() -> None:
+    rng = np.random.default_rng(3)
+    wrong = sum(
+        judged([1.0] * 10, list(np.exp(rng.normal(0.0101, 0.004, 10))), 0.01) == "negligible"
+        for _ in range(1000)
+    )
+    assert wrong / 1000 < 0.05
+
+
 def test_few_runs_give_no_verdict() -> None:
     sure = effect([1.0, 1.0], [2.0, 2.0])
     assert sure.p_value == 0.0
@@ -76,6 +120,13 @@ def test_false_positives_are_as_rare_as_alpha_says() -> None:
     assert 0.03 < wrong / 1000 < 0.07
 
 
+def test_a_margin_adds_no_false_positives() -> None:
+    rng = np.random.default_rng(0)
+    pairs = [(list(rng.lognormal(0, 0.3, 10)), list(rng.lognormal(0, 0.3, 10))) for _ in range(400)]
+    without = sum(judged(*pair, 0.0) in ("better", "worse") for pair in pairs)
+    assert sum(judged(*pair, 0.05) in ("better", "worse") for pair in pairs) <= without < 28
+
+
 def test_the_detectable_effect_is_found_with_the_power_that_it_says() -> None:
     rng = np.random.default_rng(1)
     size = detectable_effect(0.2, 10, 0.05)
@@ -94,6 +145,8 @@ def test_holm_keeps_the_order_and_adjusts_the_smallest_most() -> None:
 def test_the_rule_is_written_out() -> None:
     assert "Holm's correction for 6 verdicts" in rule(0.05, True, 6)
     assert "Holm" not in rule(0.05, False, 1)
+    assert "negligible: the 95% interval is within 0.1% of the base" in rule(0.05, False, 1, 0.001)
+    assert "negligible" not in rule(0.05, False, 1)
 
 
 def test_spread_of_runs_on_other_traffic() -> None:
