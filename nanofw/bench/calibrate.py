@@ -9,7 +9,7 @@ then the device says how long it was busy, and the time of the host is fitted ap
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -106,31 +106,51 @@ class RecordingExecutor(PassingExecutor):
         return result
 
 
-def record(selection: Selection, design: Design, clock: Clock | None = None) -> list[Step]:
-    """Run the design on a fresh engine. A first loop warms up and is not kept."""
+Report = Callable[[int, int, str], None]
+"""Told how many requests were served, of how many, and what comes next."""
+
+
+def record(
+    selection: Selection,
+    design: Design,
+    clock: Clock | None = None,
+    report: Report = lambda *_: None,
+) -> list[Step]:
+    """Run the design on a fresh engine. A first loop warms up and is not kept.
+
+    `report` hears of each loop, not of each request: that would be in the times of steps.
+    """
     with build(selection, clock=clock) as engine:
-        return record_on(engine, selection, design)
+        return record_on(engine, selection, design, report)
 
 
-def record_on(engine: Engine, selection: Selection, design: Design) -> list[Step]:
+def record_on(
+    engine: Engine, selection: Selection, design: Design, report: Report = lambda *_: None
+) -> list[Step]:
     """The same on an engine of the selection that is there already, and idle."""
     found: list[Step] = []
+    loops = list(_loops(selection, design))
+    total, done = sum(workload.num_requests for _, workload in loops), 0
     executor = engine.executor
     watch = engine.executor = RecordingExecutor(executor, engine.clock, engine.overlap)
     try:
-        for loop, workload in enumerate(_loops(selection, design)):
+        for loop, (text, workload) in enumerate(loops):
+            report(done, total, text)
             watch.idle()
             watch.steps = []
             for _ in drive(engine, workload):
                 pass
             if loop:
                 found += [Step(work, seconds, loop, host) for work, seconds, host in watch.steps]
+            done += workload.num_requests
+        report(done, total, "")
     finally:
         engine.executor = executor
     return found
 
 
-def _loops(selection: Selection, design: Design) -> Iterator[ClosedLoop]:
+def _loops(selection: Selection, design: Design) -> Iterator[tuple[str, ClosedLoop]]:
+    """What is run, with what it is for readers."""
     longest = selection.max_model_len
     most = design.max_users or selection.loaded.config.engine.max_num_seqs
     users = [2**i for i in range(most.bit_length()) if 2**i <= most]
@@ -157,7 +177,8 @@ def _loops(selection: Selection, design: Design) -> Iterator[ClosedLoop]:
             seed=design.seed + number,
             sampling=selection.loaded.config.sampling,
         )
-        yield ClosedLoop(options, config)
+        kind = "waves" if lengths is not outputs else "loop" if number else "warm-up"
+        yield f"{kind}, {num} user{'s' if num > 1 else ''}", ClosedLoop(options, config)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

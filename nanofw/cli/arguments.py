@@ -126,7 +126,7 @@ Report = Callable[[int, int, str], None]
 
 
 @contextmanager
-def progress() -> Generator[Report]:
+def progress(refresh_per_second: float = 10) -> Generator[Report]:
     """A bar on standard error, where somebody watches."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -135,7 +135,12 @@ def progress() -> Generator[Report]:
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     )  # fmt: skip
     errors = Console(file=sys.stderr)
-    with Progress(*columns, console=errors, disable=not errors.is_terminal) as shown:
+    with Progress(
+        *columns,
+        console=errors,
+        disable=not errors.is_terminal,
+        refresh_per_second=refresh_per_second,
+    ) as shown:
         bar = shown.add_task("", total=None)
 
         def report(done: int, total: int, what: str) -> None:

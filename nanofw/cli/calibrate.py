@@ -15,6 +15,7 @@ from nanofw.cli.arguments import (
     files_read,
     load,
     own_options,
+    progress,
     table,
 )
 
@@ -56,7 +57,8 @@ def main(arguments: list[str]) -> int:
     if selection.virtual_time:
         raise ConfigError("a simulated run has no times to measure; choose another executor",
                           key="executor.name")  # fmt: skip
-    steps = record(selection, design)
+    with progress(refresh_per_second=1) as report:  # a refresh takes time that steps then lack
+        steps = record(selection, design, report=report)
     facts = selection.explanation.facts
     about = {
         "model": Path(str(facts["model"])).name, "device": facts["device"],

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import pty
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -125,6 +130,21 @@ class TestRecord:
         made, _ = fit(found)
         assert made.host == {}
 
+    def test_progress_is_told_loop_by_loop(self) -> None:
+        told: list[tuple[int, int, str]] = []
+        record(
+            simulated(),
+            Design(max_users=2, requests_per_user=5, waves=3),
+            report=lambda *what: told.append(what),
+        )
+        assert told == [
+            (0, 34, "warm-up, 2 users"),
+            (10, 34, "loop, 1 user"),
+            (18, 34, "loop, 2 users"),
+            (28, 34, "waves, 2 users"),
+            (34, 34, ""),
+        ]
+
 
 class TestFile:
     def test_written_and_read_again(self, tmp_path: Path) -> None:
@@ -148,6 +168,32 @@ class TestFile:
             Fit.read(path)
         with pytest.raises(ConfigError, match="cannot be read"):
             Fit.read(tmp_path / "gone.json")
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_progress_is_shown_where_somebody_watches(tmp_path: Path, watched: bool) -> None:
+    terminal, inside = pty.openpty()
+    words = ("calibrate", "engine.max_num_seqs=2", "calibrate.max_output=16", "engine.device=cpu")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "nanofw", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=inside if watched else subprocess.PIPE,
+        cwd=tmp_path,
+    )
+    os.close(inside)
+    stream = os.fdopen(terminal, "rb", buffering=0) if watched else process.stderr
+    assert stream is not None
+    shown = b""
+    with contextlib.suppress(OSError):  # how a terminal ends
+        while part := stream.read(4096):
+            shown += part
+    stream.close()
+    if not watched:
+        os.close(terminal)
+    assert process.wait(60) == 0
+    assert (tmp_path / "cost.json").exists()
+    assert (b"38/38" in shown) == watched
+    assert watched or shown == b""
 
 
 def test_the_command_refuses_a_simulated_run(capsys: pytest.CaptureFixture[str]) -> None:
