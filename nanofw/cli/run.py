@@ -260,8 +260,12 @@ class Run:
 
     def _report(self) -> None:
         engine = self._session.engine
-        virtual = isinstance(engine.clock, VirtualClock)
-        for line in self._summary.lines(engine.stats(), virtual=virtual):
+        lines = self._summary.lines(
+            engine.stats(),
+            virtual=isinstance(engine.clock, VirtualClock),
+            num_unfinished_tokens=self._session.num_unfinished_tokens,
+        )
+        for line in lines:
             print(line, file=sys.stderr)
         num_left = self._source.num_requests - self._summary.num_requests
         if self._interrupt.signal:

@@ -20,6 +20,7 @@ class Summary:
     """Collects results and steps of one run.
 
     Attributes:
+        num_output_tokens: of requests that ended.
         by_reason: number of requests by the reason for their end.
         timings: of the requests that were served to their end.
         max_used_blocks: most KV blocks owned by running requests after any step.
@@ -66,16 +67,19 @@ class Summary:
         """From the first plan to the last commit, on the engine's clock."""
         return 0.0 if self.start is None else self.end - self.start
 
-    def lines(self, stats: Mapping[str, Any], *, virtual: bool) -> list[str]:
+    def lines(
+        self, stats: Mapping[str, Any], *, virtual: bool, num_unfinished_tokens: int = 0
+    ) -> list[str]:
         """The summary for reading.
 
         Args:
             stats: `Engine.stats()`.
             virtual: the seconds are those of a simulated run.
+            num_unfinished_tokens: generated for requests that have not ended.
         """
         return [
             self._requests_line(),
-            *self._throughput_lines(virtual),
+            *self._throughput_lines(virtual, self.num_output_tokens + num_unfinished_tokens),
             *_latency_lines(self.timings),
             *self._kv_lines(stats),
         ]
@@ -84,7 +88,7 @@ class Summary:
         parts = [f"{count} {reason}" for reason, count in self.by_reason.items() if count]
         return f"requests    {self.num_requests}: {', '.join(parts) or 'none'}"
 
-    def _throughput_lines(self, virtual: bool) -> list[str]:
+    def _throughput_lines(self, virtual: bool, num_output_tokens: int) -> list[str]:
         seconds = self.seconds
         unit = "virtual s" if virtual else "s"
         steps = f"steps       {self.num_steps} in {_readable(seconds)} {unit}"
@@ -93,7 +97,7 @@ class Summary:
         rates = (
             f"{_readable(self.num_good / seconds)} requests/s, "
             f"prefill {_readable(self.num_prefill_tokens / seconds)} tokens/s, "
-            f"output {_readable(self.num_output_tokens / seconds)} tokens/s"
+            f"output {_readable(num_output_tokens / seconds)} tokens/s"
         )
         return [steps, f"throughput  {rates}"]
 

@@ -327,6 +327,7 @@ class Engine:
                 "num_submitted": self._num_submitted,
                 "num_running": self.scheduler.num_running,
                 "num_waiting": self.scheduler.num_waiting,
+                "num_unfinished_tokens": self.scheduler.num_unfinished_tokens,
                 "num_finished": MappingProxyType(
                     {reason.value: count for reason, count in self._by_reason.items()}
                 ),

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-GAUGES = frozenset({"num_running", "num_waiting"})
+GAUGES: Mapping[str, str] = {
+    "num_running": "nanofw_running_requests",
+    "num_waiting": "nanofw_waiting_requests",
+    "num_unfinished_tokens": "nanofw_unfinished_tokens",
+}
 BLOCK_STATES = ("free", "cached", "used")
 HELP: Mapping[str, str] = {
     "num_running": "Requests in the running set.",
     "num_waiting": "Requests in the queue.",
+    "num_unfinished_tokens": "Generated tokens of requests that have not ended.",
     "num_submitted": "Requests that were submitted.",
     "num_steps": "Steps that were committed.",
     "num_prompt_tokens": "Prompt tokens of requests that were started.",
@@ -26,7 +31,7 @@ HELP: Mapping[str, str] = {
 def exposition(stats: Mapping[str, Any]) -> str:
     """`Engine.stats()` as text for a Prometheus scraper.
 
-    A counter `num_x` becomes `nanofw_x_total`, a gauge `nanofw_x_requests`; KV blocks are one
+    A counter `num_x` becomes `nanofw_x_total`, gauges are those of `GAUGES`; KV blocks are one
     gauge with the label `state`, ended requests one counter with the label `reason`.
     """
     lines: list[str] = []
@@ -43,8 +48,7 @@ def exposition(stats: Mapping[str, Any]) -> str:
 
 def metric_name(name: str) -> str:
     """The metric of a counter or gauge of the engine."""
-    base = f"nanofw_{name.removeprefix('num_')}"
-    return f"{base}_requests" if name in GAUGES else f"{base}_total"
+    return GAUGES.get(name) or f"nanofw_{name.removeprefix('num_')}_total"
 
 
 def family(name: str, kind: str, text: str, samples: Iterable[tuple[str, float]]) -> list[str]:

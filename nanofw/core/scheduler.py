@@ -90,6 +90,16 @@ class Scheduler:
         return sum(len(states) for states in self._states.values())
 
     @property
+    def num_unfinished_tokens(self) -> int:
+        """Tokens generated so far for requests that have not finished."""
+        rows = self.rows
+        num = int((rows.known - rows.num_prompt)[rows.alive].sum())
+        if self.counters.num_preemptions:  # nobody else waits with tokens
+            waiting = (state for samples in self._states.values() for state in samples)
+            num += sum(state.num_output for state in waiting if state.status is Status.WAITING)
+        return num
+
+    @property
     def num_leaving(self) -> int:
         """Rows of ended requests that the step in flight still holds."""
         return self.running.num_leaving

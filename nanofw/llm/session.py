@@ -113,6 +113,13 @@ class Session:
         waits = bool(self._live or self._refused)
         return waits or (self.engine.has_unfinished and not self._failed)
 
+    @property
+    def num_unfinished_tokens(self) -> int:
+        """Tokens generated so far for requests whose result has not come."""
+        samples = (sample for live in self._live.values() for sample in live.samples)
+        ended = sum(len(item.completion.token_ids) for item in samples if item.completion)
+        return ended + int(self.engine.stats()["num_unfinished_tokens"])
+
     def add(self, prompt: Prompt, *, stream: bool = False, encoded: Encoded | None = None) -> int:
         """Queue a prompt; returns the ticket under which its result will come.
 

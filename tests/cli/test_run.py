@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -306,6 +307,30 @@ def test_a_failing_engine_is_exit_code_3_and_keeps_what_was_finished(tmp_path: P
     assert [result["index"] for result in results] == list(range(8))
     assert [result["finish_reason"] for result in results] == ["length", "error"] * 4
     assert all("the policy fell asleep" in result["error"] for result in results[1::2])
+
+
+def test_an_interrupted_run_counts_the_tokens_of_requests_that_had_not_ended(
+    tmp_path: Path,
+) -> None:
+    """None ends in time; 16 run at once, a token each per step of 10 virtual ms."""
+    write_lines(tmp_path / "p.jsonl", [{"prompt": "endless", "max_tokens": 1900}] * 1000)
+    model = "executor.cost_model={name: constant, seconds_per_step: 0.01, seconds_per_token: 0}"
+    process = start(
+        tmp_path, "sim", model, "engine.max_num_seqs=16", "input.file=p.jsonl",
+        "output.steps=steps.jsonl", "output.file=results.jsonl",
+    )  # fmt: skip
+    deadline = time.monotonic() + TIMEOUT_S
+    steps = tmp_path / "steps.jsonl"
+    while not (steps.exists() and steps.stat().st_size > 10_000):
+        assert process.poll() is None, process.communicate()[1].decode()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 130
+    found = re.search(rb" 0 requests/s, .*output ([\d,]+) tokens/s", errors)
+    assert found is not None, errors.decode()
+    assert int(found[1].replace(b",", b"")) == pytest.approx(1600, rel=0.1)
 
 
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])

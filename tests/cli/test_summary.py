@@ -62,6 +62,17 @@ def test_a_run_in_numbers() -> None:
     assert "prefix hits 50 of 200 prompt tokens (25%)" in lines
 
 
+def test_tokens_of_requests_that_have_not_ended_count_in_the_rate() -> None:
+    summary = Summary()
+    summary.add_step(step(0, 10.5, prefill=80))
+    summary.add_step(step(1, 12.0, decode=2))
+    lines = "\n".join(summary.lines(STATS, virtual=False, num_unfinished_tokens=30))
+    assert "0 requests/s, prefill 40.0 tokens/s, output 15.0 tokens/s" in lines
+    summary.add(result(1.0, 2.0, 10))
+    lines = "\n".join(summary.lines(STATS, virtual=False, num_unfinished_tokens=30))
+    assert "output 20.0 tokens/s" in lines
+
+
 def test_small_shares_and_rates_are_no_zeros_and_lines_fit_a_terminal() -> None:
     summary = Summary()
     summary.add_step(step(0, 1e2, prefill=1, used=2))

@@ -141,6 +141,21 @@ def test_a_more_urgent_request_takes_the_place_of_a_running_one(overlap: bool) -
     assert ended.tokens()["slow"] == alone
 
 
+@BOTH
+def test_tokens_of_unfinished_requests_are_known_at_every_step(overlap: bool) -> None:
+    """Running, preempted, or not yet started."""
+    engine = make_engine(num_blocks=12, max_num_seqs=4, overlap=overlap)
+    for number in range(8):
+        engine.add(make_request(f"r{number}", 9, 20, seed=number, stream=True))
+    ended = Run(engine)
+    while engine.has_unfinished:
+        ended.step()
+        live = sum(len(d.token_ids) for d in ended.deltas if d.id not in ended.outputs)
+        assert engine.stats()["num_unfinished_tokens"] == live
+    assert engine.scheduler.counters.num_preemptions > 0
+    assert engine.stats()["num_unfinished_tokens"] == 0
+
+
 def test_times_come_from_one_clock_in_order() -> None:
     engine = make_engine(max_num_seqs=2)
     ended = run(engine, *(make_request(f"r{i}", 6, 5) for i in range(6)))
