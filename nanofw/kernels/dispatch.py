@@ -11,10 +11,15 @@ from functools import cache
 
 import torch
 
+from nanofw.kernels import rehearsal
+
 
 def uses_triton(tensor: torch.Tensor) -> bool:
     """Whether kernels on this tensor are Triton's."""
-    return tensor.is_cuda and has_triton()
+    if tensor.is_cuda:
+        return has_triton()
+    # Where kernels are only compiled, `meta` stands for a CUDA device.
+    return tensor.is_meta and rehearsal.current() is not None
 
 
 @cache

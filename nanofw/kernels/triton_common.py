@@ -37,7 +37,9 @@ def cdiv(a: int, b: int) -> int:
 
 
 def num_multiprocessors(device: torch.device) -> int:
-    """Multiprocessors of a CUDA device; 4 stands for them in the interpreter."""
+    """Multiprocessors of a CUDA device, of the current one for `meta`; 4 in the interpreter."""
+    if device.type == "meta" and torch.cuda.is_available():
+        device = torch.device("cuda")
     if device.type != "cuda":
         return 4
     return torch.cuda.get_device_properties(device).multi_processor_count

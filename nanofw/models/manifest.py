@@ -13,6 +13,7 @@ _CAPABILITIES = {
     "tensor_parallel": True,
     "cuda_graph": True,
     "overlap": True,
+    "compile_ahead": True,
 }
 
 

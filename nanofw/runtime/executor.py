@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -18,7 +19,7 @@ from nanofw.core.contracts.executor import ExecutorConfig
 from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.core.types import Request
 from nanofw.errors import ExecutorError, NanofwError
-from nanofw.runtime import memory, profiling
+from nanofw.runtime import memory, profiling, rehearsal
 from nanofw.runtime.batch import StepBatch
 from nanofw.runtime.graph_sizes import largest_prefill
 from nanofw.runtime.options import TorchOptions
@@ -26,6 +27,9 @@ from nanofw.runtime.phases import Phases
 from nanofw.runtime.recording import CudaRecorder
 from nanofw.runtime.results import Timer, Transfer
 from nanofw.runtime.runner import Runner
+
+if TYPE_CHECKING:
+    from nanofw.kernels.compile_ahead import AheadCompiler
 
 _MAX_IN_FLIGHT = 2
 
@@ -60,24 +64,49 @@ class TorchExecutor:
         communicator = communicator or SingleRank()
         self._steps: deque[_Step] = deque()
         self._next_step = 0
+        self._runner: Runner | None = None
         if options is not None and options.num_threads is not None:
             torch.set_num_threads(options.num_threads)
         phases = Phases()
-        with torch.inference_mode():
-            self._runner: Runner | None = Runner(config, communicator)
-            phases.end("weights")
-            prefill_tokens = largest_prefill(options, config)
-            num_blocks = _num_blocks(self._runner, config, communicator, prefill_tokens)
-            phases.end("memory profile")
-            self._runner.allocate(num_blocks)
-            phases.end("KV pool")
-            if config.cuda_graphs and self._runner.device.type == "cuda":
-                self._runner.capture(CudaRecorder(), prefill_tokens)
-                phases.end("graphs")
+        prefill_tokens = largest_prefill(options, config)
+        threads = options.compile_threads if options is not None else None
+        ahead = rehearsal.begin(config, communicator, prefill_tokens, threads)
+        try:
+            num_blocks = self._start(config, communicator, prefill_tokens, phases, ahead)
+        finally:
+            if ahead is not None:
+                ahead.cancel()
         self.start_seconds = phases.seconds
         self._capacity = Capacity(
             num_blocks=num_blocks, block_size=config.block_size, max_in_flight=_MAX_IN_FLIGHT
         )
+
+    @torch.inference_mode()
+    def _start(
+        self,
+        config: ExecutorConfig,
+        communicator: Communicator,
+        prefill_tokens: int,
+        phases: Phases,
+        ahead: AheadCompiler | None,
+    ) -> int:
+        """Load, size the pool, capture; returns the number of blocks."""
+        self._runner = runner = Runner(config, communicator)
+        phases.end("weights")
+        if ahead is not None:
+            ahead.wait_rehearsed()
+        num_blocks = _num_blocks(runner, config, communicator, prefill_tokens)
+        if ahead is not None:  # no other thread may load kernels while work is captured
+            ahead.close()
+            phases.end("memory profile", {"waiting for compilers": ahead.waited_s})
+        else:
+            phases.end("memory profile")
+        runner.allocate(num_blocks)
+        phases.end("KV pool")
+        if config.cuda_graphs and runner.device.type == "cuda":
+            runner.capture(CudaRecorder(), prefill_tokens)
+            phases.end("graphs")
+        return num_blocks
 
     def capacity(self) -> Capacity:
         """The pool's size, as configured or as memory allows."""

@@ -10,14 +10,16 @@ PyTorch's. Both use PyTorch's symmetric memory, without multicast.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import distributed
 
+from nanofw.core.contracts.communicator import Communicator
 from nanofw.errors import ConfigError
 from nanofw.kernels.norm import add_rms_norm
-from nanofw.runtime.communicator import GroupCommunicator
+from nanofw.runtime.communicator import GroupCommunicator, MetaCommunicator
 
 LIMIT_BYTES = 512 * 1024
 """Larger tensors go the usual way, unless they go into the residual stream."""
@@ -76,12 +78,11 @@ class OneShotCommunicator(GroupCommunicator):
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `NormCommunicator`; in one kernel where the rows fit."""
-        if self._inboxes is not None and x.dtype == self._dtype:
-            from nanofw.kernels.triton_all_reduce import fits, sum_add_rms_norm_triton
+        return _sum_add_norm(self, self._inboxes, self._dtype, x, residual, weight, eps)
 
-            if fits(x, self._inboxes):
-                return sum_add_rms_norm_triton(x, residual, weight, eps, self._inboxes)
-        return add_rms_norm(self.all_reduce(x), residual, weight, eps)
+    def on_meta(self) -> MetaCommunicator:
+        """What stands for it on tensors of the device `meta`."""
+        return MetaOneShot(self.rank, self.size, self._dtype, self._inboxes)
 
     def _set_up(self, device: torch.device, stream: tuple[int, int] | None) -> None:
         world: Any = distributed.group.WORLD
@@ -146,6 +147,45 @@ class OneShotCommunicator(GroupCommunicator):
         count = super().all_reduce(torch.tensor([int(bool(problem))], device=device))
         if int(count.item()):
             raise _impossible(problem or "another rank found that it does not")
+
+
+class MetaOneShot(MetaCommunicator):
+    """Stands for it on `meta`: launches the kernel of sums with the norm where it does.
+
+    Args:
+        inboxes: of the real one, or None.
+    """
+
+    def __init__(self, rank: int, size: int, dtype: torch.dtype, inboxes: Any) -> None:
+        super().__init__(rank, size)
+        self._dtype, self.inboxes = dtype, None
+        if inboxes is not None:
+            self.inboxes = replace(
+                inboxes, addresses=inboxes.addresses.to("meta"), sums=inboxes.sums.to("meta")
+            )
+
+    def all_reduce_add_rms_norm(
+        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """As of the real one."""
+        return _sum_add_norm(self, self.inboxes, self._dtype, x, residual, weight, eps)
+
+
+def _sum_add_norm(
+    communicator: Communicator,
+    inboxes: Any,
+    dtype: torch.dtype,
+    x: torch.Tensor,
+    residual: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    if inboxes is not None and x.dtype == dtype:
+        from nanofw.kernels.triton_all_reduce import fits, sum_add_rms_norm_triton
+
+        if fits(x, inboxes):
+            return sum_add_rms_norm_triton(x, residual, weight, eps, inboxes)
+    return add_rms_norm(communicator.all_reduce(x), residual, weight, eps)
 
 
 def _shared(count: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, Any]:

@@ -21,6 +21,12 @@ class TorchOptions(Options):
         description="With CUDA graphs: tokens of the largest step with prefill that is captured; "
         "0: such steps run eagerly. Larger ones cost start-up time and memory.",
     )
+    compile_threads: NonNegativeInt | None = Field(
+        None,
+        description="On an NVIDIA GPU: threads of each rank that compile kernels while weights "
+        "are loaded; 0: a kernel is compiled when it is launched first; null: up to 16, by the "
+        "number of CPUs.",
+    )
     all_reduce: Literal["auto", "collective", "one_shot"] = Field(
         "auto",
         description="With several ranks on GPUs: how small tensors are summed: as NCCL does "

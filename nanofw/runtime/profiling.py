@@ -30,18 +30,22 @@ def activation_peak(runner: Runner, config: ExecutorConfig) -> int:
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - before
     del batch, hidden
-    runner.apply(_empty_plan(plan.rows))
+    runner.apply(empty_plan(plan.rows))
     runner.pool = []
     torch.cuda.empty_cache()
     return peak
 
 
-def largest_plan(config: ExecutorConfig) -> StepPlan:
-    """Prompts that fill a step: as many rows as may run, of equal length."""
+def largest_plan(config: ExecutorConfig, sampling: SamplingParams | None = None) -> StepPlan:
+    """Prompts that fill a step: as many rows as may run, of equal length.
+
+    Args:
+        sampling: of every row; None: top-p.
+    """
     num_rows = min(config.max_num_seqs, config.max_num_batched_tokens)
     length = min(config.max_model_len, config.max_num_batched_tokens // num_rows)
     blocks = -(-length // config.block_size)
-    sampling = SamplingParams(top_p=0.9)
+    sampling = sampling or SamplingParams(top_p=0.9)
     rows: IntArray = np.arange(num_rows, dtype=np.int32)
     new = [
         NewRow(
@@ -66,7 +70,8 @@ def largest_plan(config: ExecutorConfig) -> StepPlan:
     )
 
 
-def _empty_plan(removed: IntArray) -> StepPlan:
+def empty_plan(removed: IntArray) -> StepPlan:
+    """A step in which rows leave and nothing is computed."""
     nothing = np.empty(0, np.int32)
     return StepPlan(
         step=0,

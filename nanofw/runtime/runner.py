@@ -323,7 +323,8 @@ class Runner:
         model = build(self._config.spec, context)
         parameters = getattr(model, "parameters", None)
         self.weight_bytes = sum(p.nbytes for p in parameters()) if parameters else 0
-        model.load(checkpoint.tensors())
+        is_meta = self.device.type == "meta"
+        model.load(checkpoint.shapes() if is_meta else checkpoint.tensors())
         return model
 
     def _attention_config(self) -> AttentionConfig:

@@ -16,6 +16,7 @@ def sampler() -> Plugin:
             "tensor_parallel": True,
             "overlap": True,
             "cuda_graph": True,
+            "compile_ahead": True,
         },
         summary="every sampling parameter; counter-based random numbers",
     )

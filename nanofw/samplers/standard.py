@@ -243,8 +243,11 @@ class StandardSampler:
 
 
 def standard_sampler(options: Any, config: SamplerConfig) -> Sampler:
-    """The sampler for the device: Triton's on NVIDIA GPUs, this one everywhere else."""
-    if config.device.type == "cuda" and has_triton():
+    """The sampler for the device: Triton's on NVIDIA GPUs, this one everywhere else.
+
+    `meta` stands for a GPU.
+    """
+    if config.device.type in ("cuda", "meta") and has_triton():
         from nanofw.samplers.standard_cuda import CudaSampler
 
         return CudaSampler(options, config)

@@ -1,7 +1,7 @@
-"""A run waits for no compiler: what it launches was compiled when it started.
+"""A run waits for no compiler: what it launches was compiled ahead, and nothing else was.
 
-Without a GPU: kernels are not launched, but their arguments are looked at as a launch does, for
-which compiled variant they need.
+Without a GPU: Triton's own launches go their way up to the compiler, which is a stand-in, and so
+is what it compiles.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,99 +19,260 @@ import pytest
 
 pytest.importorskip("triton")
 MAX_VARIANTS = 2  # of one kernel: with and without a residual stream or a cut distribution
+MOST = 15  # of all kernels, on one GPU without windows
+
+Case = tuple[str, dict[str, Any], dict[str, Any]]
+SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 128, "vocab_size": 2048}
+CASES: dict[str, Case] = {
+    "bfloat16, heads of 64": ("Qwen3", {"head_dim": 64}, {}),
+    "float16, heads of 128": ("Llama", {"head_dim": 128}, {"dtype": "float16"}),
+    "float32, heads of 80": ("Qwen3", {"head_dim": 80}, {"dtype": "float32"}),
+    "groups of 4, heads of 256": ("Qwen3", {"head_dim": 256, "num_key_value_heads": 1}, {}),
+    "odd vocabulary, biases, 37 rows": (
+        "Qwen2", {"head_dim": 32, "vocab_size": 2051}, {"max_num_seqs": 37},
+    ),
+    "windows": (
+        "Qwen2",
+        {"use_sliding_window": True, "sliding_window": 90, "max_window_layers": 1},
+        {},
+    ),
+    "pages of 16": ("Qwen3", {"head_dim": 64}, {"block_size": 16, "num_blocks": 1600}),
+    "no prefill captured": ("Qwen3", {"head_dim": 64}, {"prefill_graphs": False}),
+    "nothing captured": ("Qwen3", {"head_dim": 64}, {"cuda_graphs": False}),
+    "flash_attn": ("Qwen3", {"head_dim": 64}, {"backend": "flash_attn:FlashAttention"}),
+    "two ranks": ("Qwen3", {"head_dim": 64}, {"ranks": 2}),
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("sampling", ["plain", "cut"])
-def test_no_kernel_is_compiled_after_the_start(sampling: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("half", [0, 1])
+def test_a_run_launches_what_was_compiled_ahead(half: int, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.runtime.test_compilations"]
     environment = {**os.environ, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
-        [*command, sampling, str(tmp_path)], env=environment, capture_output=True, text=True,
-        timeout=200,
+        [*command, str(half), str(tmp_path)], env=environment, capture_output=True, text=True,
+        timeout=400,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
 
 
 class Variants:
-    """Stands for the launch of every kernel; notes which variants are asked for, and when."""
+    """Stands for Triton's compiler; notes which variants it is asked for, and when.
+
+    Attributes:
+        phase: what goes on.
+        compiled: (kernel, variant) -> the phase.
+        launched: how often.
+    """
 
     def __init__(self) -> None:
-        from triton.backends.compiler import GPUTarget
-        from triton.compiler import make_backend
+        self.phase = "ahead"
+        self.compiled: dict[tuple[str, str], str] = {}
+        self.launched: Counter[tuple[str, str]] = Counter()
 
-        self.phase = "start"
-        self.found: dict[tuple[str, str], str] = {}
-        self._backend = make_backend(GPUTarget("cuda", 90, 32))
-        self._binders: dict[Any, Any] = {}
+    def compile(self, source: Any, target: Any, options: Any) -> Compiled:
+        name = (source.fn.fn.__name__, f"{source.signature} {source.constants} {source.attrs}")
+        name = (name[0], f"{name[1]} {options}")
+        assert name not in self.compiled, name
+        self.compiled[name] = self.phase
+        return Compiled(name, source.fn.arg_names, self.launched)
 
-    def run(self, kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
-        from triton.runtime.jit import create_function_from_signature
 
-        if kernel not in self._binders:
-            self._binders[kernel] = create_function_from_signature(
-                kernel.signature, kernel.params, self._backend
-            )
-        bound, specialization, rest = self._binders[kernel](*args, **options, debug=False)
-        name = kernel.fn.__name__
-        self.found.setdefault((name, f"{specialization} {rest}"), self.phase)
-        for key in {"_pick_kernel": ["token_ids_ptr", "failed_ptr"]}.get(name, []):
+class Compiled:
+    """What launches do with a `CompiledKernel`."""
+
+    function = packed_metadata = None
+
+    def __init__(
+        self, name: tuple[str, str], arguments: list[str], launched: Counter[tuple[str, str]]
+    ) -> None:
+        self._name, self._arguments, self._launched = name, arguments, launched
+
+    def launch_metadata(self, *_: Any) -> None: ...
+
+    def run(self, *args: Any) -> None:
+        self._launched[self._name] += 1
+        bound = dict(zip(self._arguments, args[-len(self._arguments) :], strict=True))
+        for key in {"_pick_kernel": ["token_ids_ptr", "failed_ptr"]}.get(self._name[0], []):
             bound[key].zero_()  # what is read again afterwards
 
 
-def main(sampling: str, folder: Path) -> None:
+class Driver:
+    """The driver of a GPU that is not there."""
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+
+def main(half: int, folder: Path) -> None:
     """Start an executor, let it serve many mixes of rows, and look at what came late."""
     import torch
+    import triton.compiler
+    from triton.runtime.driver import driver
+
+    driver.set_active(Driver())  # pyright: ignore[reportArgumentType]
+    for number, (name, case) in enumerate(CASES.items()):
+        if number % 2 == half:
+            variants = Variants()
+            triton.compiler.compile = variants.compile
+            print(name, file=sys.stderr)
+            with torch.inference_mode():
+                check(variants, folder / str(number), *case)
+            forget()
+
+
+def forget() -> None:
+    """The next case meets Triton as a new process does."""
     from triton.runtime.jit import JITFunction
 
-    from nanofw.runtime import profiling
-    from tests.runtime.checkpoints import write_qwen3
-    from tests.runtime.driver import Driver, make_executor
-    from tests.runtime.recorded import COMPONENTS, EagerRecorder
+    for module in list(sys.modules.values()):
+        if module.__name__.startswith("nanofw.kernels.triton_"):
+            for kernel in vars(module).values():
+                if isinstance(kernel, JITFunction):
+                    kernel.device_caches.clear()
 
-    variants = Variants()
-    JITFunction.run = lambda kernel, *args, **options: variants.run(kernel, *args, **options)
-    sizes = {"head_dim": 64, "num_attention_heads": 4, "hidden_size": 128, "vocab_size": 2048}
-    write_qwen3(folder, num_hidden_layers=1, **sizes)
-    executor = make_executor(
-        folder, components=COMPONENTS, device="cpu", max_num_seqs=64, num_blocks=400,
-        block_size=64, max_model_len=512, max_num_batched_tokens=2048,
+
+def check(
+    variants: Variants, folder: Path, family: str, sizes: dict[str, Any], changes: dict[str, Any]
+) -> None:
+    from nanofw.core.contracts.communicator import SingleRank
+    from nanofw.kernels.compile_ahead import AheadCompiler
+    from nanofw.runtime.executor import TorchExecutor
+    from nanofw.runtime.rehearsal import rehearse
+    from tests.runtime import driver, recorded
+    from tests.runtime.checkpoints import write_model
+
+    write_model(folder, family, **{**SMALL, **sizes})
+    changes = {"dtype": "bfloat16", "cuda_graphs": True, "prefill_graphs": True, **changes}
+    ranks, backend = changes.pop("ranks", 1), changes.pop("backend", None)
+    components = dict(recorded.COMPONENTS)
+    if backend is not None:
+        target = f"nanofw.attention_backends.{backend}"
+        components["attention_backend"] = driver.component("attention_backend", "other", target)
+    config = driver.executor_config(
+        folder, components=components, ranks=ranks,
+        **{"block_size": 64, "num_blocks": 400, "max_num_seqs": 64, "max_model_len": 512,
+           "max_num_batched_tokens": 2048, **changes},
     )  # fmt: skip
+    prefill_tokens = 512 if config.prefill_graphs and config.cuda_graphs else 0
+    communicator = two_ranks(config.spec.hidden_size) if ranks > 1 else SingleRank()
+
+    compiler = AheadCompiler(None, 2)
+    compiler.rehearse(lambda: rehearse(config, communicator, prefill_tokens))
+    compiler.close()
+    if compiler.problem is not None:
+        raise compiler.problem
+    assert compiler.num_variants == len(variants.compiled)
+
+    use_triton_on_a_cpu()
+    if backend is not None:
+        target = "tests.runtime.test_compilations:store_only"
+        components["attention_backend"] = driver.component("attention_backend", "other", target)
+        config = replace(config, components={**config.components, **components})
+    executor = TorchExecutor(None, config, communicator)
+    runner = executor._runner
+    assert runner is not None
+    variants.phase = "profile"
+    start(runner, prefill_tokens)
+    needless = set(variants.compiled) - set(variants.launched)
+    if config.cuda_graphs:
+        assert not needless, needless
+    variants.phase = "run"
+    serve(driver.Driver(executor), graphs=prefill_tokens > 0)
+    late = {key: phase for key, phase in variants.compiled.items() if phase != "ahead"}
+    assert not late, late
+    counts = Counter(name for name, _ in variants.compiled)
+    windows = len(set(config.spec.sliding_windows)) or 1
+    assert len(counts) > (5 if backend else 8), counts
+    assert max(counts.values()) <= max(MAX_VARIANTS, windows), counts
+    assert len(variants.compiled) <= MOST + 4 * (windows - 1) + (ranks - 1), counts
+
+
+def use_triton_on_a_cpu() -> None:
     for module in list(sys.modules.values()):
         if module.__name__.startswith("nanofw.") and hasattr(module, "uses_triton"):
             module.uses_triton = lambda tensor: True  # pyright: ignore[reportAttributeAccessIssue]
-    with torch.inference_mode():
-        runner = executor._runner
-        assert runner is not None
-        plan = profiling.largest_plan(runner._config)
-        runner.apply(plan)
-        runner.sample(*runner.forward(plan), None, plan.host_rows)
-        runner.apply(profiling._empty_plan(plan.rows))
-        runner.capture(EagerRecorder(), 512)
-    variants.phase = "run"
-    serve(Driver(executor), sampling)
-    counts = Counter(name for name, _ in variants.found)
-    assert len(counts) > 8, counts
-    assert max(counts.values()) <= MAX_VARIANTS, counts
-    late = [key for key, phase in variants.found.items() if phase == "run"]
-    assert not late, late
 
 
-def serve(driver: Any, sampling: str) -> None:
+def two_ranks(width: int) -> Any:
+    """The first of two ranks, whose sums are kernels; the other is not there."""
+    import torch
+
+    from nanofw.kernels.triton_all_reduce import Inboxes
+    from nanofw.runtime.one_shot import MetaOneShot
+
+    inboxes = Inboxes(
+        0, 2, 64, width, torch.zeros(2, dtype=torch.int64), torch.zeros(64, dtype=torch.int32)
+    )
+
+    class Communicator(MetaOneShot):
+        def on_meta(self) -> MetaOneShot:
+            return MetaOneShot(0, 2, torch.bfloat16, inboxes)
+
+    communicator = Communicator(0, 2, torch.bfloat16, None)
+    communicator.inboxes = inboxes
+    return communicator
+
+
+def store_only(options: Any, config: Any) -> Any:
+    """FlashAttention without what is not ours."""
+    import torch
+
+    from nanofw.attention_backends.flash_attn import FlashAttention, FlashMetadata
+    from nanofw.attention_backends.paged import PagedPool
+
+    class StoreOnly(FlashAttention):
+        def __init__(self) -> None:
+            PagedPool.__init__(self, config)
+
+        def prepare(self, batch: Any) -> FlashMetadata:
+            return FlashMetadata(0)
+
+        def attend(self, query: Any, layer: int, kv: Any, batch: Any, scale: float) -> Any:
+            return torch.empty_like(query)
+
+    return StoreOnly()
+
+
+def start(runner: Any, prefill_tokens: int) -> None:
+    """What an executor does on a GPU."""
+    from nanofw.runtime import profiling
+    from tests.runtime.recorded import EagerRecorder
+
+    plan = profiling.largest_plan(runner._config)
+    pool = runner.pool
+    runner.allocate(1 + max(int(new.block_ids.max()) for new in plan.new))
+    runner.apply(plan)
+    runner.sample(*runner.forward(plan), None, plan.host_rows)
+    runner.apply(profiling.empty_plan(plan.rows))
+    runner.pool = pool
+    if runner._config.cuda_graphs:
+        runner.capture(EagerRecorder(), prefill_tokens)
+
+
+def serve(driver: Any, *, graphs: bool) -> None:
     """Prompts together and one by one, decoding rows beside them, replayed and eager."""
     from nanofw.core.types import SamplingParams
     from tests.runtime.recorded import prompt
 
     generator = np.random.default_rng(0)
-    kinds = {
-        "plain": [SamplingParams(temperature=0.6), SamplingParams(temperature=0)],
-        "cut": [SamplingParams(temperature=0.6, top_p=0.9)],
-    }[sampling]
-    for _ in range(12):
-        count = int(generator.integers(2, 40))
+    kinds = [
+        SamplingParams(temperature=0.6),
+        SamplingParams(temperature=0),
+        SamplingParams(temperature=0.6, top_p=0.9),
+    ]
+    for turn in range(8):
+        count = int(generator.integers(2, 36))
+        some = kinds[: 2 + turn % 2]
         rows = [
-            driver.add(
-                i, prompt(int(generator.integers(3, 200)), i), sampling=kinds[i % len(kinds)]
-            )
+            driver.add(i, prompt(int(generator.integers(3, 200)), i), sampling=some[i % len(some)])
             for i in range(count)
         ]
         half = min(count // 2, 10)  # 2,000 tokens at most
@@ -120,10 +282,11 @@ def serve(driver: Any, sampling: str) -> None:
         driver.decode(*rows, steps=2)
         for row in rows:
             driver.remove(row)
-    reasons = driver.executor.graph_steps
-    assert reasons["replayed with prefill"] > 0
-    assert len(reasons) > 2, reasons
+    if graphs:
+        reasons = driver.executor.graph_steps
+        assert reasons["replayed with prefill"] > 0
+        assert len(reasons) > 2, reasons
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(int(sys.argv[1]), Path(sys.argv[2]))

@@ -1,0 +1,237 @@
+"""Kernels are compiled in threads while nobody launches them yet; launches that come early wait.
+
+In processes of their own: Triton must not be in its interpreter. The compiler is the real one
+where it says so, else a stand-in that tests can hold up.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("triton")
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        "compiles_for_a_gpu",
+        "early_launches_wait",
+        "errors_surface",
+        "cancelled_variants_are_forgotten",
+        "other_threads_launch",
+        "rehearsals_may_fail",
+    ],
+)
+def test_compile_ahead(check: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.kernels.test_compile_ahead", check]
+    environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+class Driver:
+    """The driver of a GPU that is not there."""
+
+    def get_current_device(self) -> int:
+        return 0
+
+    def get_current_stream(self, device: int) -> int:
+        return 0
+
+    def get_current_target(self) -> Any:
+        from triton.backends.compiler import GPUTarget
+
+        return GPUTarget("cuda", 90, 32)
+
+
+class Compiled:
+    """What launches do with a `CompiledKernel`."""
+
+    function = packed_metadata = None
+
+    def __init__(self) -> None:
+        self.num_launches = 0
+
+    def launch_metadata(self, *_: Any) -> None: ...
+
+    def run(self, *_: Any) -> None:
+        self.num_launches += 1
+
+
+class Compiler:
+    """Stands for Triton's. Begins and ends when the test lets it."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.begun, self.may_end = threading.Event(), threading.Event()
+        self.fails = fails
+        self.made: list[Compiled] = []
+
+    def __call__(self, source: Any, target: Any, options: Any) -> Compiled:
+        self.begun.set()
+        assert self.may_end.wait(20)
+        if self.fails:
+            raise ValueError("cannot compile")
+        self.made.append(Compiled())
+        return self.made[-1]
+
+
+def launch(*sizes: int, device: str = "meta") -> None:
+    import torch
+
+    from nanofw.kernels.triton_activation import silu_and_mul_triton
+
+    for size in sizes:
+        silu_and_mul_triton(torch.empty(3, 2 * size, device=device, dtype=torch.bfloat16))
+
+
+def launches_are_as_ever() -> bool:
+    from triton.runtime.jit import JITFunction
+
+    return all(
+        getattr(JITFunction, name).__module__ == JITFunction.__module__
+        for name in ("run", "_do_compile")
+    )
+
+
+def no_thread_is_left() -> bool:
+    return threading.active_count() == 1
+
+
+def started(compiler: Any, *sizes: int, threads: int = 1) -> Any:
+    """An `AheadCompiler` after a rehearsal that launches such sizes."""
+    import triton.compiler
+
+    from nanofw.kernels.compile_ahead import AheadCompiler
+
+    if compiler is not None:
+        triton.compiler.compile = compiler
+    ahead = AheadCompiler(None, threads)
+    ahead.rehearse(lambda: launch(*sizes))
+    ahead.wait_rehearsed()
+    assert launches_are_as_ever()
+    assert ahead.problem is None
+    assert ahead.num_variants == len(set(sizes))
+    return ahead
+
+
+def compiles_for_a_gpu() -> None:
+    """Triton's own compiler, two variants at once."""
+    import triton.compiler.compiler
+
+    loaded: list[str] = []
+    triton.compiler.compiler.CompiledKernel.run = property(
+        lambda kernel: loaded.append(kernel.name)
+    )
+    started(None, 64, 80, 64, threads=2).close()
+    assert loaded == ["_silu_mul_kernel"] * 2
+    from nanofw.kernels.triton_activation import _silu_mul_kernel
+
+    for kernel in _silu_mul_kernel.device_caches[0][0].values():
+        assert ".target sm_90" in kernel.asm["ptx"]
+    assert no_thread_is_left()
+
+
+def early_launches_wait() -> None:
+    compiler = Compiler()
+    ahead = started(compiler, 64)
+    assert compiler.begun.wait(20)
+    assert not compiler.made
+    threading.Timer(0.2, compiler.may_end.set).start()
+    launch(64, 64, device="cpu")
+    assert ahead.waited_s > 0.1
+    ahead.close()
+    (made,) = compiler.made
+    assert made.num_launches == 2
+    launch(64, device="cpu")
+    assert (len(compiler.made), made.num_launches) == (1, 3)
+    assert no_thread_is_left()
+
+
+def errors_surface() -> None:
+    """At a launch that waits, and at one that comes later; a later one may also succeed."""
+    compiler = Compiler(fails=True)
+    ahead = started(compiler, 64)
+    threading.Timer(0.2, compiler.may_end.set).start()
+    for _ in range(2):
+        with pytest.raises(ValueError, match="cannot compile"):
+            launch(64, device="cpu")
+    ahead.close()
+    compiler.fails = False
+    launch(64, device="cpu")
+    assert compiler.made[0].num_launches == 1
+
+
+def cancelled_variants_are_forgotten() -> None:
+    """A start that failed leaves nothing behind: the next launch compiles."""
+    compiler = Compiler()
+    ahead = started(compiler, *range(64, 96, 4))
+    threading.Timer(0.2, compiler.may_end.set).start()
+    ahead.cancel()
+    assert no_thread_is_left()
+    num_begun = len(compiler.made)
+    assert num_begun < 8
+    launch(*range(64, 96, 4), device="cpu")
+    assert len(compiler.made) == 8
+    assert all(made.num_launches == 1 for made in compiler.made)
+
+
+def other_threads_launch() -> None:
+    """While a rehearsal runs, as if there were none."""
+    import triton.compiler
+
+    from nanofw.kernels.compile_ahead import AheadCompiler
+
+    triton.compiler.compile = compiler = Compiler()
+    compiler.may_end.set()
+    rehearses, may_end = threading.Event(), threading.Event()
+
+    def work() -> None:
+        rehearses.set()
+        assert may_end.wait(20)
+        launch(64)
+
+    ahead = AheadCompiler(None, 1)
+    ahead.rehearse(work)
+    assert rehearses.wait(20)
+    launch(80, device="cpu")
+    assert [made.num_launches for made in compiler.made] == [1]
+    may_end.set()
+    ahead.close()
+    assert [made.num_launches for made in compiler.made] == [1, 0]
+    assert launches_are_as_ever()
+
+
+def rehearsals_may_fail() -> None:
+    """What came before is compiled; what did not, by its launch."""
+    import triton.compiler
+
+    from nanofw.kernels.compile_ahead import AheadCompiler
+
+    triton.compiler.compile = compiler = Compiler()
+    compiler.may_end.set()
+
+    def work() -> None:
+        launch(64)
+        raise RuntimeError("not on meta")
+
+    ahead = AheadCompiler(None, 1)
+    ahead.rehearse(work)
+    ahead.close()
+    assert str(ahead.problem) == "not on meta"
+    assert launches_are_as_ever()
+    launch(64, 80, device="cpu")
+    assert [made.num_launches for made in compiler.made] == [1, 1]
+
+
+if __name__ == "__main__":
+    from triton.runtime.driver import driver
+
+    driver.set_active(Driver())  # pyright: ignore[reportArgumentType]
+    globals()[sys.argv[1]]()
