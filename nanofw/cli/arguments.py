@@ -27,7 +27,8 @@ CONFIG_HELP = "a YAML file or a preset's name (default: the preset qwen3-demo), 
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Let a parser take `[CONFIG] [key=value ...]`. Parse with `parse_intermixed_args`."""
     parser.usage = f"{parser.prog} {CONFIG_WORDS} [OPTIONS]"
-    parser.add_argument("config", nargs="*", metavar=CONFIG_WORDS, help=CONFIG_HELP)
+    # with a default, or argparse counts it among the arguments that are required
+    parser.add_argument("config", nargs="*", default=[], metavar=CONFIG_WORDS, help=CONFIG_HELP)
 
 
 def split_config(words: Sequence[str]) -> tuple[str | None, list[str]]:

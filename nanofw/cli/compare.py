@@ -18,7 +18,7 @@ configuration is compared by giving several values:
 
   nanofw compare run.yaml scheduler.name=fcfs,shortest_job_first
 
-There, keys that begin with compare. set the experiment's own:
+In either form, keys that begin with compare. set the experiment's own:
 compare.repeats=5, compare.loads=[0.8,0.95], compare.primary=ttft.p99,
 compare.output=result.json.
 

@@ -51,18 +51,22 @@ def file_entries(path: str | Path, layout: str = "auto") -> Iterator[Entry]:
     if str(path) == STDIN:
         yield from _lines_entries(sys.stdin.buffer, "stdin", layout)
         return
-    path = Path(path)
+    path, guess = Path(path), ""
     if layout == "auto":
         layout = "jsonl" if path.suffix in JSONL_SUFFIXES else "text"
+        guess = f"taken for JSONL by the file's suffix, {path.suffix}"
     try:
         file = path.open("rb")
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", key="input.file") from error
     with file:
-        yield from _lines_entries(file, path.name, layout)
+        yield from _lines_entries(file, path.name, layout, guess)
 
 
-def _lines_entries(file: BinaryIO | Iterable[bytes], name: str, layout: str) -> Iterator[Entry]:
+def _lines_entries(
+    file: BinaryIO | Iterable[bytes], name: str, layout: str, guess: str = ""
+) -> Iterator[Entry]:
+    """`guess`: why lines are taken for JSON though nobody said that they are."""
     for number, line in enumerate(file, 1):
         place = f"{name}:{number}"
         try:
@@ -74,10 +78,11 @@ def _lines_entries(file: BinaryIO | Iterable[bytes], name: str, layout: str) -> 
             continue
         if layout == "auto":
             layout = "jsonl" if text.lstrip().startswith("{") else "text"
-        yield _json_entry(text, place) if layout == "jsonl" else Entry(text, place)
+            guess = f"taken for JSONL as line {number} begins with {{"
+        yield _json_entry(text, place, guess) if layout == "jsonl" else Entry(text, place)
 
 
-def _json_entry(text: str, place: str) -> Entry:
+def _json_entry(text: str, place: str, guess: str) -> Entry:
     try:
         value = json.loads(text)
         if "\\u" in text:
@@ -88,6 +93,7 @@ def _json_entry(text: str, place: str) -> Entry:
             None, place, f"{place}: half of a surrogate pair (\\ud800 to \\udfff) is no text"
         )
     except ValueError as error:
-        return Entry(None, place, f"{place}: no JSON: {error}")
+        hint = f" ({guess}; input.format=text reads a prompt a line)" if guess else ""
+        return Entry(None, place, f"{place}: no JSON: {error}{hint}")
     except RecursionError:
         return Entry(None, place, f"{place}: JSON nested too deeply")

@@ -24,7 +24,13 @@ class OutputError(NanofwError):
 
 
 class Output(Protocol):
-    """A place for results."""
+    """A place for results.
+
+    Attributes:
+        is_read: somebody reads each result as it comes, with its error.
+    """
+
+    is_read: bool
 
     def start(self) -> None:
         """The model is there and the run begins: results of an earlier run go."""
@@ -86,6 +92,8 @@ class JsonlFile:
         ConfigError: the file cannot be written.
     """
 
+    is_read = False
+
     def __init__(self, path: Path) -> None:
         self._path, self._pending_path = path, path.with_name(path.name + PENDING_SUFFIX)
         try:
@@ -146,6 +154,8 @@ class JsonlFile:
 class JsonlStream:
     """A result a line on standard output."""
 
+    is_read = False
+
     def __init__(self, file: IO[str]) -> None:
         self._order = InputOrder(partial(_write_line, file))
 
@@ -172,6 +182,8 @@ class PlainText:
         file: where to.
         live: a terminal: show the text of the request whose turn it is while it comes.
     """
+
+    is_read = True
 
     def __init__(self, file: IO[str], *, live: bool) -> None:
         self._file, self._live = file, live

@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, cast
 
-from nanofw.cli.arguments import add_config, console, load, print_json, table
+from nanofw.cli.arguments import CONFIG_WORDS, add_config, console, load, print_json, table
 from nanofw.cli.explain import claims
 
 if TYPE_CHECKING:
+    from nanofw.plugins import Registry
     from nanofw.plugins.status import Status
 
 FAILED = 3
@@ -25,9 +26,12 @@ def main(arguments: list[str]) -> int:
     listing.add_argument(
         "--check", action="store_true", help="load every one; exit code 3 when one fails"
     )
-    showing = commands.add_parser("show", help="show one plugin", description="show one plugin")
+    text = "show one plugin that is installed, or named in plugins.load of a configuration"
+    showing = commands.add_parser("show", help="show one plugin", description=text)
     showing.add_argument("kind")
     showing.add_argument("name")
+    add_config(showing)
+    showing.usage = f"{showing.prog} KIND NAME {CONFIG_WORDS} [OPTIONS]"
     showing.add_argument("--json", action="store_true", help="write JSON")
     for sub, action in ((listing, _list), (showing, _show)):
         sub.set_defaults(parser=sub, action=action)
@@ -39,15 +43,9 @@ def main(arguments: list[str]) -> int:
 
 
 def _list(options: argparse.Namespace) -> int:
-    from nanofw.plugins import build_registry
     from nanofw.plugins.status import statuses
 
-    if options.config:
-        from nanofw.assembly import registry_for
-
-        registry = registry_for(load(options.config))
-    else:
-        registry = build_registry()
+    registry = _registry(options.config)
     found = statuses(registry, check=options.check)
     if options.json:
         plain = {"plugins": [status.as_dict() for status in found], "notes": list(registry.notes)}
@@ -56,6 +54,17 @@ def _list(options: argparse.Namespace) -> int:
         _print(found, registry.notes)
     failed = [status for status in found if status.state in ("failed", "missing requirement")]
     return FAILED if options.check and failed else 0
+
+
+def _registry(words: list[str]) -> Registry:
+    """Of what is installed, or of a configuration."""
+    if words:
+        from nanofw.assembly import registry_for
+
+        return registry_for(load(words))
+    from nanofw.plugins import build_registry
+
+    return build_registry()
 
 
 def _print(found: list[Status], notes: tuple[str, ...]) -> None:
@@ -77,11 +86,9 @@ def _line(status: Status) -> tuple[str, str, str, str, str]:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from nanofw.plugins import build_registry
     from nanofw.plugins.status import description
 
-    registry = build_registry()
-    plain = description(registry.find(options.kind, options.name))
+    plain = description(_registry(options.config).find(options.kind, options.name))
     if options.json:
         print_json(plain)
         return 0

@@ -221,7 +221,9 @@ class Run:
 
     def _fail(self, error: NanofwError) -> None:
         self._failure = error
-        self._take(self._session.fail(f"the run could not go on: {error}"))
+        # who reads the texts is told why once, at the end
+        why = "" if self._output.is_read else f": {error}"
+        self._take(self._session.fail(f"the run could not go on{why}"))
 
     def _step(self, bar: ProgressBar) -> None:
         try:
@@ -248,14 +250,14 @@ class Run:
             self._source.ended(item, now)
 
     def _with_place(self, ticket: int, result: RequestResult) -> RequestResult:
-        """A refused request with the place that it came from; the first ones are told at once."""
+        """A refused request with the place that it came from; the first ones are told at once,
+        unless the reader of the texts is told anyway."""
         place = f"{self._source.place(ticket)}: "
         reason = f"{place}{str(result.error).removeprefix(place)}"
         num_refused = self._summary.by_reason[FinishReason.REFUSED]
-        if num_refused < MAX_REFUSALS_SHOWN:
-            print(f"refused: {reason}", file=sys.stderr)
-        elif num_refused == MAX_REFUSALS_SHOWN:
-            print("refused: more, see the results", file=sys.stderr)
+        if num_refused <= MAX_REFUSALS_SHOWN and not self._output.is_read:
+            more = num_refused == MAX_REFUSALS_SHOWN
+            print(f"refused: {'more, see the results' if more else reason}", file=sys.stderr)
         return replace(result, error=reason)
 
     def _report(self) -> None:

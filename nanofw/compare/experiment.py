@@ -194,19 +194,41 @@ def load_experiment(name: Path | str, overrides: Sequence[str] = ()) -> Experime
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         layer = read_file(path)
         if "arms" in layer.data:
-            return _from_file(layer, path, overrides)
-    return _short_form(str(name), overrides)
+            made = _from_file(layer, path, overrides)
+            _check_traffic(made, "workload", str(name))
+            return made
+    made = _short_form(str(name), overrides)
+    _check_traffic(made, "input.workload", str(name))
+    return made
+
+
+def _check_traffic(experiment: Experiment, key: str, source: str) -> None:
+    """Every arm has requests to serve."""
+    lacking = [
+        arm for arm, layers in experiment.layers.items() if not any(map(_has_traffic, layers))
+    ]
+    if lacking:
+        whose = "" if len(lacking) == len(experiment.arms) else f" for {', '.join(lacking)}"
+        message = f"is required{whose}: the traffic, {{name: poisson, num_requests: 400}} say"
+        raise ConfigError(message, key=key, source=source)
+
+
+def _has_traffic(layer: Layer) -> bool:
+    section = layer.data.get("input")
+    if isinstance(section, dict):
+        return cast("dict[str, Any]", section).get("workload") is not None
+    return section is not None  # nonsense, which is told with its place later
 
 
 def _from_file(layer: Layer, path: Path, overrides: Sequence[str]) -> Experiment:
-    above = override_layer(overrides)
+    above = override_layer([text.removeprefix("compare.") for text in overrides])
     data = _merged(layer.data, above.data)
     sources = {**layer.sources, **above.sources}
     options = _options(data, Values(data, sources, above.texts, {}))
     whole = Layer(layer.name, data, sources)
     below = [defaults(), *_bases(options, path, sources)]
     shared = [_part(whole, ("config",))] if "config" in data else []
-    if "workload" in data:
+    if data.get("workload") is not None:
         shared.append(_part(whole, ("workload",), ("input", "workload")))
     arms = {name: (*below, *shared, _part(whole, ("arms", name))) for name in options.arms}
     return Experiment(options, arms)
@@ -250,17 +272,9 @@ def _bases(
 ) -> list[Layer]:
     names = (options.base,) if isinstance(options.base, str) else options.base or ()
     layers: list[Layer] = []
-    for name in names:
-        is_file = name.endswith((".yaml", ".yml")) or "/" in name
-        try:
-            layers += file_layers(str(path.resolve().parent / name) if is_file else name)
-        except ConfigError as error:
-            if error.source != "command line":
-                raise
-            place = nearest_source(sources, ("base",))
-            raise ConfigError(
-                error.message, key="base", source=place.name, line=place.line
-            ) from None
+    for index, name in enumerate(names):
+        named_by = nearest_source(sources, ("base", index))
+        layers += file_layers(name, named_by, path.resolve().parent)
     return layers
 
 

@@ -41,9 +41,16 @@ def defaults() -> Layer:
     return Layer("default", data, {path: DEFAULT for path, _ in walk(data)})
 
 
-def file_layers(config: str | Path) -> list[Layer]:
-    """A file or preset and everything below it, lowest first."""
-    return list(_with_bases(_locate(str(config), Path.cwd(), COMMAND_LINE), ()))
+def file_layers(
+    config: str | Path, named_by: Source = COMMAND_LINE, folder: Path | None = None
+) -> list[Layer]:
+    """A file or preset and everything below it, lowest first.
+
+    Args:
+        named_by: who asks for it, for messages.
+        folder: what a relative path is relative to; None: the current one.
+    """
+    return list(_with_bases(_locate(str(config), folder or Path.cwd(), named_by), ()))
 
 
 def _locate(text: str, folder: Path, named_by: Source) -> tuple[Path, str]:
@@ -86,7 +93,7 @@ def looks_like_file(text: str) -> bool:
 
 
 def _not_found(message: str, named_by: Source) -> ConfigError:
-    key = None if named_by == COMMAND_LINE else "base"
+    key = None if named_by in (COMMAND_LINE, PYTHON) else "base"
     return ConfigError(message, key=key, source=named_by.name, line=named_by.line)
 
 
@@ -144,40 +151,44 @@ def _plain(value: Any) -> Any:
     raise ConfigError(f"{value!r} is not plain data", source="python")
 
 
-def override_layer(overrides: Sequence[str]) -> Layer:
-    """All `key=value` of the command line, as one layer; of equal keys the last one counts."""
+def override_layer(overrides: Sequence[str], named_by: Source = COMMAND_LINE) -> Layer:
+    """All `key=value` of the command line, as one layer; of equal keys the last one counts.
+
+    Args:
+        named_by: where they were typed, for messages.
+    """
     data: dict[str, Any] = {}
     texts: dict[KeyPath, str] = {}
     for argument in overrides:
-        path, value, text = _override(argument)
-        _insert(data, path, value)
+        path, value, text = _override(argument, named_by)
+        _insert(data, path, value, named_by)
         for old in [known for known in texts if known[: len(path)] == path]:
             del texts[old]
         if text.strip() and text.strip()[0] not in "\"'[{":
             texts[path] = text
-    sources = {path: COMMAND_LINE for path, _ in walk(data)}
-    return Layer("command line", data, sources, texts)
+    sources = {path: named_by for path, _ in walk(data)}
+    return Layer(named_by.name, data, sources, texts)
 
 
-def _override(argument: str) -> tuple[KeyPath, Any, str]:
+def _override(argument: str, named_by: Source) -> tuple[KeyPath, Any, str]:
     match = _OVERRIDE.match(argument)
     if match is None:
-        raise ConfigError(f"{argument!r} is not of the form key=value", source="command line")
+        raise ConfigError(f"{argument!r} is not of the form key=value", source=named_by.name)
     path = _split(match[1])
     if path == ("base",):
         raise ConfigError(
-            "belongs in a file; name the preset in place of one", key="base", source="command line"
+            "belongs in a file; name the preset in place of one", key="base", source=named_by.name
         )
     text = match[2]
     if text == "-" or text.startswith("${") or (text and text[0] in _INDICATORS):
         return path, text, text
     try:
-        return path, parse_value(text, COMMAND_LINE), text
+        return path, parse_value(text, named_by), text
     except ConfigError as error:
         raise ConfigError(
             f"{text!r} cannot be read ({error.message}); quote it as YAML does",
             key=match[1],
-            source="command line",
+            source=named_by.name,
         ) from None
 
 
@@ -190,14 +201,14 @@ def _split(key: str) -> KeyPath:
     return tuple(key.split("."))
 
 
-def _insert(data: dict[str, Any], path: KeyPath, value: Any) -> None:
+def _insert(data: dict[str, Any], path: KeyPath, value: Any, named_by: Source) -> None:
     for depth, part in enumerate(path[:-1], start=1):
         below: Any = data.setdefault(str(part), {})
         if not isinstance(below, dict):
             raise ConfigError(
                 f"is set to a value and to keys below it: {dotted(path)}",
                 key=dotted(path[:depth]),
-                source="command line",
+                source=named_by.name,
             )
         data = cast("dict[str, Any]", below)
     data[str(path[-1])] = value

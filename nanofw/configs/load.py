@@ -17,7 +17,13 @@ from typing import Any, cast
 from pydantic import BaseModel
 
 from nanofw.configs.document import parse_scalar
-from nanofw.configs.layers import defaults, file_layers, override_layer, python_layer
+from nanofw.configs.layers import (
+    COMMAND_LINE,
+    defaults,
+    file_layers,
+    override_layer,
+    python_layer,
+)
 from nanofw.configs.merge import Dropped, merge
 from nanofw.configs.schema import Config, ModelSection
 from nanofw.configs.source import KeyPath, Layer, Source, dotted, expanded, walk
@@ -72,6 +78,7 @@ def load_config(
     overrides: Sequence[str] = (),
     *,
     values: Mapping[str, Any] | None = None,
+    named_by: Source = COMMAND_LINE,
 ) -> LoadedConfig:
     """Read, merge, interpolate and validate.
 
@@ -79,17 +86,18 @@ def load_config(
         config: a YAML file or a preset's name; None: the defaults alone.
         overrides: `key=value` strings, the highest layer.
         values: nested plain values, above the file and below the overrides.
+        named_by: where `config` and `overrides` were written, for messages.
 
     Raises:
         ConfigError: with key, file and line.
     """
     layers = [defaults()]
     if config is not None:
-        layers += file_layers(config)
+        layers += file_layers(config, named_by)
     if values:
         layers.append(python_layer(values))
     if overrides:
-        layers.append(override_layer(overrides))
+        layers.append(override_layer(overrides, named_by))
     return resolve(layers)
 
 

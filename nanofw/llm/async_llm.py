@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from nanofw.configs.layers import PYTHON
 from nanofw.configs.load import LoadedConfig, load_config
 from nanofw.core.types import SamplingParams
 from nanofw.errors import RequestError
@@ -60,7 +61,7 @@ class AsyncLLM:
         cls, config: str | Path | None = None, *overrides: str, **options: Any
     ) -> AsyncLLM:
         """From a YAML file or preset and `key=value` strings; `options` as for the class."""
-        return cls(load_config(config, overrides), **options)
+        return cls(load_config(config, overrides, named_by=PYTHON), **options)
 
     @property
     def failure(self) -> Exception | None:

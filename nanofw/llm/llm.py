@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
+from nanofw.configs.layers import PYTHON
 from nanofw.configs.load import LoadedConfig, load_config
 from nanofw.core.engine import Engine
 from nanofw.core.types import SamplingParams
@@ -81,7 +82,7 @@ class LLM:
     @classmethod
     def from_config(cls, config: str | Path | None = None, *overrides: str) -> LLM:
         """From a YAML file or a preset's name and `key=value` strings, as on the command line."""
-        return cls(load_config(config, overrides))
+        return cls(load_config(config, overrides, named_by=PYTHON))
 
     @property
     def engine(self) -> Engine:

@@ -48,6 +48,21 @@ def test_standard_input_is_told_apart_by_its_first_line(
     assert [entry.value for entry in file_entries("-")] == expected
 
 
+def test_what_was_guessed_wrongly_names_the_key_that_says_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content = b"\n{first, a prompt\nsecond\n"
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
+    first, second = (str(entry.error) for entry in file_entries("-"))
+    hint = "(taken for JSONL as line 2 begins with {; input.format=text reads a prompt a line)"
+    assert first.startswith("stdin:2: no JSON")
+    assert first.endswith(hint)
+    assert second.endswith(hint)
+    path = write(tmp_path / "p.json", b"first\n")
+    assert "by the file's suffix, .json; input.format=text" in str(next(file_entries(path)).error)
+    assert "input.format" not in str(next(file_entries(path, "jsonl")).error)
+
+
 def test_the_format_can_be_said(tmp_path: Path) -> None:
     path = write(tmp_path / "p.data", b'"a"\n')
     assert next(file_entries(path, "jsonl")).value == "a"

@@ -111,3 +111,21 @@ def test_show_prints_options_with_defaults(capsys: pytest.CaptureFixture[str]) -
     assert plain["target"] == "nanofw.sim.executor:SimExecutor"
     assert main(["plugins", "show", "executor", "simm"]) == 2
     assert "did you mean 'sim'" in capsys.readouterr().err
+
+
+def test_show_finds_the_local_files_of_a_configuration(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.py").write_text(manifest("mine", summary="'my own'"), encoding="utf-8")
+    file = tmp_path / "run.yaml"
+    file.write_text("plugins: {load: [mine.py]}", encoding="utf-8")
+    assert main(["plugins", "show", "scheduler", "mine", str(file)]) == 0
+    assert "my own" in capsys.readouterr().out
+    words = ["sim", f"plugins.load=[{tmp_path / 'mine.py'}]", "--json"]
+    assert main(["plugins", "show", "scheduler", "mine", *words]) == 0
+    assert json.loads(capsys.readouterr().out)["summary"] == "my own"
+    assert main(["plugins", "show", "scheduler", "mine"]) == 2
+    assert "mine" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["plugins", "show", "scheduler"])
+    assert capsys.readouterr().err.endswith("the following arguments are required: name\n")

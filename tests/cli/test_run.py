@@ -333,6 +333,28 @@ def test_an_interrupted_run_counts_the_tokens_of_requests_that_had_not_ended(
     assert int(found[1].replace(b",", b"")) == pytest.approx(1600, rel=0.1)
 
 
+def test_who_reads_the_texts_is_told_once_why_a_policy_failed(tmp_path: Path) -> None:
+    (tmp_path / "fragile.py").write_text(FAILING_POLICY, encoding="utf-8")
+    prompts = "input.prompts=[" + ",".join(["x"] * 8) + "]"
+    words = ("sim", "plugins.load=[./fragile.py]", prompts, "sampling.max_tokens=5")
+    words = (*words, "engine.max_num_seqs=1", "engine.overlap=false")
+    code, output, errors = nanofw_run(tmp_path, *words, "scheduler.name=fragile")
+    assert code == 3
+    assert output.count("[error: the run could not go on]") == 5
+    assert (output + errors).count("the policy fell asleep") == 1
+    assert "nanofw: scheduler Fragile: on_progress() raised RuntimeError" in errors
+
+
+def test_who_reads_the_texts_is_told_once_why_a_request_was_refused(tmp_path: Path) -> None:
+    code, output, errors = nanofw_run(tmp_path, "sim", 'input.prompts=["", "x"]')
+    assert code == 1
+    assert "[refused: input.prompts[0]: " in output
+    assert "refused: input" not in errors
+    code, _, errors = nanofw_run(tmp_path, "sim", 'input.prompts=["", "x"]', "output.file=-")
+    assert code == 1
+    assert "refused: input.prompts[0]: " in errors
+
+
 @pytest.mark.parametrize(("number", "expected"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_keeps_what_is_finished(
     tmp_path: Path, number: signal.Signals, expected: int

@@ -195,10 +195,11 @@ class TestFiles:
             load_experiment(path, ["engine.max_num_seqs=4"])
 
     def test_a_preset_is_a_run_too(self) -> None:
-        experiment = load_experiment("sim", ["scheduler.name=fcfs,random"])
+        words = ["scheduler.name=fcfs,random", "input.workload.name=poisson"]
+        experiment = load_experiment("sim", words)
         assert experiment.load("random").config.executor.name == "sim"
         with pytest.raises(ConfigError, match="no preset 'simm'; did you mean 'sim'"):
-            load_experiment("simm", ["scheduler.name=fcfs,random"])
+            load_experiment("simm", words)
 
     def test_an_arm_that_changes_the_policy_drops_its_options(self, tmp_path: Path) -> None:
         config = {**BASE["config"], "scheduler": {"name": "fcfs", "watermark": 0.2}}
@@ -224,6 +225,35 @@ class TestFiles:
     def test_errors_say_where(self, tmp_path: Path, changes: Any, message: str) -> None:
         with pytest.raises(ConfigError, match=message):
             load_experiment(write(tmp_path, **changes))
+
+    def test_the_experiments_own_keys_may_say_that_they_are(self, tmp_path: Path) -> None:
+        path = write(tmp_path)
+        options = load_experiment(path, ["compare.loads=[0.5]", "repeats=7"]).options
+        assert (options.loads, options.repeats) == ((0.5,), 7)
+        with pytest.raises(ConfigError, match="command line: repeatz: no such key"):
+            load_experiment(path, ["compare.repeatz=3"])
+
+    def test_missing_traffic_is_told_with_the_file_and_its_key(self, tmp_path: Path) -> None:
+        path = write(tmp_path, workload=None)
+        with pytest.raises(ConfigError) as caught:
+            load_experiment(path)
+        assert (caught.value.source, caught.value.key) == (str(path), "workload")
+        arms = {"a": {"input": {"workload": {"name": "poisson"}}}, "b": {}}
+        with pytest.raises(ConfigError, match="workload: is required for b: "):
+            load_experiment(write(tmp_path, workload=None, arms=arms))
+        run = tmp_path / "run.yaml"
+        run.write_text("base: sim\n", encoding="utf-8")
+        with pytest.raises(ConfigError, match=r"run\.yaml: input\.workload: is required"):
+            load_experiment(run, ["scheduler.name=fcfs,random"])
+
+    def test_a_base_is_looked_for_beside_the_file_and_missed_in_its_line(
+        self, tmp_path: Path
+    ) -> None:
+        (tmp_path / "below.yaml").write_text("engine: {seed: 5}\n", encoding="utf-8")
+        experiment = load_experiment(write(tmp_path, base="./below.yaml"))
+        assert experiment.load("fcfs").config.engine.seed == 5
+        with pytest.raises(ConfigError, match=r"experiment\.yaml:\d+: base: no such file"):
+            load_experiment(write(tmp_path, base=["sim", "./gone.yaml"]))
 
     def test_an_error_in_an_arm_says_its_line(self, tmp_path: Path) -> None:
         arms = {"a": {}, "b": {"engine": {"max_num_seqs": "many"}}}

@@ -27,6 +27,13 @@ def llm() -> LLM:
     return LLM.from_config("sim")
 
 
+def test_what_python_code_names_wrongly_is_not_put_down_to_a_command_line() -> None:
+    with pytest.raises(ConfigError, match=r"^python: no such file: .*nope\.yaml$"):
+        LLM.from_config("nope.yaml")
+    with pytest.raises(ConfigError, match=r"^python: engine\.seedd: no such key"):
+        LLM.from_config("sim", "engine.seedd=1")
+
+
 def test_results_come_in_input_order_in_the_shape_that_people_know(llm: LLM) -> None:
     params = [SamplingParams(max_tokens=number) for number in (9, 2, 5)]
     results = llm.generate(["one", "two", [5, 6, 7]], params)
