@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 
 import torch
 from triton import knobs
+from triton.runtime import cache
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
@@ -79,6 +80,7 @@ class AheadCompiler:
         self._rehearsals: list[Future[None]] = []
         self._pending: list[_Pending] = []
         self._driver = self._pool.submit(_load_driver)
+        self._cache = self._pool.submit(_find_cache)
 
     @property
     def num_variants(self) -> int:
@@ -108,7 +110,7 @@ class AheadCompiler:
         kernels = kernel.device_caches[device][0]
         pending = kernels[key] = _Pending(self, kernels, key)
         try:
-            pending.future = self._pool.submit(_compile, kernel, key, device, *arguments)
+            pending.future = self._pool.submit(self._compile, kernel, key, device, *arguments)
         except RuntimeError:  # cancelled meanwhile
             del kernels[key]
             raise
@@ -131,6 +133,23 @@ class AheadCompiler:
     def _enter_thread(self) -> None:
         if self._device is not None:
             torch.cuda.set_device(self._device)
+
+    def _compile(
+        self, kernel: Any, key: Any, device: Any, signature: Any, constexprs: Any, options: Any,
+        attrs: Any,
+    ) -> Any:  # fmt: skip
+        """As `JITFunction._do_compile`, but launches find the variant when it is ready for them."""
+        kernels, _, target, *_ = kernel.device_caches[device]
+        try:
+            self._cache.result()
+            source = kernel.ASTSource(kernel, signature, constexprs, attrs)
+            compiled = kernel.compile(source, target=target, options=options.__dict__)
+            compiled.run  # noqa: B018  # loads launcher and binary
+        except Exception:
+            del kernels[key]  # later launches compile it themselves
+            raise
+        kernels[key] = compiled
+        return compiled
 
     def _rehearse(self, work: Callable[[], object]) -> None:
         try:
@@ -167,20 +186,14 @@ def _load_driver() -> None:
     driver.active.get_current_target()
 
 
-def _compile(
-    kernel: Any, key: Any, device: Any, signature: Any, constexprs: Any, options: Any, attrs: Any
-) -> Any:
-    """As `JITFunction._do_compile`, but launches find the variant when it is ready for them."""
-    kernels, _, target, *_ = kernel.device_caches[device]
-    try:
-        source = kernel.ASTSource(kernel, signature, constexprs, attrs)
-        compiled = kernel.compile(source, target=target, options=options.__dict__)
-        compiled.run  # noqa: B018  # loads launcher and binary
-    except Exception:
-        del kernels[key]  # later launches compile it themselves
-        raise
-    kernels[key] = compiled
-    return compiled
+def _find_cache() -> None:
+    """Triton's cache goes by a hash of Triton itself, of hundreds of MB: once, not in each thread.
+
+    Where this Triton has another name for it, it is computed later.
+    """
+    hash_itself = getattr(cache, "triton_key", None)
+    if hash_itself is not None:
+        hash_itself()
 
 
 def _run(kernel: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> Any:
