@@ -91,6 +91,10 @@ class AheadCompiler:
         """Start `work` in a thread; what it launches is compiled and not run."""
         self._rehearsals.append(self._pool.submit(self._rehearse, work))
 
+    def beside(self, work: Callable[[], object]) -> None:
+        """Do `work` in one of the threads too. Whoever needs what failed there does it again."""
+        self._pool.submit(work)
+
     def wait_rehearsed(self) -> None:
         """Wait until it is known what has to be compiled: call it before the first launch."""
         for rehearsal in self._rehearsals:

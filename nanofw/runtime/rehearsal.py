@@ -58,6 +58,8 @@ def begin(
     count = threads or compile_ahead.default_threads(communicator.size)
     compiler = compile_ahead.AheadCompiler(index, count)
     compiler.rehearse(lambda: rehearse(config, communicator, prefill_tokens))
+    dtype = getattr(torch, config.spec.dtype)
+    compiler.beside(lambda: _first_product(dtype, torch.device("cuda", index)))
     return compiler
 
 
@@ -76,6 +78,13 @@ def rehearse(config: ExecutorConfig, communicator: Communicator, prefill_tokens:
     whole = profiling.largest_plan(config, SamplingParams())
     _carry_out(runner, whole)
     _carry_out(runner, _decode_plan(whole))
+
+
+@torch.inference_mode()
+def _first_product(dtype: torch.dtype, device: torch.device) -> None:
+    """A product of matrices, so that cuBLAS is loaded before the first step needs it."""
+    ones = torch.ones(16, 16, dtype=dtype, device=device)
+    torch.mm(ones, ones)
 
 
 class _Once:

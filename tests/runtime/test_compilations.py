@@ -144,8 +144,8 @@ def check(
 ) -> None:
     from nanofw.core.contracts.communicator import SingleRank
     from nanofw.kernels.compile_ahead import AheadCompiler
+    from nanofw.runtime import rehearsal
     from nanofw.runtime.executor import TorchExecutor
-    from nanofw.runtime.rehearsal import rehearse
     from tests.runtime import driver, recorded
     from tests.runtime.checkpoints import write_model
 
@@ -164,19 +164,25 @@ def check(
     prefill_tokens = 512 if config.prefill_graphs and config.cuda_graphs else 0
     communicator = two_ranks(config.spec.hidden_size) if ranks > 1 else SingleRank()
 
-    compiler = AheadCompiler(None, 2)
-    compiler.rehearse(lambda: rehearse(config, communicator, prefill_tokens))
-    compiler.close()
-    if compiler.problem is not None:
-        raise compiler.problem
-    assert compiler.num_variants == len(variants.compiled)
+    ahead, compilers = config, list[AheadCompiler]()
+
+    def begin(*_: Any) -> AheadCompiler:
+        compilers.append(AheadCompiler(None, 2))
+        compilers[0].rehearse(lambda: rehearsal.rehearse(ahead, communicator, prefill_tokens))
+        return compilers[0]
 
     use_triton_on_a_cpu()
+    rehearsal.begin = begin
     if backend is not None:
         target = "tests.runtime.test_compilations:store_only"
         components["attention_backend"] = driver.component("attention_backend", "other", target)
         config = replace(config, components={**config.components, **components})
     executor = TorchExecutor(None, config, communicator)
+    if compilers[0].problem is not None:
+        raise compilers[0].problem
+    assert compilers[0].num_variants == len(variants.compiled)
+    waited = executor.start_seconds["memory profile: waiting for compilers"]
+    assert waited == pytest.approx(compilers[0].waited_s, abs=0.01)
     runner = executor._runner
     assert runner is not None
     variants.phase = "profile"
