@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from nanofw.assembly import Selection, build, build_workload
+from nanofw.compare.ended import EndedRequests, EndedTable
 from nanofw.compare.experiment import ExperimentOptions, Slo
 from nanofw.compare.metrics import Measured, jain
 from nanofw.compare.observe import ObservedExecutor
@@ -18,7 +19,7 @@ from nanofw.core.contracts.workload import Workload
 from nanofw.core.engine import Engine
 from nanofw.core.types import FinishReason, FloatArray, Request, RequestOutput
 from nanofw.workloads.drive import drive
-from nanofw.workloads.latencies import request_latencies
+from nanofw.workloads.latencies import latencies
 
 GROWTH_LIMIT = 0.1
 """Overload: more than this share of the measured arrivals was still waiting at their end, and
@@ -113,15 +114,16 @@ class _Run:
     ) -> None:
         self._engine, self._watch, self._options = engine, watch, options
         self._workload = workload
-        self._outputs: list[RequestOutput] = []
-        self._client_of: dict[str, str] = {}
+        self._ended, self._checksum = EndedRequests(), 0
+        self._clients: dict[str, int] = {}  # their numbers
+        self._live: dict[str, tuple[int, int]] = {}  # by id: number of the client, samples left
         self._handed_over = engine.clock.now()
         self._lag = 0.0
         self._started = engine.clock.now()
         for step in drive(engine, workload, self._accept):
             for output in step.finished:
                 watch.ended(output.id)
-                self._outputs.append(output)
+                self._end(output)
             self._handed_over = engine.clock.now()
         self._finished = engine.clock.now()
 
@@ -130,25 +132,37 @@ class _Run:
         assert request.arrival is not None
         self._lag = max(self._lag, now - max(request.arrival, self._handed_over))
         self._watch.service.accept(request)
-        self._client_of[request.id] = request.client
+        client = self._clients.setdefault(request.client, len(self._clients))
+        self._live[request.id] = client, request.sampling.n
+
+    def _end(self, output: RequestOutput) -> None:
+        """Keep of a request what is needed: a million of them must fit into memory."""
+        client, num_left = self._live[output.id]
+        self._ended.add(output, client)
+        if output.finish_reason is FinishReason.REFUSED:
+            return
+        self._checksum ^= checksum([output])
+        if num_left > 1:
+            self._live[output.id] = client, num_left - 1
+        else:
+            del self._live[output.id]
 
     def result(self) -> RunResult:
-        done = [o for o in self._outputs if o.finish_reason is not FinishReason.REFUSED]
-        arrivals = np.array([o.arrival for o in done])
-        start, end = self._window(arrivals)
-        inside = [o for o in done if start <= o.arrival <= end]
-        measured = self._measure(inside, start, end)
-        e2el = float(np.nanmean(measured.latencies["e2el"])) if inside else 0.0
-        num_tokens = sum(len(o.token_ids) for o in done)
+        every = self._ended.table()
+        done = every.where(every["is_refused"] == 0)
+        start, end = self._window(done["arrival"])
+        inside = done.where((done["arrival"] >= start) & (done["arrival"] <= end))
+        measured = self._measure(every, inside, start, end)
+        e2el = float(np.nanmean(measured.latencies["e2el"])) if len(inside) else 0.0
         return RunResult(
             values={name: measured.value(name) for name in self._options.all_metrics},
-            num_requests=len(self._outputs),
-            num_refused=len(self._outputs) - len(done),
+            num_requests=len(every),
+            num_refused=len(every) - len(done),
             num_measured=len(inside),
-            num_output_tokens=num_tokens,
+            num_output_tokens=done.total("num_tokens"),
             num_steps=self._watch.num_steps,
             seconds=self._finished - self._started,
-            checksum=checksum(done),
+            checksum=self._checksum,
             overloaded=_overloaded(done, start, end),
             lag_s=self._lag,
             lagging=self._lag > LAG_LIMIT * e2el,
@@ -166,38 +180,39 @@ class _Run:
             return self._started, self._finished
         return first + self._options.warm_up * span, first + (1 - self._options.drain) * span
 
-    def _measure(self, inside: list[RequestOutput], start: float, end: float) -> Measured:
+    def _measure(self, every: EndedTable, inside: EndedTable, start: float, end: float) -> Measured:
         seconds = max(end - start, 1e-12)
-        latencies = request_latencies(inside)
+        names = ("arrival", "scheduled", "first_token", "finished", "num_tokens")
+        found = latencies(*(inside[name] for name in names))
         gaps, weights = self._watch.gaps(start, end)
-        good = meets(self._options.slo, latencies)
-        prompts = sum(o.num_prompt_tokens for o in inside)
+        good = meets(self._options.slo, found)
+        ended = (every["finished"] >= start) & (every["finished"] <= end)
+        clients = list(self._clients)
         num, service = max(len(inside), 1), self._watch.service
         whole = {
             "throughput.tokens": self._watch.num_tokens(start, end) / seconds,
-            "throughput.requests": sum(start <= o.finished <= end for o in self._outputs) / seconds,
+            "throughput.requests": int(ended.sum()) / seconds,
             "goodput.rate": float(good.sum()) / seconds,
             "goodput.share": float(good.mean()) if len(good) else float("nan"),
-            "preemptions": sum(o.num_preemptions for o in inside) / num,
-            "recomputed_tokens": sum(o.num_recomputed_tokens for o in inside) / num,
-            "cache.hit_rate": sum(o.num_cached_tokens for o in inside) / max(prompts, 1),
+            "preemptions": inside.total("num_preemptions") / num,
+            "recomputed_tokens": inside.total("num_recomputed_tokens") / num,
+            "cache.hit_rate": inside.total("num_cached_tokens")
+            / max(inside.total("num_prompt_tokens"), 1),
             "service.gap": service.max_gap,
             "service.jain": jain(service.total),
         }
         return Measured(
-            latencies=latencies,
-            clients=[self._client_of[o.id] for o in inside],
+            latencies=found,
+            clients=[clients[int(number)] for number in inside["client"].tolist()],
             itl=gaps,
             itl_weights=weights,
             whole=whole,
         )
 
-    def _within(
-        self, measured: Measured, inside: list[RequestOutput]
-    ) -> dict[str, tuple[float, float]]:
+    def _within(self, measured: Measured, inside: EndedTable) -> dict[str, tuple[float, float]]:
         if self._options.repeats >= MIN_RUNS:
             return {}
-        order = np.argsort([o.arrival for o in inside], kind="stable")
+        order = np.argsort(inside["arrival"], kind="stable")
         found: dict[str, tuple[float, float]] = {}
         for name, values in measured.latencies.items():
             defined = values[order]
@@ -205,35 +220,33 @@ class _Run:
             found[f"{name}.mean"] = within_run_interval(defined, alpha=self._options.alpha)
         return found
 
-    def _capacity(self, done: list[RequestOutput]) -> float:
+    def _capacity(self, done: EndedTable) -> float:
         """Requests' worth of tokens per second until the last request was admitted.
 
         Counted in tokens, so that a policy that serves short requests first gains nothing.
         """
-        ends = [o.scheduled for o in done if o.scheduled is not None]
-        seconds = max(ends, default=self._started) - self._started
+        ends = done["scheduled"][~np.isnan(done["scheduled"])]
+        seconds = float(ends.max(initial=self._started)) - self._started
         if seconds <= 0:
             seconds = self._finished - self._started
         until = self._started + seconds
-        total = sum(len(o.token_ids) for o in done)
+        total = done.total("num_tokens")
         if not total or seconds <= 0:
             return float("nan")
         return len(done) * self._watch.num_tokens(self._started, until) / total / seconds
 
-    def _notes(self, done: list[RequestOutput]) -> tuple[str, ...]:
-        notes = list(self._workload.notes)
-        failed = [o for o in done if o.finish_reason is FinishReason.ERROR]
-        if failed:
-            notes.append(f"{len(failed)} requests failed: {failed[0].error}")
-        hits = sum(o.num_cached_tokens for o in done)
+    def _notes(self, done: EndedTable) -> tuple[str, ...]:
+        notes, ended = list(self._workload.notes), self._ended
+        if failed := ended.by_reason[FinishReason.ERROR]:
+            notes.append(f"{failed} requests failed: {ended.errors.get(FinishReason.ERROR)}")
+        hits = done.total("num_cached_tokens")
         if hits and not self._workload.shares_prefixes:
             notes.append(
                 f"{hits} prompt tokens were found in the prefix cache though no two prompts of "
                 "this traffic begin alike: the cache was not empty at the start"
             )
-        refused = [o for o in self._outputs if o.finish_reason is FinishReason.REFUSED]
-        if refused:
-            notes.append(f"{len(refused)} requests were refused: {refused[0].error}")
+        if refused := ended.by_reason[FinishReason.REFUSED]:
+            notes.append(f"{refused} requests were refused: {ended.errors[FinishReason.REFUSED]}")
         return tuple(notes)
 
 
@@ -255,12 +268,10 @@ def checksum(outputs: list[RequestOutput]) -> int:
     return total
 
 
-def _overloaded(outputs: list[RequestOutput], start: float, end: float) -> bool:
+def _overloaded(done: EndedTable, start: float, end: float) -> bool:
     """Whether the queue was long when the measured part ended, and had grown since its middle."""
-    middle = (start + end) / 2
-    waiting = {
-        at: sum(o.arrival <= at and (o.scheduled is None or o.scheduled > at) for o in outputs)
-        for at in (middle, end)
-    }
-    arrived = sum(start <= o.arrival <= end for o in outputs)
+    middle, arrival = (start + end) / 2, done["arrival"]
+    begun = np.nan_to_num(done["scheduled"], nan=np.inf)
+    waiting = {at: int(((arrival <= at) & (begun > at)).sum()) for at in (middle, end)}
+    arrived = int(((arrival >= start) & (arrival <= end)).sum())
     return waiting[end] > max(GROWTH_LIMIT * arrived, waiting[middle])

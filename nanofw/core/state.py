@@ -136,7 +136,7 @@ class RequestState:
         """The finished request as its user sees it."""
         assert self.finish_reason is not None
         assert self.finished is not None
-        token_ids = self.tokens[self.num_prompt :]
+        token_ids = self.tokens[self.num_prompt :].copy()  # a view would keep the prompt alive
         logprobs = TokenLogprobs.joined(self.logprobs) if self.logprobs else None
         prompt = TokenLogprobs.joined(self.prompt_logprobs) if self.prompt_logprobs else None
         return RequestOutput(

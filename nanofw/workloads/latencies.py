@@ -32,8 +32,17 @@ def request_latencies(outputs: Sequence[RequestOutput]) -> dict[str, FloatArray]
         (o.arrival, _time(o.scheduled), _time(o.first_token), o.finished, len(o.token_ids))
         for o in outputs
     ]
-    times = np.array(lines, np.float64).reshape(-1, 5)
-    arrival, scheduled, first, finished, tokens = times.T
+    return latencies(*np.array(lines, np.float64).reshape(-1, 5).T)
+
+
+def latencies(
+    arrival: FloatArray,
+    scheduled: FloatArray,
+    first: FloatArray,
+    finished: FloatArray,
+    tokens: FloatArray,
+) -> dict[str, FloatArray]:
+    """The same of float64[n] times and numbers of tokens; NaN for a time that never came."""
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = np.where(tokens > 1, (finished - first) / (tokens - 1), np.nan)
     values: dict[str, FloatArray] = {

@@ -50,28 +50,39 @@ class TokenTimes(PassingExecutor):
         self._clock = clock
         self._last: FloatArray = np.full(1024, np.nan)  # when each row's last token came
         self._row_ids: dict[int, str] = {}
-        self._left: dict[str, float] = {}  # the same of requests that left their row
+        self._running: set[str] = set()  # ids of requests with a row
+        self._ended: set[str] = set()  # of them, those that will leave it for good
+        self._left: dict[str, float] = {}  # the last token's time of those that will come back
         self._pending: deque[tuple[IntArray, bool]] = deque()
         # of each step: when its tokens came, how many, the time since the step before, and how
         # many of them follow a token of that step
         self._times, self._gaps = array("d"), array("d")
         self._nums, self._num_usual = array("q"), array("q")
-        self._longer: list[tuple[float, FloatArray]] = []  # other gaps, by when they ended
+        self._longer, self._longer_ends = array("d"), array("d")  # other gaps, when they ended
         self._collected_at = 0.0
         self.num_steps = 0
 
     def submit(self, plan: StepPlan) -> None:
         for row in plan.removed.tolist():
-            request_id = self._row_ids.pop(row, None)
-            if request_id is not None:  # else it ran before anybody watched
-                self._left[request_id] = float(self._last[row])
+            self._leave(row, self._row_ids.pop(row, None))
         for new in plan.new:
             if new.row >= len(self._last):
                 self._last = np.concatenate((self._last, np.full(new.row, np.nan)))
             self._last[new.row] = self._left.pop(new.request_id, np.nan)
             self._row_ids[new.row] = new.request_id
+            self._running.add(new.request_id)
         self._pending.append((plan.sampled_rows, plan.same_rows))
         super().submit(plan)
+
+    def _leave(self, row: int, request_id: str | None) -> None:
+        """A request left its row, to come back or because it has ended."""
+        if request_id is None:  # it ran before anybody watched
+            return
+        self._running.discard(request_id)
+        if request_id in self._ended:
+            self._ended.discard(request_id)
+        else:
+            self._left[request_id] = float(self._last[row])
 
     def collect(self) -> StepResult:
         result = super().collect()
@@ -94,20 +105,23 @@ class TokenTimes(PassingExecutor):
         return result
 
     def _note_longer(self, now: float, last: FloatArray) -> None:
-        gaps = now - last[~np.isnan(last)]
-        if len(gaps):
-            self._longer.append((now, gaps))
+        gaps: list[float] = (now - last[~np.isnan(last)]).tolist()
+        self._longer.extend(gaps)
+        self._longer_ends.extend([now] * len(gaps))
 
     def ended(self, request_id: str) -> None:
         """The request has finished: forget it."""
         self._left.pop(request_id, None)
+        if request_id in self._running:  # its row is given up in a later plan
+            self._ended.add(request_id)
 
     def gaps(self, start: float, end: float) -> tuple[FloatArray, FloatArray]:
         """Gaps between tokens of one request that ended in [start, end], and their weights."""
         times, counts = np.array(self._times), np.array(self._num_usual, np.float64)
         inside = (times >= start) & (times <= end) & (counts > 0)
-        longer = [gaps for time, gaps in self._longer if start <= time <= end]
-        values = np.concatenate([np.array(self._gaps)[inside], *longer])
+        ends = np.array(self._longer_ends)
+        longer = np.array(self._longer)[(ends >= start) & (ends <= end)]
+        values = np.concatenate((np.array(self._gaps)[inside], longer))
         weights = np.ones(len(values))
         weights[: np.count_nonzero(inside)] = counts[inside]
         return values, weights

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,25 @@ class TestRuns:
                 notes.append(measure(engine, workload, experiment.options).notes)
         assert notes[0] == ()
         assert "the cache was not empty at the start" in notes[1][0]
+
+    def test_a_request_that_ended_is_kept_as_a_few_numbers(self, tmp_path: Path) -> None:
+        """Not with its prompt of 8 KB, nor with its tokens: a million of them must fit."""
+        workload = {"name": "poisson", "num_requests": 400, "prompt": 2000, "output": 4}
+        config = {
+            **BASE["config"],
+            "engine": {"max_num_seqs": 2, "max_model_len": 2048},
+            "kv_allocator": {"name": "paged"},  # a prefix cache fills up meanwhile
+        }
+        peaks: list[int] = []
+        for num in (200, 200, 600):  # the first pays for what is made once
+            path = write(tmp_path, config=config, workload={**workload, "num_requests": num})
+            experiment = load_experiment(path)
+            selection = select(experiment.load("fcfs"))
+            tracemalloc.start()
+            run_once(selection, experiment.options, seed=0, time_scale=1.0)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+            tracemalloc.stop()
+        assert (peaks[2] - peaks[1]) / 400 < 700
 
     def test_processes_change_nothing(self, tmp_path: Path) -> None:
         alone, _ = compare(tmp_path, repeats=2)

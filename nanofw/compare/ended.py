@@ -1,0 +1,79 @@
+"""What a comparison keeps of requests that ended: numbers alone, so that millions fit."""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+
+import numpy as np
+
+from nanofw.core.types import FinishReason, FloatArray, RequestOutput
+
+COLUMNS = (
+    "arrival", "scheduled", "first_token", "finished", "num_tokens", "num_prompt_tokens",
+    "num_cached_tokens", "num_preemptions", "num_recomputed_tokens", "client", "is_refused",
+)  # fmt: skip
+
+
+class EndedRequests:
+    """A line of numbers for each request that ended, in the order of their ends.
+
+    Attributes:
+        by_reason: how many ended, by the reason.
+        errors: of each reason, what was said of the first that had something said of it.
+    """
+
+    def __init__(self) -> None:
+        self._values = array("d")
+        self.by_reason: Counter[FinishReason] = Counter()
+        self.errors: dict[FinishReason, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._values) // len(COLUMNS)
+
+    def add(self, output: RequestOutput, client: int) -> None:
+        """Note an output; its tokens are only counted."""
+        reason = output.finish_reason
+        self.by_reason[reason] += 1
+        if output.error is not None:
+            self.errors.setdefault(reason, output.error)
+        self._values.extend(
+            (
+                output.arrival,
+                np.nan if output.scheduled is None else output.scheduled,
+                np.nan if output.first_token is None else output.first_token,
+                output.finished,
+                len(output.token_ids),
+                output.num_prompt_tokens,
+                output.num_cached_tokens,
+                output.num_preemptions,
+                output.num_recomputed_tokens,
+                client,
+                reason is FinishReason.REFUSED,
+            )
+        )
+
+    def table(self) -> EndedTable:
+        """All of it."""
+        return EndedTable(np.array(self._values).reshape(-1, len(COLUMNS)))
+
+
+class EndedTable:
+    """float64[n, columns], read by the names of the columns."""
+
+    def __init__(self, values: FloatArray) -> None:
+        self._values = values
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __getitem__(self, name: str) -> FloatArray:
+        return self._values[:, COLUMNS.index(name)]
+
+    def where(self, chosen: np.ndarray) -> EndedTable:
+        """The lines that bool[n] chooses."""
+        return EndedTable(self._values[chosen])
+
+    def total(self, name: str) -> int:
+        """The sum of a column of counts."""
+        return int(self[name].sum())
