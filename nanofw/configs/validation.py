@@ -87,13 +87,19 @@ def _by_place(error: ValidationError, data: Any) -> dict[KeyPath, list[Any]]:
     """Pydantic's errors by the value that they are about; branches of a union share one."""
     problems: dict[KeyPath, list[Any]] = {}
     for item in error.errors(include_url=False):
-        problems.setdefault(_place(item, data), []).append(item)
+        if not _is_consequence(item):
+            problems.setdefault(_place(item, data), []).append(item)
     return {
         place: items
         for place, items in problems.items()
         if not (_is_branch(place, items) and any(place == other[: len(place)] for other in problems
                                                  if len(other) > len(place)))
     }  # fmt: skip
+
+
+def _is_consequence(item: Any) -> bool:
+    """Whether a collection is only too short because of the items that were refused."""
+    return item["type"] == "too_short" and len(item["input"]) >= item["ctx"]["min_length"]
 
 
 def _place(item: Any, data: Any) -> KeyPath:
@@ -108,7 +114,12 @@ def _place(item: Any, data: Any) -> KeyPath:
                 place = (*place, part)
             continue
         place = (*place, part)
+    if item["type"] in _TAG_ERRORS:  # about the key that chooses a branch of a union
+        return (*place, item["ctx"]["discriminator"].strip("'"))
     return place
+
+
+_TAG_ERRORS = ("union_tag_invalid", "union_tag_not_found")
 
 
 def _is_branch(place: KeyPath, items: list[Any]) -> bool:
@@ -163,6 +174,13 @@ def _message(model: type[BaseModel], place: KeyPath, items: list[Any]) -> str:
         return f"no such key{hint}; keys here: {', '.join(sorted(known))}"
     if first["type"] == "missing":
         return "is required"
+    if first["type"] == "too_short":
+        return _WANTED["too_short"]
+    if first["type"] == "union_tag_not_found":
+        return "is required: it says which kind this is"
+    if first["type"] == "union_tag_invalid":
+        context = first["ctx"]
+        return f"should be one of {context['expected_tags']}, not the string {context['tag']!r}"
     if first["type"] in ("value_error", "assertion_error") and isinstance(
         first["input"], (dict, list)
     ):
@@ -193,6 +211,7 @@ _WANTED = {
     "mapping_type": "should be a mapping",
     "dict_type": "should be a mapping",
     "model_type": "should be a mapping",
+    "model_attributes_type": "should be a mapping",
     "dataclass_type": "should be a mapping",
     "none_required": "should be null",
     "path_type": "should be a path",

@@ -44,7 +44,8 @@ class Conversations(Workload):
         num = options.num_conversations
         begins = np.cumsum(rng.exponential(1.0 / options.rate, num)) * config.time_scale
         self._begins = (config.start + begins).tolist()
-        turns = options.turns.sample(rng, num)
+        # Each turn adds a token at least, so that no conversation has more of them.
+        turns = np.minimum(options.turns.sample(rng, num), config.max_model_len)
         ends = np.cumsum(turns)
         self._total = int(ends[-1])
         self._mix = RequestMix(options, config, 0, self._total)

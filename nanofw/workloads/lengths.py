@@ -11,7 +11,7 @@ from pydantic import BeforeValidator, Field, model_validator
 from nanofw.core.types import LongArray
 from nanofw.plugins import Options
 
-Tokens = Annotated[int, Field(ge=1)]
+Tokens = Annotated[int, Field(ge=1, le=1 << 30)]
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -57,14 +57,17 @@ class LogNormal(Options):
     def _check(self) -> LogNormal:
         if (self.median is None) == (self.mean is None):
             raise ValueError("give either median or mean")
+        if self.high is not None and self.low > self.high:
+            raise ValueError(f"low is {self.low}, greater than high, {self.high}")
         return self
 
     def sample(self, rng: np.random.Generator, num: int) -> LongArray:
-        median = self.median
-        if median is None:
+        if self.median is not None:
+            mu = math.log(self.median)
+        else:
             assert self.mean is not None
-            median = self.mean * math.exp(-(self.sigma**2) / 2)
-        lengths = np.rint(rng.lognormal(math.log(median), self.sigma, num))
+            mu = math.log(self.mean) - self.sigma**2 / 2
+        lengths = np.rint(rng.lognormal(mu, self.sigma, num))
         return np.clip(lengths, self.low, self.high or 1 << 30).astype(np.int64)
 
 
@@ -78,8 +81,14 @@ class Empirical(Options):
         return rng.choice(np.array(self.values, np.int64), num)
 
 
+def _plain_number(value: Any) -> Any:
+    """`512` is short for a fixed length."""
+    return {"distribution": "fixed", "tokens": value} if isinstance(value, int) else value
+
+
 Simple: TypeAlias = Annotated[
-    Fixed | Uniform | LogNormal | Empirical, Field(discriminator="distribution")
+    Annotated[Fixed | Uniform | LogNormal | Empirical, Field(discriminator="distribution")],
+    BeforeValidator(_plain_number),
 ]
 
 
@@ -101,11 +110,6 @@ class Mixture(Options):
         which = rng.choice(len(self.parts), num, p=weights / weights.sum())
         drawn = np.stack([part.length.sample(rng, num) for part in self.parts])
         return drawn[which, np.arange(num)]
-
-
-def _plain_number(value: Any) -> Any:
-    """`512` is short for a fixed length."""
-    return {"distribution": "fixed", "tokens": value} if isinstance(value, int) else value
 
 
 Lengths: TypeAlias = Annotated[

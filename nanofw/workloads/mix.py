@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
@@ -16,6 +17,9 @@ from nanofw.workloads.prompts import key_of, tokens_by_key
 
 Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+_LARGEST_EXPONENT = 20.0
+"""A guess that is wrong by more than e^20 says no more than one that is."""
 
 LENGTHS, CLIENTS, GROUPS, ARRIVALS, NOISE = range(5)
 """Streams of random numbers: one for each purpose, so that an option changes only its own."""
@@ -44,9 +48,9 @@ class MixOptions(Options):
     prompt: Lengths = Fixed(tokens=128)
     output: Lengths = Fixed(tokens=64)
     prefix: PrefixGroups | None = None
-    clients: dict[str, Weight] = Field(default_factory=lambda: {"": 1.0})
+    clients: dict[str, Weight] = Field(default_factory=lambda: {"": 1.0}, min_length=1)
     """Share of the requests by client."""
-    priorities: dict[int, Weight] = Field(default_factory=lambda: {0: 1.0})
+    priorities: dict[int, Weight] = Field(default_factory=lambda: {0: 1.0}, min_length=1)
     """Share of the requests by priority; smaller is more urgent."""
     deadline_s: NotNegative | None = None
     """Deadline of a request, in seconds after its arrival."""
@@ -114,22 +118,22 @@ class RequestMix:
 
     def prompt(self, i: int) -> IntArray:
         """Token ids of request `i`: what its group shares, then its own; room for one more."""
-        drawn, vocab = self._drawn, self._config.vocab_size
-        own = tokens_by_key(
-            key_of(self._config.seed, self._stream, i, 2), int(drawn.prompts[i]), vocab
-        )
-        if not drawn.prefixes[i]:
-            return own[: self._config.max_model_len - 1]
+        drawn, vocab, seed = self._drawn, self._config.vocab_size, self._config.seed
+        room = self._config.max_model_len - 1
+        num_shared = min(int(drawn.prefixes[i]), room)
+        num_own = min(int(drawn.prompts[i]), room - num_shared)
+        own = tokens_by_key(key_of(seed, self._stream, i, 2), num_own, vocab)
+        if not num_shared:
+            return own
         group = int(drawn.groups[i])
-        shared = tokens_by_key(
-            key_of(self._config.seed, self._stream, group, 3), int(drawn.prefixes[i]), vocab
-        )
-        return np.concatenate((shared, own))[: self._config.max_model_len - 1]
+        shared = tokens_by_key(key_of(seed, self._stream, group, 3), num_shared, vocab)
+        return np.concatenate((shared, own))
 
     def _guess(self, output: int, noise: float) -> int | None:
         if self._options.guess_noise is None:
             return None
-        return max(1, round(output * float(np.exp(self._options.guess_noise * noise))))
+        factor = math.exp(min(self._options.guess_noise * noise, _LARGEST_EXPONENT))
+        return max(1, round(output * factor))
 
     def _draw(self, num: int) -> Drawn:
         options, seed = self._options, self._config.seed

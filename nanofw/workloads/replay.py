@@ -84,12 +84,13 @@ class Given(Workload):
 
     def _prompt(self, i: int, row: TraceRow) -> IntArray:
         vocab = self._config.vocab_size
-        shared = [tokens_by_key(key_of(key, 3), self._block, vocab) for key in row.prefix_hashes]
-        own = row.prompt_tokens - self._block * len(shared)
-        if own > 0:
-            shared.append(tokens_by_key(key_of(self._config.seed, i, 2), own, vocab))
-        tokens = np.concatenate(shared)[: row.prompt_tokens]
-        return tokens[: self._config.max_model_len - 1]
+        room = min(row.prompt_tokens, self._config.max_model_len - 1)
+        parts: list[IntArray] = []
+        for key in row.prefix_hashes[: -(-room // self._block)]:
+            parts.append(tokens_by_key(key_of(key, 3), min(self._block, room), vocab))
+            room -= len(parts[-1])
+        parts.append(tokens_by_key(key_of(self._config.seed, i, 2), room, vocab))
+        return np.concatenate(parts)
 
 
 class Replay(Given):

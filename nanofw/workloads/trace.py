@@ -13,18 +13,21 @@ from __future__ import annotations
 
 import csv
 import json
+import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, cast
 
 from pydantic import Field, ValidationError
 
 from nanofw.errors import ConfigError
 from nanofw.plugins import Options
+from nanofw.workloads.lengths import Tokens
 
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -34,8 +37,8 @@ class TraceRow(Options):
 
     arrival: NotNegative = 0.0
     """Seconds after the start of the trace."""
-    prompt_tokens: Annotated[int, Field(ge=1)]
-    output_tokens: Annotated[int, Field(ge=1)]
+    prompt_tokens: Tokens
+    output_tokens: Tokens
     prefix_hashes: tuple[int, ...] = ()
     """Identity of each block of the prompt, from its start; requests that agree on the first k
     share them. What the hashes leave uncovered is the request's own."""
@@ -77,6 +80,8 @@ def read_trace(path: Path, format: str = "auto") -> Trace:
             trace = FORMATS[format](chain([first], lines), path)
     except OSError as error:
         raise ConfigError(f"cannot read the trace: {error.strerror}", source=str(path)) from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"the trace is not UTF-8: {error.reason}", source=str(path)) from None
     if not trace.rows:
         raise ConfigError("the trace has no request with an output", source=str(path))
     return Trace(
@@ -117,7 +122,10 @@ def _nanofw(lines: Lines, path: Path) -> Trace:
         if "trace" in record:
             if record["trace"] != 1:
                 raise _error(f"trace version {record['trace']!r} is not 1", path, number)
-            block = int(record.get("prefix_block_tokens", block))
+            block = record.get("prefix_block_tokens", block)
+            if type(block) is not int or block < 1:
+                what = f"prefix_block_tokens is {block!r}; it must be an integer, at least 1"
+                raise _error(what, path, number)
         else:
             rows.append(_row(record, path, number))
     return Trace(tuple(rows), block)
@@ -128,12 +136,18 @@ def _mooncake(lines: Lines, path: Path) -> Trace:
     rows, skipped = list[TraceRow](), 0
     for number, line in lines:
         record = _json(line, path, number)
-        if not record.get("output_length"):
+        for key in ("timestamp", "input_length", "output_length"):
+            if key not in record:
+                raise _error(f"{key} is missing", path, number)
+        if not record["output_length"]:
             skipped += 1
             continue
+        if type(record["timestamp"]) not in (int, float):
+            what = f"timestamp is {record['timestamp']!r}; it must be a number of milliseconds"
+            raise _error(what, path, number)
         values = {
-            "arrival": record.get("timestamp", 0) / 1000,
-            "prompt_tokens": record.get("input_length"),
+            "arrival": record["timestamp"] / 1000,
+            "prompt_tokens": record["input_length"],
             "output_tokens": record["output_length"],
             "prefix_hashes": record.get("hash_ids", ()),
         }
@@ -148,28 +162,35 @@ def _azure(lines: Lines, path: Path) -> Trace:
 
 def _burstgpt(lines: Lines, path: Path) -> Trace:
     """Timestamp (s), Request tokens, Response tokens; failed requests have no response."""
-    return _csv(lines, path, "Timestamp", "Request tokens", "Response tokens", float)
+    return _csv(lines, path, "Timestamp", "Request tokens", "Response tokens", _seconds)
 
 
 def _csv(
     lines: Lines, path: Path, time: str, prompt: str, output: str, seconds: Callable[[str], float]
 ) -> Trace:
-    rows, skipped, origin = list[TraceRow](), 0, None
-    numbers: list[int] = []
-    for record in csv.DictReader(_texts(lines, numbers)):
-        number = numbers[-1]
+    found: list[tuple[int, float, int, int]] = []
+    for number, record in _records(lines, path):
         try:
-            at = seconds(record[time])
-            lengths = int(record[prompt]), int(record[output])
+            found.append((number, seconds(record[time]), int(record[prompt]), int(record[output])))
         except (KeyError, TypeError, ValueError) as error:
             raise _error(f"needs {time}, {prompt}, {output}: {error}", path, number) from None
-        origin = at if origin is None else origin
-        if lengths[1] == 0:
-            skipped += 1
-            continue
-        values = {"arrival": max(0.0, at - origin), "prompt_tokens": lengths[0]}
-        rows.append(_row({**values, "output_tokens": lengths[1]}, path, number))
-    return Trace(tuple(rows), skipped=skipped)
+    origin = min((at for _, at, _, _ in found), default=0.0)
+    rows = tuple(
+        _row({"arrival": at - origin, "prompt_tokens": asked, "output_tokens": made}, path, number)
+        for number, at, asked, made in found
+        if made
+    )
+    return Trace(rows, skipped=len(found) - len(rows))
+
+
+def _records(lines: Lines, path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """The rows of a table, each with the number of its last line."""
+    numbers: list[int] = [1]
+    try:
+        for record in csv.DictReader(_texts(lines, numbers)):
+            yield numbers[-1], record
+    except csv.Error as error:
+        raise _error(f"no CSV: {error}", path, numbers[-1]) from None
 
 
 def _texts(lines: Lines, numbers: list[int]) -> Iterable[str]:
@@ -178,9 +199,17 @@ def _texts(lines: Lines, numbers: list[int]) -> Iterable[str]:
         yield line
 
 
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not math.isfinite(seconds):
+        raise ValueError(f"{text} is no time")
+    return seconds
+
+
 def _wall_clock(text: str) -> float:
-    """`2023-11-16 18:17:03.9799600`: seven digits, of which microseconds are kept."""
-    return datetime.fromisoformat(text[:26]).timestamp()
+    """`2023-11-16 18:17:03.9799600`: of seven digits microseconds are kept; UTC if none is said."""
+    moment = datetime.fromisoformat(re.sub(r"(\.\d{6})\d+", r"\1", text))
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
 def _json(line: str, path: Path, number: int) -> dict[str, Any]:
@@ -195,7 +224,10 @@ def _json(line: str, path: Path, number: int) -> dict[str, Any]:
 
 def _row(values: Mapping[str, Any], path: Path, number: int) -> TraceRow:
     try:
-        return TraceRow.model_validate(values)
+        hashes = values.get("prefix_hashes", ())
+        if isinstance(hashes, list):
+            values = {**values, "prefix_hashes": tuple(cast("list[Any]", hashes))}
+        return TraceRow.model_validate(values, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(map(str, first["loc"]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import numpy as np
@@ -109,11 +110,57 @@ def test_random_parts_depend_on_the_seed() -> None:
         (["TIMESTAMP,ContextTokens,GeneratedTokens", "noon,1,2"], r"t\.x:2: needs TIMESTAMP"),
         (["TIMESTAMP,ContextTokens,GeneratedTokens"], "no request with an output"),
         ([""], "the trace is empty"),
+        (['{"prompt_tokens": true, "output_tokens": 1}'], r"t\.x:1: prompt_tokens: .*integer"),
+        (['{"prompt_tokens": "3", "output_tokens": 1}'], r"t\.x:1: prompt_tokens: .*integer"),
+        (
+            ['{"arrival": "0", "prompt_tokens": 3, "output_tokens": 1}'],
+            r"t\.x:1: arrival: .*number",
+        ),
+        (['{"trace": 1, "prefix_block_tokens": 0}'], r"t\.x:1: prefix_block_tokens is 0"),
+        (['{"trace": 1, "prefix_block_tokens": "16"}'], r"t\.x:1: prefix_block_tokens is '16'"),
+        (['{"timestamp": 0, "input_length": 5}'], r"t\.x:1: output_length is missing"),
+        (['{"timestamp": "1", "input_length": 5, "output_length": 2}'], r"t\.x:1: timestamp is"),
+        (['{"input_length": 5, "output_length": 2}'], r"t\.x:1: timestamp is missing"),
+        (["Timestamp,Request tokens,Response tokens", "nan,1,2"], r"t\.x:2: needs Timestamp"),
     ],
 )
 def test_errors_say_where(tmp_path: Path, lines: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         read_trace(write(tmp_path / "t.x", *lines))
+
+
+def test_a_trace_that_is_no_text_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "t.x"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigError, match=r"t\.x: the trace is not UTF-8"):
+        read_trace(path)
+
+
+@pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Asia/Kolkata"])
+def test_times_of_a_trace_do_not_depend_on_the_zone_of_the_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, zone: str
+) -> None:
+    monkeypatch.setenv("TZ", zone)
+    time.tzset()
+    head = "TIMESTAMP,ContextTokens,GeneratedTokens"
+    instants = (
+        "2024-03-10 01:59:59.009930+00:00", "2024-03-10 02:00:00+00:00",
+        "2024-03-10 07:30:00.5+00:00",
+    )  # fmt: skip
+    zoned = read_trace(write(tmp_path / "a", head, *(f"{text},3,2" for text in instants)))
+    naive = (text.removesuffix("+00:00") for text in instants)
+    plain = read_trace(write(tmp_path / "b", head, *(f"{text},3,2" for text in naive)))
+    monkeypatch.undo()
+    time.tzset()
+    expected = pytest.approx([0.0, 0.99007, 19801.49007])
+    assert [row.arrival for row in zoned.rows] == expected
+    assert [row.arrival for row in plain.rows] == expected
+
+
+def test_rows_out_of_order_keep_their_gaps(tmp_path: Path) -> None:
+    head = "Timestamp,Request tokens,Response tokens"
+    trace = read_trace(write(tmp_path / "t", head, "9,3,1", "4,2,1", "30,5,1"))
+    assert [(row.arrival, row.prompt_tokens) for row in trace.rows] == [(0, 2), (5, 3), (26, 5)]
 
 
 def test_a_missing_file_is_named(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from nanofw.configs.load import load_config
 from nanofw.core.contracts.workload import Workload, WorkloadConfig
 from nanofw.core.plan import EMPTY_INT
 from nanofw.core.types import FinishReason, Request, RequestOutput
+from nanofw.errors import ConfigError
 from nanofw.plugins import load_target
 from nanofw.workloads.lengths import Lengths
 from nanofw.workloads.manifest import workload
@@ -256,6 +258,8 @@ def test_lengths(option: Any, low: int, high: int, mean: float) -> None:
         0, {"distribution": "uniform", "low": 5, "high": 4}, {"distribution": "lognormal"},
         {"distribution": "lognormal", "mean": 5, "median": 5}, {"distribution": "zipf"},
         {"distribution": "empirical", "values": []},
+        {"distribution": "lognormal", "median": 50, "low": 100, "high": 10},
+        {"distribution": "fixed", "tokens": 1 << 62},
     ],
 )  # fmt: skip
 def test_lengths_that_make_no_sense_are_refused(option: Any) -> None:
@@ -287,6 +291,7 @@ def test_a_longer_prompt_of_a_key_begins_with_the_shorter() -> None:
     [
         7, {"distribution": "empirical", "values": [3, 9]},
         {"distribution": "mixture", "parts": [{"length": {"distribution": "fixed", "tokens": 4}}]},
+        {"distribution": "mixture", "parts": [{"length": 4}]},
     ],
 )  # fmt: skip
 def test_lengths_from_a_configuration(output: Any) -> None:
@@ -297,3 +302,66 @@ def test_lengths_from_a_configuration(output: Any) -> None:
     }
     made = build_workload(select(load_config(None, values=values)))
     assert {r.sampling.max_tokens for r in made.initial()} <= {3, 4, 7, 9}
+
+
+HUGE = {"distribution": "lognormal", "mean": 500, "sigma": 1e6}
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("poisson", {"num_requests": 40, "prompt": HUGE, "output": HUGE}),
+        ("poisson", {"num_requests": 40, "prompt": 1 << 30}),
+        ("poisson", {"num_requests": 40, "prefix": {"groups": 3, "length": 1 << 30}}),
+        ("poisson", {"num_requests": 40, "guess_noise": 1e9}),
+        ("conversations", {"num_conversations": 2, "turns": 1 << 30, "prompt": 1 << 30}),
+        ("fixed", {"requests": [{"prompt_tokens": 1 << 30, "output_tokens": 1 << 30}]}),
+        (
+            "fixed",
+            {
+                "requests": [
+                    {"prompt_tokens": 9, "output_tokens": 1, "prefix_hashes": range(1000)}
+                ],
+                "prefix_block_tokens": 1 << 30,
+            },
+        ),
+    ],
+)
+def test_what_does_not_fit_the_model_takes_no_memory(name: str, options: dict[str, Any]) -> None:
+    made = make(name, options)
+    tracemalloc.start()
+    try:
+        requests = everything(made)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert requests
+    assert all(0 < len(request.prompt_token_ids) < 4096 for request in requests)
+    assert all((request.expected_output_tokens or 1) >= 1 for request in requests)
+    assert peak < 64 << 20
+
+
+@pytest.mark.parametrize("key", ["clients", "priorities"])
+def test_shares_of_nobody_are_refused(key: str) -> None:
+    with pytest.raises(ValidationError, match=key):
+        make("poisson", {key: {}})
+
+
+@pytest.mark.parametrize(
+    ("workload", "message"),
+    [
+        ("{name: poisson, prompt: {distribution: normal}}",
+         r"prompt\.distribution: should be one of .*'uniform'.*, not the string 'normal'$"),
+        ("{name: poisson, prompt: {tokens: 3}}", r"prompt\.distribution: is required: it says"),
+        ("{name: poisson, prompt: 1.5}", r"prompt: should be .*a mapping, not 1\.5$"),
+        ("{name: fixed, requests: []}", r"requests: needs at least one$"),
+        ("{name: fixed, requests: [{prompt_tokens: 8}]}", r"^\S+ \S*output_tokens: is required$"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_told_once_and_by_its_key(
+    tmp_path: Path, workload: str, message: str
+) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text(f"base: sim\ninput:\n  workload: {workload}\n", encoding="utf-8")
+    with pytest.raises(ConfigError, match=message):
+        build_workload(select(load_config(path)))
