@@ -104,6 +104,16 @@ def check_writable(path: Path, key: str, read: Iterable[str | Path] = ()) -> Non
         path.unlink()
 
 
+@contextmanager
+def writing(path: Path) -> Generator[None]:
+    """Name the file in an error of a write to it: Python names it only when it is opened."""
+    try:
+        yield
+    except OSError as error:
+        error.filename = error.filename or str(path)
+        raise
+
+
 def files_read(loaded: LoadedConfig, words: Sequence[str] = ()) -> set[str]:
     """Files that a configuration came from, with those that the command line names."""
     from nanofw.configs.layers import looks_like_file

@@ -7,7 +7,7 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING
 
-from nanofw.cli.arguments import check_writable, console, progress
+from nanofw.cli.arguments import check_writable, console, progress, writing
 
 if TYPE_CHECKING:
     from nanofw.compare.experiment import Experiment
@@ -69,7 +69,8 @@ def _run(experiment: Experiment, arguments: list[str]) -> bool:
         """What was finished is written, what was not is told."""
         where = "lost, as there is no output"
         if output is not None:
-            write_json(finished, None, output, arguments)
+            with writing(output):
+                write_json(finished, None, output, arguments)
             where = f"in {output}"
         print(f"{len(finished.order)} runs were finished and are {where}", file=sys.stderr)
         print(f"missing: {missing_text(finished)}", file=sys.stderr)
@@ -79,7 +80,8 @@ def _run(experiment: Experiment, arguments: list[str]) -> bool:
     analysis = analyse(results)
     print_report(results, analysis, console())
     if output is not None:
-        write_json(results, analysis, output, arguments)
+        with writing(output):
+            write_json(results, analysis, output, arguments)
     served = all(run.num_measured for runs in results.runs.values() for run in runs)
     return served and all(outcome.met for outcome in analysis.outcomes)
 

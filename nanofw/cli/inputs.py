@@ -53,7 +53,7 @@ def file_entries(path: str | Path, layout: str = "auto") -> Iterator[Entry]:
         return
     path, guess = Path(path), ""
     if layout == "auto":
-        layout = "jsonl" if path.suffix in JSONL_SUFFIXES else "text"
+        layout = "jsonl" if path.suffix.lower() in JSONL_SUFFIXES else "text"
         guess = f"taken for JSONL by the file's suffix, {path.suffix}"
     try:
         file = path.open("rb")
@@ -82,9 +82,22 @@ def _lines_entries(
         yield _json_entry(text, place, guess) if layout == "jsonl" else Entry(text, place)
 
 
+class _TwiceError(ValueError):
+    """An object has a key twice: one of the two would be dropped without a word."""
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        keys = [key for key, _ in pairs]
+        twice = next(key for key in keys if keys.count(key) > 1)
+        raise _TwiceError(f"the key {twice!r} occurs twice")
+    return made
+
+
 def _json_entry(text: str, place: str, guess: str) -> Entry:
     try:
-        value = json.loads(text)
+        value = json.loads(text, object_pairs_hook=_unique)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
         return Entry(value, place)
@@ -92,6 +105,8 @@ def _json_entry(text: str, place: str, guess: str) -> Entry:
         return Entry(
             None, place, f"{place}: half of a surrogate pair (\\ud800 to \\udfff) is no text"
         )
+    except _TwiceError as error:
+        return Entry(None, place, f"{place}: {error}")
     except ValueError as error:
         hint = f" ({guess}; input.format=text reads a prompt a line)" if guess else ""
         return Entry(None, place, f"{place}: no JSON: {error}{hint}")

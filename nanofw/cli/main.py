@@ -8,9 +8,11 @@ the model or the engine failed; 130 interrupted; 141 nobody reads the output any
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import difflib
 import importlib
+import io
 import os
 import sys
 import traceback
@@ -51,6 +53,7 @@ _THEIRS = (ConfigError, CapabilityError, UnknownPlugin, DuplicatePlugin, Request
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code."""
     _replace_closed_streams()
+    _escape_what_cannot_be_shown()
     words = list(sys.argv[1:] if arguments is None else arguments)
     debug = bool(os.environ.get("NANOFW_DEBUG"))
     if words[:1] == ["--debug"]:
@@ -103,6 +106,21 @@ def _replace_closed_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+
+
+def _escape_what_cannot_be_shown() -> None:
+    """A letter that the encoding of standard output has not ends no run, and JSON stays JSON."""
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        codecs.register_error("nanofw.json", _escaped)
+        sys.stdout.reconfigure(errors="nanofw.json")
+
+
+def _escaped(error: UnicodeError) -> tuple[str, int]:
+    """Letters as JSON escapes them: two halves of a pair above U+FFFF."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    units = error.object[error.start : error.end].encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[i : i + 4]}" for i in range(0, len(units), 4)), error.end
 
 
 def _drop_output() -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from nanofw.cli.arguments import check_writable, console, files_read, load, own_options
+from nanofw.cli.arguments import check_writable, console, files_read, load, own_options, writing
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
@@ -107,7 +107,8 @@ class Measured(Generic[T]):
         if self._target == STDOUT:
             sys.stdout.write(text)
         elif self._target is not None:
-            Path(self._target).write_text(text, encoding="utf-8")
+            with writing(Path(self._target)):
+                Path(self._target).write_text(text, encoding="utf-8")
 
 
 def begin(

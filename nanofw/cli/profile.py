@@ -17,6 +17,7 @@ from nanofw.cli.arguments import (
     files_read,
     progress,
     table,
+    writing,
 )
 from nanofw.cli.measured import add_json, begin, graph_line, heading
 
@@ -83,7 +84,8 @@ def main(arguments: list[str]) -> int:
         return measured.finish(selection, show, _record)
     finally:
         if kept and given.trace is not None:
-            traces.write(traces.joined(kept), given.trace)
+            with writing(given.trace):
+                traces.write(traces.joined(kept), given.trace)
             print(f"trace in {given.trace}: open it in https://ui.perfetto.dev", file=sys.stderr)
 
 

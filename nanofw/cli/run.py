@@ -11,7 +11,7 @@ from nanofw.assembly import build_workload, select
 from nanofw.cli.arguments import files_read, is_same_file, load, split_config
 from nanofw.cli.inputs import STDIN, Entry, file_entries, listed_entries
 from nanofw.cli.interrupt import Interrupt
-from nanofw.cli.outputs import JsonlFile, JsonlStream, Output, PlainText
+from nanofw.cli.outputs import PENDING_SUFFIX, JsonlFile, JsonlStream, Output, PlainText
 from nanofw.cli.sources import PromptSource, Source, WorkloadSource
 from nanofw.cli.steps import StepsFile, open_steps
 from nanofw.cli.summary import Summary
@@ -124,11 +124,16 @@ def check_outputs(loaded: LoadedConfig, name: str | None = None) -> None:
     for key, path in (("file", section.file), ("steps", section.steps)):
         if path is None or (key == "file" and path.name == STDOUT):
             continue
+        pending = path.with_name(path.name + PENDING_SUFFIX)
         for what, other in read:
             if is_same_file(path, other):
                 message = f"would overwrite {what}, {other}; name another file"
                 raise loaded.error(message, ("output", key))
+            if key == "file" and is_same_file(pending, other):
+                message = f"its {pending.name} would overwrite {what}, {other}; name another file"
+                raise loaded.error(message, ("output", key))
         read.append((f"output.{key}", path))
+        read.append((f"the pending results of output.{key}", pending))
 
 
 def read_entries(section: InputSection) -> list[Entry]:

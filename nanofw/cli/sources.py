@@ -11,7 +11,7 @@ from nanofw.cli.inputs import Entry
 from nanofw.core.contracts.workload import Workload
 from nanofw.core.plan import EMPTY_INT
 from nanofw.core.types import Request, RequestOutput, SamplingParams
-from nanofw.llm.prompts import Prompt, parse_prompt
+from nanofw.llm.prompts import Prompt, chosen_ids, parse_prompt
 from nanofw.llm.session import Finished, Session
 from nanofw.text.chat import check_messages
 from nanofw.workloads.drive import Arrivals
@@ -79,6 +79,7 @@ class PromptSource:
         if self._is_fed:
             return
         self._is_fed = True
+        session.reserve(chosen_ids(entry.value for entry in self._entries))
         for entry in self._entries:
             if self._interrupted():
                 return

@@ -49,8 +49,12 @@ class AsyncLLM:
         admission_timeout_s: float | None = None,
         **keywords: Any,
     ) -> None:
-        if max_requests < 1:
-            raise ValueError(f"max_requests is {max_requests}; it must be at least 1")
+        if not isinstance(max_requests, int) or max_requests < 1:
+            raise ValueError(f"max_requests is {max_requests!r}; it must be at least 1")
+        if admission_timeout_s is not None and not admission_timeout_s >= 0:
+            raise ValueError(
+                f"admission_timeout_s is {admission_timeout_s!r}; it must be at least 0, or None"
+            )
         self.loaded = load(model, keywords)
         self._timeout_s, self._max_requests = admission_timeout_s, max_requests
         self._places = asyncio.Semaphore(max_requests)

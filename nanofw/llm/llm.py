@@ -18,7 +18,7 @@ from nanofw.llm.keywords import nested_values
 from nanofw.llm.logprobs import PositionLogprobs
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import ProgressBar
-from nanofw.llm.prompts import PromptLike, parse_prompt
+from nanofw.llm.prompts import PromptLike, chosen_ids, parse_prompt
 from nanofw.llm.results import RequestResult
 from nanofw.llm.session import Finished, SessionStep, TextDelta
 
@@ -240,6 +240,7 @@ class LLM:
         progress: bool,
     ) -> list[RequestResult]:
         results: dict[int, RequestResult | None] = {}
+        self._session.reserve(chosen_ids(prompts))
         try:
             for prompt, sampling in zip(prompts, params, strict=True):
                 with postponed():
@@ -297,8 +298,12 @@ def _as_list(prompts: Any) -> list[Any]:
             f"prompts are a text, token ids, an object, or a list of them, not {prompts!r}"
         )
     wanted = list(cast("Sequence[Any]", prompts))
-    ids = wanted and all(hasattr(item, "__index__") for item in wanted)
-    return [wanted] if ids else wanted
+    return [wanted] if wanted and all(map(_is_integer, wanted)) else wanted
+
+
+def _is_integer(item: Any) -> bool:
+    """Numbers of numpy and torch, too, which have no dimensions, but no arrays of several."""
+    return hasattr(item, "__index__") and not getattr(item, "ndim", 0)
 
 
 def _chat_keys(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias, cast
@@ -73,11 +74,18 @@ def _parsed(value: Any, sampling: SamplingParams) -> Prompt:
         return Prompt(text=value, sampling=sampling)
     if isinstance(value, Mapping):
         return _from_record(cast("Mapping[str, Any]", value), sampling)
-    if isinstance(value, (Sequence, np.ndarray)) and not isinstance(value, (bytes, bytearray)):
+    is_list = isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray))
+    if is_list or hasattr(value, "__array__"):
         return Prompt(token_ids=_ids(cast("Sequence[int]", value)), sampling=sampling)
     raise ValueError(
         f"a prompt is a string, a list of token ids or an object, not {type(value).__name__}"
     )
+
+
+def chosen_ids(prompts: Iterable[Any]) -> set[str]:
+    """The ids that users gave to some of their prompts."""
+    records = (cast("Mapping[str, Any]", item) for item in prompts if isinstance(item, Mapping))
+    return {str(record["id"]) for record in records if isinstance(record.get("id"), (str, int))}
 
 
 def override_sampling(sampling: SamplingParams, values: Mapping[str, Any]) -> SamplingParams:
@@ -123,6 +131,11 @@ def _from_record(record: Mapping[str, Any], sampling: SamplingParams) -> Prompt:
 def _ids(value: Any) -> Sequence[int]:
     if isinstance(value, np.ndarray):
         return cast("Sequence[int]", value)
+    if hasattr(value, "__array__"):  # a tensor of torch, say
+        try:
+            return cast("Sequence[int]", np.asarray(value))
+        except (TypeError, RuntimeError) as error:
+            raise ValueError(f"token ids must be a list of integers: {error}") from None
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         raise ValueError(f"token ids must be a list of integers, not {type(value).__name__}")
     token_ids = cast("Sequence[Any]", value)
@@ -179,7 +192,10 @@ def _plain(name: str, value: Any) -> Any:
         return (value,)
     if name == "logit_bias" and isinstance(value, Mapping):
         biases = cast("Mapping[Any, Any]", value)
-        return {_token_key(key): bias for key, bias in biases.items()}
+        made = {_token_key(key): bias for key, bias in biases.items()}
+        if len(made) != len(biases):
+            raise ValueError("logit_bias names a token id twice")
+        return made
     return _tuples(value)
 
 
@@ -189,7 +205,8 @@ def _tuples(value: Any) -> Any:
 
 def _token_key(key: Any) -> Any:
     """The keys of a JSON object are strings, also where they are numbers."""
-    try:
-        return int(key) if isinstance(key, str) else key
-    except ValueError:
-        raise ValueError(f"logit_bias key {key!r} is no token id") from None
+    if not isinstance(key, str):
+        return key
+    if not re.fullmatch(r"-?(?:0|[1-9][0-9]{0,18})", key) or key == "-0":
+        raise ValueError(f"logit_bias key {key!r} is no token id")
+    return int(key)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -104,6 +105,8 @@ class Session:
         """Ticket to id of the live requests."""
         self._refused: list[Finished] = []
         self._num_tickets = 0
+        self._reserved: set[str] = set()
+        """Ids that users chose for requests that are still to come."""
         self._failed = False
         self._metrics = RequestMetrics()
 
@@ -138,6 +141,10 @@ class Session:
         else:
             self._accepted(ticket, request_id, encoded, stream)
         return ticket
+
+    def reserve(self, ids: Iterable[str]) -> None:
+        """Keep ids for requests that will bring them: none of these is given to another one."""
+        self._reserved.update(ids)
 
     def add_request(self, request: Request) -> int:
         """Queue a request of token ids with an arrival of its own; returns its ticket."""
@@ -205,8 +212,9 @@ class Session:
         self._num_tickets += 1
         if request_id is None:
             request_id = f"request-{ticket}"
-            while request_id in self._live:
+            while request_id in self._live or request_id in self._reserved:
                 request_id += "'"
+        self._reserved.discard(request_id)
         return ticket, request_id
 
     def _accepted(self, ticket: int, request_id: str, encoded: Encoded, stream: bool) -> None:

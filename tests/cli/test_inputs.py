@@ -37,6 +37,19 @@ def test_a_bad_line_of_jsonl_is_an_error_of_its_own(tmp_path: Path) -> None:
     assert "p.jsonl:3: the line is not UTF-8" in str(entries[2].error)
 
 
+@pytest.mark.parametrize("line", [b'{"prompt": "a", "prompt": "b"}', b'[{"a": {"b": 1, "b": 2}}]'])
+def test_a_key_that_occurs_twice_is_told(tmp_path: Path, line: bytes) -> None:
+    entries = list(file_entries(write(tmp_path / "p.jsonl", b'"x"\n' + line)))
+    assert [entry.error is None for entry in entries] == [True, False]
+    assert "occurs twice" in str(entries[1].error)
+
+
+@pytest.mark.parametrize("name", ["p.JSONL", "p.Json", "p.ndJSON"])
+def test_the_suffix_may_be_written_in_capitals(tmp_path: Path, name: str) -> None:
+    entries = list(file_entries(write(tmp_path / name, b'{"prompt": "a"}')))
+    assert [entry.value for entry in entries] == [{"prompt": "a"}]
+
+
 @pytest.mark.parametrize(
     ("content", "expected"),
     [(b'{"prompt": "a"}\n"b"\n', [{"prompt": "a"}, "b"]), (b"a\n{b\n", ["a", "{b"])],

@@ -477,6 +477,49 @@ def test_no_output_overwrites_the_configuration_or_another_output(tmp_path: Path
     assert "output.steps: would overwrite output.file" in errors
 
 
+def test_what_waits_is_kept_in_no_file_that_the_run_reads(tmp_path: Path) -> None:
+    path = write_lines(tmp_path / "o.jsonl.pending", [{"prompt": "a"}])
+    code, _, errors = nanofw_run(
+        tmp_path, "sim", "input.file=o.jsonl.pending", "output.file=o.jsonl"
+    )
+    assert code == 2
+    assert "output.file: its o.jsonl.pending would overwrite the prompts" in errors
+    assert read_results(path) == [{"prompt": "a"}]
+    code, _, errors = nanofw_run(
+        tmp_path, "sim", "output.file=o.jsonl", "output.steps=o.jsonl.pending"
+    )
+    assert code == 2
+    assert "output.steps: would overwrite the pending results of output.file" in errors
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii", "utf-16"])
+def test_an_output_that_cannot_show_every_letter_ends_no_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setenv("PYTHONIOENCODING", encoding)
+    prompts = ['input.prompts=["k\u016f\u0148 \U0001f600"]', "sampling.max_tokens=2"]
+    for output in ([], ["output.file=-"]):
+        process = start(tmp_path, "sim", *prompts, *output)
+        shown, errors = process.communicate(timeout=TIMEOUT_S)
+        assert process.returncode == 0, errors
+        if output:
+            assert json.loads(shown.decode(encoding))["prompt"] == "k\u016f\u0148 \U0001f600"
+
+
+def test_ids_that_are_given_leave_those_of_the_input_alone(tmp_path: Path) -> None:
+    lines = [
+        {"prompt": "a"}, {"prompt": "b", "id": "request-0"}, {"prompt": "c", "id": "request-2"},
+        {"prompt": "d"}, {"prompt": "e", "id": 7}, "{",
+    ]  # fmt: skip
+    write_lines(tmp_path / "p.jsonl", lines)
+    arguments = ["input.file=p.jsonl", "output.file=o.jsonl", "sampling.max_tokens=2"]
+    assert nanofw_run(tmp_path, "sim", *arguments)[0] == 1  # the last line
+    found = read_results(tmp_path / "o.jsonl")
+    assert [result["finish_reason"] for result in found] == ["length"] * 5 + ["refused"]
+    assert [result["id"] for result in found][1:5] == ["request-0", "request-2", "request-3", "7"]
+    assert len({result["id"] for result in found}) == len(lines)
+
+
 def test_results_of_an_earlier_run_survive_one_that_cannot_start(tmp_path: Path) -> None:
     path = tmp_path / "o.jsonl"
     path.write_text("precious, and longer than a result\n" * 100, encoding="utf-8")

@@ -11,7 +11,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 from nanofw import LLM, SamplingParams
 from nanofw.configs.load import load_config
@@ -63,6 +65,25 @@ def test_one_prompt_is_a_list_of_one(llm: LLM) -> None:
     assert len(llm.generate("one", SHORT)) == 1
     assert len(llm.generate([1, 2, 3], SHORT)) == 1
     assert llm.generate([], SHORT) == []
+
+
+def test_arrays_are_prompts_as_lists_are(llm: LLM) -> None:
+    ids = np.array([5, 6, 7])
+    several = [ids, [5, 6, 7], torch.tensor([5, 6, 7])]
+    found = llm.generate([*several, {"prompt_token_ids": ids}], SamplingParams(seed=1))
+    assert [result.error for result in found] == [None] * 4
+    assert len({result.outputs[0].token_ids for result in found}) == 1
+    assert len(llm.generate(ids, SHORT)) == len(llm.generate(torch.tensor([5, 6]), SHORT)) == 1
+    assert len(llm.generate(np.array([[5, 6], [7, 8]]), SHORT)) == 2
+
+
+def test_an_id_that_a_later_prompt_brings_is_given_to_no_other(llm: LLM) -> None:
+    prompts = ["a", {"prompt": "b", "id": "request-0"}, {"prompt": "c", "id": "request-0"}]
+    results = llm.generate(prompts, SHORT)
+    assert [str(result.outputs[0].finish_reason) for result in results] == [
+        "length", "length", "refused",
+    ]  # fmt: skip
+    assert results[1].request_id == "request-0" != results[0].request_id
 
 
 def test_sampling_of_the_configuration_is_the_default() -> None:

@@ -109,3 +109,12 @@ def test_arguments_for_all_give_way_to_those_of_a_prompt() -> None:
     record = {"prompt": "text", "arguments": {"structured": False}}
     prompt = parse_prompt(record, SamplingParams(), common)
     assert prompt.arguments == {"structured": False, "other": 1}
+
+
+@pytest.mark.parametrize(
+    "biases",
+    [{" 5": 1}, {"+5": 1}, {"0_5": 1}, {"05": 1}, {"\u0665": 1}, {"-0": 1}, {"5": 1, 5: 2}],
+)
+def test_a_token_id_has_one_spelling(biases: dict[Any, float]) -> None:
+    with pytest.raises(ValueError, match="logit_bias"):
+        parse_prompt({"prompt": "x", "logit_bias": biases}, DEFAULTS)
