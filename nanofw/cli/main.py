@@ -110,9 +110,10 @@ def _replace_closed_streams() -> None:
 
 def _escape_what_cannot_be_shown() -> None:
     """A letter that the encoding of standard output has not ends no run, and JSON stays JSON."""
-    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+    out: Any = sys.stdout
+    if isinstance(out, io.TextIOWrapper) and out.errors == "strict":
         codecs.register_error("nanofw.json", _escaped)
-        sys.stdout.reconfigure(errors="nanofw.json")
+        out.reconfigure(errors="nanofw.json")
 
 
 def _escaped(error: UnicodeError) -> tuple[str, int]:

@@ -68,9 +68,11 @@ def read_checkpoint(folder: Path) -> ModelSpec:
             f"{place}: {architecture} keeps its decoder in text_config, beside parts for images "
             "or sound; only plain decoders are supported"
         )
-    missing = [key for key in _REQUIRED if not isinstance(config.get(key), int)]
+    missing = [key for key in _REQUIRED if config.get(key) is None]
     if missing:
         raise ModelError(f"{place} lacks {', '.join(missing)} (each an integer)")
+    for key in (*_REQUIRED, "num_key_value_heads", "head_dim"):
+        _check_count(key, config.get(key), place)
     num_layers, num_heads = config["num_hidden_layers"], config["num_attention_heads"]
     num_kv_heads = config.get("num_key_value_heads") or num_heads
     if num_heads % num_kv_heads:
@@ -91,7 +93,7 @@ def read_checkpoint(folder: Path) -> ModelSpec:
         head_dim=_head_dim(config, place),
         max_model_len=_max_model_len(config, rope),
         eos_token_ids=_eos_token_ids(config, folder),
-        norm_eps=float(config.get("rms_norm_eps", 1e-6)),
+        norm_eps=_norm_eps(config, place),
         tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
         attention_bias=bool(config.get("attention_bias", False)),
         rope=MappingProxyType(rope),
@@ -142,10 +144,23 @@ def _dtype(config: Mapping[str, Any], place: str) -> str:
     return name
 
 
+def _check_count(key: str, value: object, place: str) -> None:
+    if value is not None and (type(value) is not int or value < 1):
+        raise ModelError(f"{place}: {key} should be a positive integer, not {value!r}")
+
+
+def _norm_eps(config: Mapping[str, Any], place: str) -> float:
+    value = config.get("rms_norm_eps")
+    value = 1e-6 if value is None else value
+    if type(value) not in (int, float) or not 0 <= value < math.inf:
+        raise ModelError(f"{place}: rms_norm_eps should be a number, 0 or greater, not {value!r}")
+    return float(value)
+
+
 def _head_dim(config: Mapping[str, Any], place: str) -> int:
     given = config.get("head_dim")
     if given is not None:
-        return int(given)
+        return given
     hidden, heads = config["hidden_size"], config["num_attention_heads"]
     if hidden % heads:
         raise ModelError(
@@ -172,7 +187,8 @@ def _rope(config: Mapping[str, Any], place: str) -> dict[str, Any]:
     if missing:
         raise ModelError(f"{place}: rope type {kind} lacks {', '.join(missing)}")
     rope["rope_type"] = kind
-    rope["rope_theta"] = rope.get("rope_theta") or config.get("rope_theta") or 10000.0
+    given = (rope.get("rope_theta"), config.get("rope_theta"), 10000.0)
+    rope["rope_theta"] = next(value for value in given if value is not None)
     if "partial_rotary_factor" in config:
         rope.setdefault("partial_rotary_factor", config["partial_rotary_factor"])
     _set_trained_length(rope, config)

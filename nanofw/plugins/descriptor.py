@@ -29,9 +29,15 @@ KINDS = tuple(API_VERSIONS)
 
 
 class Options(BaseModel):
-    """Base of option models: frozen; unknown keys are errors; docstrings describe fields."""
+    """Base of option models: frozen; unknown keys are errors; docstrings describe fields.
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    Numbers are finite: a policy that multiplies a time by infinity has no order any more. A field
+    that means something by infinity says so with `Field(allow_inf_nan=True)`.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, allow_inf_nan=False
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -227,7 +227,12 @@ def _num_blocks(
 ) -> int:
     """As configured, or what memory allows on the rank that has the least."""
     if config.num_blocks is not None:
-        return memory.check_num_blocks(config.num_blocks, config.block_size)
+        return memory.check_num_blocks(
+            config.num_blocks,
+            config.block_size,
+            runner.backend.bytes_per_block(),
+            memory.free_memory(runner.device),
+        )
     _least(0, communicator, runner.device)  # all have loaded their weights
     fitting = _num_fitting_blocks(runner, config, communicator, graph_tokens)
     return _least(fitting, communicator, runner.device)

@@ -88,13 +88,21 @@ def num_cpu_blocks(
     return min(num_wanted, left // bytes_per_block)
 
 
-def check_num_blocks(num_blocks: int, block_size: int) -> int:
-    """The configured number, or ConfigError."""
+def check_num_blocks(num_blocks: int, block_size: int, bytes_per_block: int, free: int) -> int:
+    """The configured number, or ConfigError: none, or more than fit into `free` bytes."""
     if num_blocks < 1:
         raise ConfigError(
             f"a pool of {num_blocks} blocks of {block_size} tokens holds nothing. Set at least 1 "
             "(a request needs its length divided by the block size, rounded up), use a smaller "
             "kv_allocator.block_size, or leave it at auto to take what fits",
+            key="kv_allocator.num_blocks",
+        )
+    if num_blocks * bytes_per_block > free:
+        raise ConfigError(
+            f"{num_blocks:,} blocks of {block_size:,} tokens take "
+            f"{_gib(num_blocks * bytes_per_block)}, and {_gib(free)} are free: at most "
+            f"{free // bytes_per_block:,} fit. Lower it or kv_allocator.block_size, choose a "
+            "smaller model or dtype, or leave it at auto to take what fits",
             key="kv_allocator.num_blocks",
         )
     return num_blocks
@@ -116,6 +124,14 @@ def available_main_memory() -> int:
     candidates = [_meminfo_available(), _cgroup_available()]
     known = [value for value in candidates if value is not None]
     return min(known) if known else 4 * GIB
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that a pool on the device could take now."""
+    if device.type != "cuda":
+        return available_main_memory()
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
 
 
 def cuda_memory(device: torch.device, weights: int, activation_peak: int) -> DeviceMemory:

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal, TypeAlias
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from nanofw.plugins import Options
 from nanofw.runtime.graph_sizes import DEFAULT_PREFILL_TOKENS
 
 
+Timeout: TypeAlias = Annotated[float, Field(gt=0, le=1_000_000)]
+"""Seconds; the bound (11 days) is what a system call that waits can be told."""
+
+
 class TorchOptions(Options):
     """`executor: {name: torch, ...}`."""
 
-    num_threads: PositiveInt | None = Field(
+    num_threads: Annotated[PositiveInt, Field(le=4096)] | None = Field(
         None, description="CPU threads of one operation; null: as PyTorch decides."
     )
     prefill_graph_tokens: NonNegativeInt = Field(
@@ -33,10 +37,10 @@ class TorchOptions(Options):
         "(collective), or in kernels that use the other ranks' memory (one_shot); auto: the "
         "latter where it works.",
     )
-    step_timeout_s: PositiveFloat = Field(
+    step_timeout_s: Timeout = Field(
         300.0,
         description="With several ranks: a rank that is silent for so long ends the run.",
     )
-    start_timeout_s: PositiveFloat = Field(
+    start_timeout_s: Timeout = Field(
         1800.0, description="With several ranks: longest time until all of them are ready."
     )

@@ -90,6 +90,8 @@ def _indexed(folder: Path) -> Checkpoint:
         weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
         files: dict[str, list[str]] = {}
         for name, file in weight_map.items():
+            if not isinstance(file, str):
+                raise TypeError(f"the file of {name} is {file!r}")
             files.setdefault(file, []).append(name)
     except (ValueError, KeyError, AttributeError, TypeError) as error:
         raise ModelError(f"{path} is not an index of safetensors: {error!r}") from error

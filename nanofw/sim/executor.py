@@ -16,7 +16,7 @@ from nanofw.core.contracts.cost_model import CostModel, CostModelConfig, Occupie
 from nanofw.core.contracts.executor import ExecutorConfig
 from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.core.types import BoolArray, IntArray, Request
-from nanofw.errors import ExecutorError
+from nanofw.errors import ConfigError, ExecutorError
 from nanofw.plugins import Component
 from nanofw.sim.constant import ConstantCost, ConstantOptions
 from nanofw.sim.context import ContextPool
@@ -31,6 +31,9 @@ from nanofw.sim.tokens import (
     position_number,
     row_key,
 )
+
+_MAX_POOL_TOKENS = (1 << 31) - 1
+"""Slots are numbered by int32."""
 
 
 @dataclass(slots=True)
@@ -221,6 +224,13 @@ def _capacity(options: SimOptions, config: ExecutorConfig, cost_model: CostModel
             num_blocks = kv_bytes // (config.block_size * config.spec.kv_bytes_per_token)
     if num_blocks < 1:
         raise ExecutorError(f"kv_allocator.num_blocks must be at least 1, not {num_blocks}")
+    if num_blocks * config.block_size > _MAX_POOL_TOKENS:
+        raise ConfigError(
+            f"{num_blocks:,} blocks of {config.block_size:,} tokens are more than the "
+            f"{_MAX_POOL_TOKENS:,} tokens that a simulated pool holds; lower it, "
+            f"kv_allocator.block_size or the cost model's memory",
+            key="kv_allocator.num_blocks",
+        )
     return Capacity(
         num_blocks=num_blocks,
         block_size=config.block_size,

@@ -31,7 +31,7 @@ class RooflineOptions(Options):
     """Whose figures to take; the three below replace single ones."""
     peak_tflops: Positive | None = None
     bandwidth_gb_s: Positive | None = None
-    memory_gb: Positive | None = None
+    memory_gb: Annotated[float, Field(gt=0, le=1e6)] | None = None
     compute_efficiency: Share = 0.65
     """Share of the peak that matrix products reach."""
     bandwidth_efficiency: Share = 0.8

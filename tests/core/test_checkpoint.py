@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +225,7 @@ def test_windows_per_layer(read: Any) -> None:
 
 def test_what_is_missing_is_listed(read: Any, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="lacks vocab_size, num_hidden_layers"):
-        read(vocab_size=..., num_hidden_layers="4")
+        read(vocab_size=..., num_hidden_layers=None)
     with pytest.raises(ModelError, match="which architecture"):
         read(architectures=[])
     with pytest.raises(ModelError, match="4 attention heads cannot share 3 KV heads"):
@@ -237,3 +239,36 @@ def test_what_is_missing_is_listed(read: Any, tmp_path: Path) -> None:
         read_checkpoint(tmp_path)
     with pytest.raises(ModelError, match="is no checkpoint: it has no config.json"):
         read_checkpoint(tmp_path / "absent")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hidden_size": 0}, "hidden_size should be a positive integer, not 0"),
+        ({"num_attention_heads": -4}, "num_attention_heads should be a positive integer, not -4"),
+        ({"max_position_embeddings": 0}, "max_position_embeddings should be a positive integer"),
+        ({"vocab_size": True}, "vocab_size should be a positive integer, not True"),
+        ({"num_key_value_heads": "2"}, "num_key_value_heads should be a positive integer, not '2'"),
+        ({"num_key_value_heads": -2}, "num_key_value_heads should be a positive integer, not -2"),
+        ({"head_dim": "x"}, "head_dim should be a positive integer, not 'x'"),
+        ({"head_dim": [32]}, "head_dim should be a positive integer"),
+        ({"head_dim": 0}, "head_dim should be a positive integer, not 0"),
+        ({"rms_norm_eps": -1e-6}, "rms_norm_eps should be a number, 0 or greater, not -1e-06"),
+        ({"rms_norm_eps": "1e-6"}, "rms_norm_eps should be a number"),
+        ({"rms_norm_eps": math.nan}, "rms_norm_eps should be a number"),
+        ({"rope_theta": 0}, "rope_theta should be positive, not 0"),
+        ({"rope_parameters": [1]}, "rope parameters should be an object"),
+    ],
+)
+def test_numbers_that_describe_no_model_are_refused(
+    read: Any, changes: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=re.escape(message)):
+        read(**changes)
+
+
+def test_what_is_null_is_as_if_it_were_not_there(read: Any) -> None:
+    assert read(rms_norm_eps=None).norm_eps == read(rms_norm_eps=...).norm_eps == 1e-6
+    assert read(head_dim=None).head_dim == read(head_dim=...).head_dim == 16
+    assert read(num_key_value_heads=None).num_kv_heads == 4
+    assert read(rope_theta=None).rope["rope_theta"] == 10000.0

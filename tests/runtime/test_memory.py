@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nanofw import LLM
 from nanofw.errors import ConfigError
 from nanofw.runtime import executor, memory
 from nanofw.runtime.memory import (
@@ -56,8 +57,33 @@ def test_B026_B027_no_room_names_every_number_and_what_to_change(utilization: fl
 
 def test_B027_zero_blocks_is_a_config_error_with_three_ways_out() -> None:
     with pytest.raises(ConfigError, match=r"kv_allocator\.num_blocks: .*at least 1.*smaller.*auto"):
-        check_num_blocks(0, 16)
-    assert check_num_blocks(1, 16) == 1
+        check_num_blocks(0, 16, BLOCK, GIB)
+    assert check_num_blocks(1, 16, BLOCK, GIB) == 1
+
+
+@pytest.mark.parametrize("num_blocks", [1025, 10**11, 10**21])
+def test_B027_more_blocks_than_fit_are_a_config_error_with_numbers(num_blocks: int) -> None:
+    message = (
+        rf"kv_allocator\.num_blocks: {num_blocks:,} blocks .* 1\.00 GiB .* at most 1,024 .*auto"
+    )
+    with pytest.raises(ConfigError, match=message):
+        check_num_blocks(num_blocks, 16, BLOCK, GIB)
+    assert check_num_blocks(1024, 16, BLOCK, GIB) == 1024
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["kv_allocator.num_blocks=100000000000"],
+        ["kv_allocator.num_blocks=1000000000000000000000"],
+        ["kv_allocator.block_size=1000000000000000000000"],
+        ["kv_allocator.num_blocks=70000", "kv_allocator.block_size=70000"],
+    ],
+)
+@pytest.mark.parametrize("base", ["qwen3-demo", "sim"])
+def test_a_pool_that_no_memory_holds_is_a_config_error(base: str, words: list[str]) -> None:
+    with pytest.raises(ConfigError, match=r"^kv_allocator\.num_blocks: "):
+        LLM.from_config(base, *words)
 
 
 @given(

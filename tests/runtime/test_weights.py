@@ -61,7 +61,9 @@ def test_damaged_file_is_named(tmp_path: Path) -> None:
         list(open_checkpoint(tmp_path).tensors())
 
 
-@pytest.mark.parametrize("content", ["[]", "{", '{"weight_map": []}', "{}"])
+@pytest.mark.parametrize(
+    "content", ["[]", "{", '{"weight_map": []}', "{}", '{"weight_map": {"a": 5}}']
+)
 def test_broken_index_is_named(tmp_path: Path, content: str) -> None:
     (tmp_path / INDEX).write_text(content, encoding="utf-8")
     with pytest.raises(ModelError, match="is not an index"):

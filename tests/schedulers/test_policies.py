@@ -9,9 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from nanofw.assembly import select
+from nanofw.configs.load import load_config
 from nanofw.core.contracts.policy import Policy
 from nanofw.core.engine import Engine
 from nanofw.core.types import Request, RequestOutput
+from nanofw.errors import ConfigError
 from nanofw.plugins import Plugin, load_target
 from nanofw.schedulers.earliest_deadline_first import EarliestDeadlineFirstOptions
 from nanofw.schedulers.manifest import scheduler
@@ -411,3 +414,18 @@ def test_everybody_ends_under_every_policy(
 def _scheduled(output: RequestOutput) -> float:
     assert output.scheduled is not None
     return output.scheduled
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [
+        ("shortest_job_first", "ageing"), ("shortest_job_first", "prompt_weight"),
+        ("priority", "ageing"), ("longest_prefix_match", "ageing"), ("partitioned", "ageing"),
+        ("earliest_deadline_first", "default_slack_s"), ("longest_prefix_match", "max_wait_s"),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("value", ["inf", "nan"])
+def test_options_without_an_order_are_refused(name: str, option: str, value: str) -> None:
+    """Infinity times no time at all is no number: every request would be refused for it."""
+    with pytest.raises(ConfigError, match=f"scheduler.{option}: should be a finite number"):
+        select(load_config("sim", [f"scheduler.name={name}", f"scheduler.{option}=.{value}"]))

@@ -26,6 +26,12 @@ from nanofw.sim.shapes import SHAPES, shape
 from nanofw.sim.work import StepWork
 
 
+@pytest.mark.parametrize("memory_gb", [1e308, 1e20, 0.0, float("nan")])
+def test_a_device_has_the_memory_of_a_device(memory_gb: float) -> None:
+    with pytest.raises(ValidationError, match="memory_gb"):
+        RooflineOptions(memory_gb=memory_gb)
+
+
 def facts(name: str = "qwen3-8b", **changes: Any) -> CostModelConfig:
     values = {"max_num_seqs": 256, "max_num_batched_tokens": 8192, "max_model_len": 4096}
     return CostModelConfig(spec=shape(name), **(values | changes))

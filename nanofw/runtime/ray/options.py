@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveInt
 
-from nanofw.runtime.options import TorchOptions
+from nanofw.runtime.options import Timeout, TorchOptions
 
 
 class RayOptions(TorchOptions):
@@ -23,7 +23,7 @@ class RayOptions(TorchOptions):
         "can, or each on a node of its own.",
     )
     cpus_per_rank: PositiveInt = Field(1, description="CPUs that Ray keeps for each rank.")
-    placement_timeout_s: PositiveFloat = Field(
+    placement_timeout_s: Timeout = Field(
         60.0, description="Longest time until Ray has room for all ranks."
     )
     max_restarts: NonNegativeInt = Field(

@@ -163,7 +163,7 @@ class ParallelExecutor:
             place = self._places[rank]
             self._group.send(_start_message(self._options, self._config, rank, place), (rank,))
         begin = time.monotonic()
-        port = self._wait_for(Listening, "start", self._options.start_timeout_s).port
+        port = self._wait_for(Listening, "start", "start_timeout_s").port
         self._group.send(Join(port, self._places[0].host), range(1, self._size))
         ready: dict[int, Ready] = {}
         deadline = begin + self._options.start_timeout_s
@@ -173,10 +173,11 @@ class ParallelExecutor:
                     ready[rank] = reply
             if time.monotonic() > deadline and len(ready) < self._size:
                 late = [rank for rank in range(self._size) if rank not in ready]
-                self._group.stalled(late, "get ready", self._options.start_timeout_s)
+                timeout_s = self._options.start_timeout_s
+                self._group.stalled(late, "get ready", timeout_s, "start_timeout_s")
         return [ready[rank] for rank in range(self._size)]
 
-    def _wait_for(self, kind: type[T], what: str, timeout_s: float | None = None) -> T:
+    def _wait_for(self, kind: type[T], what: str, option: str = "step_timeout_s") -> T:
         """The next reply of some kind from rank 0."""
         found: list[T] = []
 
@@ -184,7 +185,7 @@ class ParallelExecutor:
             if isinstance(reply, kind):
                 found.append(reply)
 
-        self._wait(lambda: bool(found), what, lambda: [0], see, timeout_s)
+        self._wait(lambda: bool(found), what, lambda: [0], see, option)
         return found[0]
 
     def _wait(
@@ -193,10 +194,10 @@ class ParallelExecutor:
         what: str,
         late: Callable[[], list[int]],
         see: Callable[[int, Reply], None] | None = None,
-        timeout_s: float | None = None,
+        option: str = "step_timeout_s",
     ) -> None:
-        """Take replies until `is_over`; a timeout counts from the last reply."""
-        timeout_s = timeout_s or self._options.step_timeout_s
+        """Take replies until `is_over`; the timeout of that option counts from the last reply."""
+        timeout_s: float = getattr(self._options, option)
         deadline = time.monotonic() + timeout_s
         while not is_over():
             replies = self._group.receive(deadline)
@@ -208,7 +209,7 @@ class ParallelExecutor:
             if replies:
                 deadline = time.monotonic() + timeout_s
             elif time.monotonic() >= deadline:
-                self._group.stalled(late(), what, timeout_s)
+                self._group.stalled(late(), what, timeout_s, option)
 
 
 def _agreed(step: int, answers: list[Done]) -> ResultData:

@@ -64,9 +64,11 @@ class WorkerGroup:
             self._fail(reports)
         return replies
 
-    def stalled(self, ranks: Iterable[int], what: str, timeout_s: float) -> None:
-        """Raise: these ranks did not `what` within so many seconds."""
-        self._stalled(list(ranks), f"{what} within {timeout_s:g} s")
+    def stalled(
+        self, ranks: Iterable[int], what: str, timeout_s: float, option: str = "step_timeout_s"
+    ) -> None:
+        """Raise: these ranks did not `what` within the seconds of an option of the executor."""
+        self._stalled(list(ranks), f"{what} within {timeout_s:g} s (executor.{option})")
 
     def close(self) -> None:
         """Let the workers leave; those that do not are ended. Idempotent."""
@@ -93,10 +95,7 @@ class WorkerGroup:
         ]
         listed = " and ".join(f"rank {rank}" for rank in ranks)
         self._end_with(
-            ExecutorError(
-                f"{listed} did not {what} (executor.step_timeout_s); what they were doing:\n"
-                + "\n".join(stacks)
-            )
+            ExecutorError(f"{listed} did not {what}; what they were doing:\n" + "\n".join(stacks))
         )
 
     def _fail(self, reports: dict[int, Failed | None]) -> None:

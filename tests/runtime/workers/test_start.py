@@ -6,8 +6,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from nanofw import LLM, SamplingParams
+from nanofw.errors import ExecutorError
+from nanofw.runtime.options import TorchOptions
 from nanofw.runtime.workers.executor import ParallelExecutor
 from tests.runtime.workers.ranks import engine_over, executor_of, run, tokens_of
 from tests.runtime.workers.test_parity import DEMO, greedy
@@ -37,6 +40,27 @@ def test_B074_twenty_times() -> None:
     for _ in range(20):
         for executor in start_together(2):
             executor.close()
+
+
+def test_a_start_that_takes_too_long_names_its_own_option() -> None:
+    with pytest.raises(ExecutorError, match=r"within 0\.01 s \(executor\.start_timeout_s\)"):
+        executor_of(DEMO, 2, options=TorchOptions(start_timeout_s=0.01))
+
+
+@pytest.mark.parametrize("option", ["step_timeout_s", "start_timeout_s"])
+@pytest.mark.parametrize("value", [1e308, 1e20, float("inf"), float("nan"), 0.0])
+def test_a_timeout_is_one_that_can_be_waited_for(option: str, value: float) -> None:
+    with pytest.raises(ValidationError, match=option):
+        TorchOptions(**{option: value})
+
+
+def test_the_longest_timeouts_work() -> None:
+    options = TorchOptions(step_timeout_s=1e6, start_timeout_s=1e6)
+    executor = executor_of(DEMO, 2, options=options)
+    try:
+        assert run(engine_over(executor, DEMO), [[1, 2, 3]], greedy(1, 2))
+    finally:
+        executor.close()
 
 
 def test_plugins_reach_every_rank_by_name_and_options(tmp_path: Path) -> None:
