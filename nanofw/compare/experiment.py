@@ -32,6 +32,9 @@ from nanofw.configs.source import KeyPath, Layer, Source, nearest_source
 from nanofw.configs.validation import Values, validate
 from nanofw.errors import ConfigError
 
+AA = "A/A"
+"""The arm that is the baseline again."""
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=0.5)]
 
@@ -126,17 +129,30 @@ class ExperimentOptions(Section):
             yield ("rates",), "give either loads or rates"
         if self.baseline is not None and self.baseline not in self.arms:
             yield ("baseline",), f"{self.baseline!r} is none of the arms: {_listed(self.arms)}"
+        if AA in self.arms:
+            yield ("arms", AA), "is what the baseline against itself is called; name it otherwise"
+        if "" in self.arms:
+            yield ("arms",), "an arm needs a name"
         for index, name in enumerate(self.metrics):
-            yield from _metric_problems(("metrics", index), name)
+            yield from self._metric_problems(("metrics", index), name)
         if self.primary is not None:
-            yield from _metric_problems(("primary",), self.primary)
+            yield from self._metric_problems(("primary",), self.primary)
         for index, item in enumerate(self.expect):
             for key, problem in self._expectation_problems(item):
                 yield ("expect", index, key), problem
 
+    def _metric_problems(self, path: KeyPath, name: str) -> Iterator[tuple[KeyPath, str]]:
+        try:
+            Metric.parse(name)
+        except ValueError as error:
+            yield path, str(error)
+        is_asked_for = path[:1] != ("metrics",) or "metrics" in self.model_fields_set
+        if name.startswith("goodput.") and is_asked_for and self.slo == Slo():
+            yield path, "goodput needs a limit that requests meet: set slo, {ttft_s: 0.5} say"
+
     def _expectation_problems(self, item: Expectation) -> Iterator[tuple[str, str]]:
         for key in ("metric", "against_metric"):
-            for _, problem in _metric_problems((), getattr(item, key) or item.metric):
+            for _, problem in self._metric_problems((), getattr(item, key) or item.metric):
                 yield key, problem
         for key in ("arm", "against"):
             if (arm := getattr(item, key) or item.arm) not in self.arms:
@@ -302,13 +318,6 @@ def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any
             value = _merged(cast("dict[str, Any]", old), cast("dict[str, Any]", value))
         made[key] = value
     return made
-
-
-def _metric_problems(path: KeyPath, name: str) -> Iterator[tuple[KeyPath, str]]:
-    try:
-        Metric.parse(name)
-    except ValueError as error:
-        yield path, str(error)
 
 
 def _options(data: dict[str, Any], values: Values) -> ExperimentOptions:

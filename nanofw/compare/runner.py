@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from multiprocessing import active_children, get_context
 
 from nanofw.assembly import Selection, build_workload, select
-from nanofw.compare.experiment import Experiment
+from nanofw.assembly.selection import choose_workload
+from nanofw.compare.experiment import AA, Experiment
 from nanofw.compare.run import RunResult, run_once
 from nanofw.errors import ConfigError
 
-AA = "A/A"
-"""Name of the arm that is the baseline again."""
 AA_SEED = 1_000_003
 """Added to the seed of an A/A run in virtual time, so that its arrivals are others."""
 
@@ -92,6 +91,8 @@ def run_experiment(
             "some arms are simulated and some are real; compare like with like",
             key="executor.name",
         )
+    for selection in selections.values():  # before the first run, not at the arm's turn
+        choose_workload(selection.loaded, selection.registry)
     results = Results(experiment, selections)
     report(0, 1, "capacity")
     tasks = list(_tasks(results))

@@ -425,7 +425,12 @@ class TestReport:
         ({"metrics": ["ttft.p99", "nope"]}, "metrics[1]", "no metric 'nope'"),
         ({"baseline": "z"}, "baseline", "'z' is none of the arms: fcfs, sjf"),
         ({"rates": [1.0]}, "rates", "either loads or rates"),
-        ({"loads": []}, "loads", "at least one"),
+        ({"loads": []}, "loads", "at least one$"),
+        ({"loads": [0.5, -1]}, "loads[1]", "greater than 0, not -1$"),
+        ({"arms": {"fcfs": {}, "A/A": {}}}, "arms.A/A", "the baseline against itself"),
+        ({"arms": {"fcfs": {}, "": {}}}, "arms", "an arm needs a name"),
+        ({"primary": "goodput.share"}, "primary", "goodput needs a limit"),
+        ({"metrics": ["goodput.rate@a"]}, "metrics[0]", "goodput needs a limit"),
         ({"expect": [{"metric": "e2el.mean", "arm": "z"}]}, "expect[0].arm", "none of the arms"),
         ({"base": "nope"}, "base", "no preset 'nope'"),
         ({"base": "./nope.yaml"}, "base", "no such file"),
@@ -451,6 +456,25 @@ def test_a_result_that_cannot_be_written_is_told_before_the_runs(
     assert main(["compare", str(path), f"output={path}"]) == 2
     assert "output: would overwrite" in capsys.readouterr().err
     assert path.read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    "change", [{"input": {"prompts": ["x"]}}, {"input": {"file": "prompts.txt"}}]
+)
+def test_an_arm_without_the_traffic_is_told_before_the_runs(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    stopped: list[Results] = []
+    experiment = load_experiment(write(tmp_path, arms={"fcfs": {}, "other": change}))
+    with pytest.raises(ConfigError, match=r"experiment\.yaml:\d+: input\.workload: is required"):
+        run_experiment(experiment, on_stop=stopped.append)
+    assert not stopped
+
+
+def test_goodput_counts_where_a_limit_is_set(tmp_path: Path) -> None:
+    options = load_experiment(write(tmp_path, primary="goodput.rate", slo={"ttft_s": 1})).options
+    assert options.primary == "goodput.rate"
+    assert "goodput.rate" in load_experiment(write(tmp_path)).options.metrics
 
 
 def test_an_arm_given_twice_is_an_error(tmp_path: Path) -> None:

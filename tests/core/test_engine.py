@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -213,6 +214,17 @@ def test_values_outside_their_range_are_refused_alone(fields: dict[str, Any], pr
         engine.add(make_request("bad", 4, 3, **fields))
     assert len(run(engine, make_request("good", 4, 3)).tokens()["good"]) == 3
     assert engine.stats()["num_finished"]["refused"] == 1
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("sampling", None), ("sampling", {"max_tokens": 3}), ("client", None), ("client", 5)],
+)
+def test_fields_of_another_kind_are_refused_alone(field: str, value: object) -> None:
+    engine = make_engine()
+    with pytest.raises(RequestError, match=f"{field} is .*; it must be"):
+        engine.add(replace(make_request("bad", 4, 3), **{field: value}))
+    assert len(run(engine, make_request("good", 4, 3)).tokens()["good"]) == 3
 
 
 @pytest.mark.parametrize(

@@ -380,6 +380,9 @@ for _ in range(100_000):
         ({"regex": 3}, "regex must be a string, not 3"),
         ({"regex": "a("}, "regex cannot be used: .*unclosed group"),
         ({"regex": "(?=a)b"}, "look-around"),
+        ({"regex": r"[^\s\S]"}, "regex cannot be used: there is no text that it matches"),
+        ({"regex": r"a[^\s\S]b"}, "there is no text that it matches"),
+        ({"lark": r"start: /[^\s\S]/"}, "there is no text that it matches"),
         ({"choice": []}, "at least one string"),
         ({"choice": "abc"}, "list of at least one string"),
         ({"choice": ["a", 1]}, "made of strings, not 1"),
@@ -460,3 +463,12 @@ def test_what_it_cannot_work_with_is_named(tmp_path: Path) -> None:
         make(path=tmp_path)
     with pytest.raises(ConfigError, match="cannot use"):
         make(vocab_size=100)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"regex": ""}, {"regex": "a*"}, {"choice": [""]}, {"lark": 'start: ""'},
+     {"regex": r"ab|[^\s\S]"}],
+)  # fmt: skip
+def test_the_empty_text_is_a_match_like_any_other(arguments: Any) -> None:
+    assert make().start("a", arguments, EMPTY)

@@ -58,6 +58,8 @@ class Grammar:
         self.renew()
         if self._prototypes[0].is_error():
             raise ValueError(reason(self._prototypes[0]))
+        if _matches_nothing(self._prototypes[0].deep_copy()):
+            raise ValueError("there is no text that it matches")
 
     def matcher(self) -> LLMatcher:
         """A matcher at the start, which shares its lexer with others: mostly microseconds."""
@@ -76,6 +78,12 @@ class Grammar:
     def renew(self) -> None:
         """Give those who come later lexers without the states that were visited so far."""
         self._prototypes, self._num_copies = [self.compile()], 0
+
+
+def _matches_nothing(matcher: LLMatcher) -> bool:
+    """Whether not one token may come first, and the empty text is no match either."""
+    matcher.compute_bitmask()
+    return matcher.is_error() and "NoExtension" in matcher.get_error()
 
 
 class Grammars:
