@@ -68,7 +68,7 @@ def token_limit(num_prompt: int, sampling: SamplingParams, limits: Limits) -> in
 
 def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     """Raise ValueError, naming the allowed range, for the first value outside it."""
-    if not isinstance(sampling, SamplingParams):
+    if not isinstance(sampling, SamplingParams):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"sampling is {sampling!r}; it must be a SamplingParams object")
     _check_integer(
         "max_tokens", sampling.max_tokens, "at least 1, or null for no limit", low=1, optional=True
@@ -141,7 +141,7 @@ def check_fields(request: Request) -> None:
         value = getattr(request, name)
         if value is not None and not _is_finite(value):
             raise ValueError(f"{name} is {value!r}; it must be a finite number of seconds")
-    if not isinstance(request.client, str):
+    if not isinstance(request.client, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise ValueError(f"client is {request.client!r}; it must be a string")
     _check_integer("priority", request.priority, "an integer, smaller is more urgent")
     expected = request.expected_output_tokens
