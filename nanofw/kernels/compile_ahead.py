@@ -31,6 +31,7 @@ from triton.runtime import cache
 from triton.runtime.driver import driver
 from triton.runtime.jit import JITFunction
 
+from nanofw.kernels.meta_shapes import MetaShapes
 from nanofw.kernels.rehearsal import current, rehearsing
 
 MAX_THREADS = 16
@@ -158,7 +159,7 @@ class AheadCompiler:
     def _rehearse(self, work: Callable[[], object]) -> None:
         try:
             self._driver.result()
-            with torch.inference_mode(), rehearsing(self), _replaced_launches():
+            with torch.inference_mode(), MetaShapes(), rehearsing(self), _replaced_launches():
                 work()
         except Exception as error:
             self.problem = error
