@@ -15,6 +15,9 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 _LEFT_ALONE: Any = object()
+_IN_PLACE = (
+    "fill_", "zero_", "copy_", "scatter_", "masked_fill_", "add_", "sub_", "mul_", "div_",
+)  # fmt: skip
 
 
 class MetaShapes(TorchFunctionMode):
@@ -111,22 +114,59 @@ def _one_by_one(x: torch.Tensor) -> Any:
 
 
 def _pairwise(x: Any, y: Any) -> Any:
-    """Sums, differences and products of elements."""
-    tensors = [one for one in (x, y) if isinstance(one, torch.Tensor)]
+    """Sums, differences, products and the like of elements."""
+    return _broadcast_like(torch.result_type(x, y), x, y)
+
+
+def _compared(x: Any, y: Any) -> Any:
+    return _broadcast_like(torch.bool, x, y)
+
+
+def _where(condition: torch.Tensor, x: Any, y: Any) -> Any:
+    return _broadcast_like(torch.result_type(x, y), condition, x, y)
+
+
+def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Any:
+    return _broadcast_like(x.dtype, x, mask)
+
+
+def _broadcast_like(dtype: torch.dtype, *operands: Any) -> Any:
+    tensors = [one for one in operands if isinstance(one, torch.Tensor)]
     if not all(one.is_meta and one.is_contiguous() for one in tensors):
         return _LEFT_ALONE
-    shape = _broadcast([one.shape for one in tensors])
-    return _empty(shape, torch.result_type(x, y))
+    return _empty(_broadcast([one.shape for one in tensors]), dtype)
+
+
+def _amax(x: torch.Tensor, dim: int) -> Any:
+    if not x.is_meta:
+        return _LEFT_ALONE
+    shape = list(x.shape)
+    del shape[dim]
+    return _empty(shape, x.dtype)
 
 
 def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
-    first = tensors[0]
-    same = all(one.dtype == first.dtype and one.dim() == first.dim() for one in tensors)
-    if not first.is_meta or not same:
+    if not _are_alike(tensors):
         return _LEFT_ALONE
-    shape = list(first.shape)
+    shape = list(tensors[0].shape)
     shape[dim] = sum(one.shape[dim] for one in tensors)
-    return _empty(shape, first.dtype)
+    return _empty(shape, tensors[0].dtype)
+
+
+def _stack(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
+    if dim < 0 or not _are_alike(tensors):
+        return _LEFT_ALONE
+    shape = list(tensors[0].shape)
+    shape.insert(dim, len(tensors))
+    return _empty(shape, tensors[0].dtype)
+
+
+def _are_alike(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether they are on `meta`, of one type and one number of dimensions."""
+    first = tensors[0]
+    return first.is_meta and all(
+        one.dtype == first.dtype and one.dim() == first.dim() for one in tensors
+    )
 
 
 def _broadcast(shapes: Sequence[Sequence[int]]) -> list[int]:
@@ -152,14 +192,20 @@ def _rules() -> dict[Any, Callable[..., Any]]:
         torch.ones: _filled,
         torch.arange: _arange,
         torch.cat: _cat,
+        torch.stack: _stack,
+        torch.where: _where,
+        tensor.amax: _amax,
+        tensor.masked_fill: _masked_fill,
         tensor.__getitem__: _get_item,
         tensor.__setitem__: _set_item,
     }
-    for name in ("fill_", "zero_", "copy_", "scatter_", "add_", "sub_", "mul_", "div_"):
+    for name in _IN_PLACE:
         rules[getattr(tensor, name)] = _in_place
+    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+        rules[getattr(tensor, name)] = _compared
     for name in ("cos", "sin", "exp", "neg"):
         rules[getattr(tensor, name)] = _one_by_one
-    for name in ("add", "sub", "mul"):
+    for name in ("add", "sub", "mul", "__or__", "__and__"):
         rules[getattr(tensor, name)] = _pairwise
     return rules
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,20 @@ def test_a_run_launches_what_was_compiled_ahead(half: int, tmp_path: Path) -> No
         [*command, str(half), str(tmp_path)], env=environment, capture_output=True, text=True,
         timeout=400,
     )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize("family", ["Qwen3", "Qwen2"])
+def test_a_rehearsal_does_not_import_half_of_pytorch(family: str, tmp_path: Path) -> None:
+    """Imports hold up all other threads: here, two seconds."""
+    from tests.runtime.checkpoints import write_model
+
+    write_model(tmp_path, family, **SMALL, head_dim=64)
+    command = [sys.executable, "-W", "ignore", "-m", "tests.runtime.test_compilations", "imports"]
+    environment = {**os.environ, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(
+        [*command, str(tmp_path)], env=environment, capture_output=True, text=True, timeout=200
+    )
     assert done.returncode == 0, done.stderr[-3000:]
 
 
@@ -126,6 +141,35 @@ def main(half: int, folder: Path) -> None:
             with torch.inference_mode():
                 check(variants, folder / str(number), *case)
             forget()
+
+
+def imports(folder: Path) -> None:
+    """A rehearsal of one rank and of two, with nothing loaded before."""
+    import torch
+    import triton.compiler
+    from triton.runtime.driver import driver
+
+    from nanofw.core.contracts.communicator import SingleRank
+    from nanofw.kernels.compile_ahead import AheadCompiler
+    from nanofw.runtime.rehearsal import rehearse
+    from tests.runtime.driver import executor_config
+    from tests.runtime.recorded import COMPONENTS
+
+    driver.set_active(Driver())  # pyright: ignore[reportArgumentType]
+    triton.compiler.compile = Variants().compile
+    for ranks in (1, 2):
+        config = executor_config(
+            folder, components=COMPONENTS, ranks=ranks, dtype="bfloat16", cuda_graphs=True
+        )
+        communicator = two_ranks(config.spec.hidden_size) if ranks > 1 else SingleRank()
+        with torch.inference_mode():
+            compiler = AheadCompiler(None, 1)
+            compiler.rehearse(partial(rehearse, config, communicator, 128))
+            compiler.close()
+        if compiler.problem is not None:
+            raise compiler.problem
+        for module in ("sympy", "torch._dynamo", "torch._inductor", "transformers"):
+            assert module not in sys.modules, (module, ranks)
 
 
 def forget() -> None:
@@ -295,4 +339,7 @@ def serve(driver: Any, *, graphs: bool) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), Path(sys.argv[2]))
+    if sys.argv[1] == "imports":
+        imports(Path(sys.argv[2]))
+    else:
+        main(int(sys.argv[1]), Path(sys.argv[2]))
