@@ -1,7 +1,7 @@
 """Our kernels on this GPU: right, and how fast, beside the FlashAttention that is installed.
 
-    python benchmarks/gpu/kernels.py [check] [decode] [prefill] [layers] [sampling]
-    python benchmarks/gpu/kernels.py sweep_decode sweep_prefill
+    python benchmarks/gpu/kernels.py [check] [decode] [prefill] [layers] [one_row] [sampling]
+    python benchmarks/gpu/kernels.py sweep_decode sweep_prefill sweep_one_row
 
 Attention of 8 KV heads of 128, bfloat16, pages in random order, without the KV store. Each
 section prints a table; several sections may be named, none means all but the sweeps.
@@ -16,20 +16,24 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from timing import attention_config, graph_ms, make_batch, table
+from torch.nn import functional
 
 from nanofw.attention_backends import flash_attn
 from nanofw.attention_backends.triton import TritonAttention
 from nanofw.core.contracts.attention_backend import ForwardBatch
 from nanofw.kernels import triton_attention_decode, triton_tuning
 from nanofw.kernels.triton_activation import silu_and_mul_triton
+from nanofw.kernels.triton_common import next_power_of_2
 from nanofw.kernels.triton_cutoff import cutoffs_triton
 from nanofw.kernels.triton_kv_store import qkv_rope_store_triton, store_kv_triton
+from nanofw.kernels.triton_linear import OneRowConfig, one_row_linear_triton
 from nanofw.kernels.triton_norm import add_rms_norm_triton
 from nanofw.kernels.triton_sampling import draw_triton
 from nanofw.kernels.triton_tuning import DecodeConfig, PrefillConfig
@@ -37,6 +41,18 @@ from nanofw.kernels.triton_tuning import DecodeConfig, PrefillConfig
 KV_HEADS, HEAD_DIM = 8, 128
 SCALE = HEAD_DIM**-0.5
 VOCABULARY = 151936
+ONE_ROW_SHAPES = [  # weight, outputs, inputs; "/2": a rank's of two
+    ("0.6b qkv", 4096, 1024), ("0.6b o", 1024, 2048), ("0.6b gate_up", 6144, 1024),
+    ("0.6b down", 1024, 3072), ("0.6b head", VOCABULARY, 1024),
+    ("8b qkv", 6144, 4096), ("8b o", 4096, 4096), ("8b gate_up", 24576, 4096),
+    ("8b down", 4096, 12288), ("8b head", VOCABULARY, 4096),
+    ("8b/2 qkv", 3072, 4096), ("8b/2 o", 4096, 2048), ("8b/2 gate_up", 12288, 4096),
+    ("8b/2 down", 4096, 6144),
+    ("32b qkv", 10240, 5120), ("32b o", 5120, 8192), ("32b gate_up", 51200, 5120),
+    ("32b down", 5120, 25600),
+    ("32b/2 qkv", 5120, 5120), ("32b/2 o", 5120, 4096), ("32b/2 gate_up", 25600, 5120),
+    ("32b/2 down", 5120, 12800),
+]  # fmt: skip
 SECOND_LEVEL_CACHE = 60e6
 SHARED_MEMORY = 227 * 1024
 SECONDS = float(os.environ.get("SECONDS_PER_SWEEP", "150"))
@@ -437,9 +453,69 @@ def _sampling_row(dtype: torch.dtype, lines: int) -> dict[str, object]:
     return {"dtype": str(dtype)[6:], "lines": lines, **times}
 
 
+def one_row() -> list[dict[str, object]]:
+    """The product of one row with the weights of Qwen3's layers and heads, beside torch's, us."""
+    return [_one_row_row(*shape) for shape in ONE_ROW_SHAPES]
+
+
+def _one_row_row(name: str, num_outputs: int, num_inputs: int) -> dict[str, object]:
+    x, weights = _one_row_inputs(num_outputs, num_inputs)
+    ours = _mean_us(lambda i: one_row_linear_triton(x, weights[i]), len(weights))
+    theirs = _mean_us(lambda i: functional.linear(x, weights[i]), len(weights))
+    expected = x.float() @ weights[0].float().T
+    error = (one_row_linear_triton(x, weights[0]).float() - expected).norm() / expected.norm()
+    megabytes = 2e-6 * num_outputs * num_inputs
+    return {
+        "weight": name, "out": num_outputs, "in": num_inputs,
+        "ours us": round(ours, 2), "torch us": round(theirs, 2),
+        "ours TB/s": round(megabytes / ours, 2), "torch TB/s": round(megabytes / theirs, 2),
+        "error": f"{error.item():.1e}",
+    }  # fmt: skip
+
+
+def _one_row_inputs(num_outputs: int, num_inputs: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A row, and so many weights that going through them does not hit the cache."""
+    count = max(2, min(28, int(4e9) // (2 * num_outputs * num_inputs)))
+    kind: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
+    weights = [torch.randn(num_outputs, num_inputs, **kind) for _ in range(count)]
+    return torch.randn(1, num_inputs, **kind), weights
+
+
+def sweep_one_row() -> list[dict[str, object]]:
+    """Tiles of the product of one row, the three fastest of each shape."""
+    return [row for shape in ONE_ROW_SHAPES for row in _sweep_one_row(*shape)]
+
+
+def _sweep_one_row(name: str, num_outputs: int, num_inputs: int) -> list[dict[str, object]]:
+    x, weights = _one_row_inputs(num_outputs, num_inputs)
+    rows = []
+    for outputs, width, warps in itertools.product(
+        (1, 2, 4, 8), (512, 1024, 2048, 4096), (1, 2, 4, 8)
+    ):
+        per_thread = outputs * width // (32 * warps)
+        if width > next_power_of_2(num_inputs) or not 16 <= per_thread <= 128:
+            continue
+        config = OneRowConfig(outputs, width, warps)
+        run = partial(_one_row_with, config, x, weights)
+        rows.append(
+            {"weight": name, "config": str(config), "us": round(_mean_us(run, len(weights)), 2)}
+        )
+    return sorted(rows, key=lambda row: row["us"])[:3]
+
+
+def _one_row_with(
+    config: OneRowConfig, x: torch.Tensor, weights: list[torch.Tensor], i: int
+) -> torch.Tensor:
+    return one_row_linear_triton(x, weights[i], config=config)
+
+
 SECTIONS = {
-    f.__name__: f for f in (check, decode, prefill, layers, sampling, sweep_decode, sweep_prefill)
-}
+    f.__name__: f
+    for f in (
+        check, decode, prefill, layers, one_row, sampling,
+        sweep_decode, sweep_prefill, sweep_one_row,
+    )
+}  # fmt: skip
 
 
 def main() -> None:

@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from nanofw.kernels.dispatch import uses_triton
+
 _NO_SCALARS: list[Any] = []
 
 # oneDNN, and PyTorch's layer around it, each keep up to 1024 prepared products, one per number of
@@ -76,5 +78,13 @@ def packed_linear(
 
 
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
-    """The product of [..., in] with the weight [out, in], plus the bias: [..., out]."""
+    """The product of [..., in] with the weight [out, in], plus the bias: [..., out].
+
+    A single row, as when one request decodes, has a kernel of its own on NVIDIA GPUs.
+    """
+    if x.numel() == x.shape[-1] and uses_triton(x):
+        from nanofw.kernels.triton_linear import has_one_row, one_row_linear_triton
+
+        if has_one_row(x, weight):
+            return one_row_linear_triton(x, weight, bias)
     return functional.linear(x, weight, bias)

@@ -6,16 +6,25 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton_common import cdiv, next_power_of_2
+from nanofw.kernels.triton_common import cdiv, chained, next_power_of_2, wait_for_previous
 
 BLOCK = 1024
 
 
 @triton.jit
-def _silu_mul_kernel(x_ptr, out_ptr, stride_x, stride_out, SIZE: tl.constexpr, BLOCK: tl.constexpr):
+def _silu_mul_kernel(
+    x_ptr,
+    out_ptr,
+    stride_x,
+    stride_out,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
+):
     row = tl.program_id(0).to(tl.int64)
     offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < SIZE
+    wait_for_previous(CHAINED)
     gate = tl.load(x_ptr + row * stride_x + offs, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(x_ptr + row * stride_x + SIZE + offs, mask=mask, other=0.0).to(tl.float32)
     out = gate / (1.0 + tl.exp(-gate)) * up
@@ -31,6 +40,6 @@ def silu_and_mul_triton(x: torch.Tensor) -> torch.Tensor:
         block = min(BLOCK, next_power_of_2(size))
         _silu_mul_kernel[(lines.shape[0], cdiv(size, block))](
             lines, out, lines.stride(0), out.stride(0),
-            SIZE=size, BLOCK=block, num_warps=max(1, block // 256),
+            SIZE=size, BLOCK=block, num_warps=max(1, block // 256), **chained(lines),
         )  # fmt: skip
     return out.view(*x.shape[:-1], size)

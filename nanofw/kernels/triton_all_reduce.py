@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton_common import next_power_of_2
+from nanofw.kernels.triton_common import chained, next_power_of_2, wait_for_previous
 
 NUM_TURNS = 2
 
@@ -81,11 +81,16 @@ def _sum_add_norm_kernel(
     RANKS: tl.constexpr,
     WORDS: tl.constexpr,
     WORDS_PAD: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
     DTYPE: tl.constexpr = residual_ptr.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, WORDS_PAD)
     mask = offs < WORDS
+    columns = tl.arange(0, 2 * WORDS_PAD)
+    inside = columns < 2 * WORDS
+    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
+    wait_for_previous(CHAINED)
     number = tl.load(sums_ptr + row) + 1
     turn = (number & 1).to(tl.int64) * RANKS
     mine = tl.load(x_ptr + row * stride_x + offs, mask=mask, other=0)
@@ -94,11 +99,8 @@ def _sum_add_norm_kernel(
         if other != RANK:
             line = (turn + RANK) * num_rows + row
             tl.store(_places(addresses_ptr, other, line, offs, WORDS), message, mask=mask)
-    columns = tl.arange(0, 2 * WORDS_PAD)
-    inside = columns < 2 * WORDS
     stream = residual_ptr + row * stride_residual + columns  # loaded while messages travel
     residual = tl.load(stream, mask=inside, other=0.0).to(tl.float32)
-    weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
     low = tl.zeros([WORDS_PAD], tl.float32)
     high = tl.zeros([WORDS_PAD], tl.float32)
     for source in tl.static_range(RANKS):
@@ -147,6 +149,6 @@ def sum_add_rms_norm_triton(
         words, residual, weight, out, inboxes.addresses, inboxes.sums, eps,
         words.stride(0), residual.stride(0), out.stride(0), inboxes.num_rows,
         RANK=inboxes.rank, RANKS=inboxes.size, WORDS=width // 2, WORDS_PAD=pad,
-        num_warps=min(16, max(1, pad // 128)),
+        num_warps=min(16, max(1, pad // 128)), **chained(residual),
     )  # fmt: skip
     return out, residual

@@ -23,7 +23,14 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton_common import LOG2_E, dot, next_power_of_2, num_multiprocessors
+from nanofw.kernels.triton_common import (
+    LOG2_E,
+    chained,
+    dot,
+    next_power_of_2,
+    num_multiprocessors,
+    wait_for_previous,
+)
 from nanofw.kernels.triton_paging import load_blocks, load_key_value_tiles, page_descriptors
 from nanofw.kernels.triton_tuning import DecodeConfig
 
@@ -119,7 +126,9 @@ def _decode_kernel(
     PARTS: tl.constexpr,
     WINDOW: tl.constexpr,
     TMA: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
+    wait_for_previous(CHAINED)
     program = tl.program_id(0)
     offs_b = tl.arange(0, BATCH_PAD)
     row_ends = tl.load(tile_starts_ptr + 1 + offs_b, mask=offs_b < num_rows, other=2147483647)
@@ -372,6 +381,6 @@ def decode_attention(
         HEAD_PAD=head_pad, PAGE=page, TILE=config.tile,
         BATCH_PAD=workspace.batch_pad, PARTS=max(1, 2048 // (group_pad * head_pad)),
         WINDOW=window or 0, TMA=tma, num_warps=config.num_warps, num_stages=config.num_stages,
-        **({"maxnreg": config.max_registers} if config.max_registers else {}),
+        **chained(query), **({"maxnreg": config.max_registers} if config.max_registers else {}),
     )  # fmt: skip
     return out

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton_common import cdiv, next_power_of_2
+from nanofw.kernels.triton_common import cdiv, chained, next_power_of_2, wait_for_previous
 
 HEADS_PER_PROGRAM = 8
 
@@ -86,6 +86,7 @@ def _qkv_kernel(
     PAGE: tl.constexpr,
     QUERY_NORM: tl.constexpr,
     KEY_NORM: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
     """One token and HEADS heads of one kind: queries, then keys, then values."""
     half: tl.constexpr = HEAD_DIM // 2
@@ -96,6 +97,7 @@ def _qkv_kernel(
     offs_h = tl.arange(0, HEADS)
     offs_d = tl.arange(0, HALF_PAD)
     mask_d = offs_d < half
+    wait_for_previous(CHAINED)
     position = tl.load(positions_ptr + token)
     line = cos_sin_ptr + position * stride_cos_sin + offs_d
     cos = tl.load(line, mask=mask_d, other=0.0)
@@ -204,6 +206,6 @@ def qkv_rope_store_triton(
         NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEADS=heads, HEAD_DIM=head_dim,
         HALF_PAD=next_power_of_2(head_dim // 2), PAGE=page,
         QUERY_NORM=query_norm is not None, KEY_NORM=key_norm is not None,
-        num_warps=1 if heads * head_dim <= 512 else 2,
+        num_warps=1 if heads * head_dim <= 512 else 2, **chained(qkv),
     )  # fmt: skip
     return query

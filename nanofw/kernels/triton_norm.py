@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton_common import next_power_of_2
+from nanofw.kernels.triton_common import chained, next_power_of_2, wait_for_previous
 
 
 @triton.jit
@@ -22,10 +22,13 @@ def _rms_norm_kernel(
     SIZE: tl.constexpr,
     SIZE_PAD: tl.constexpr,
     ADD: tl.constexpr,
+    CHAINED: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, SIZE_PAD)
     mask = offs < SIZE
+    weight = tl.load(weight_ptr + offs, mask=mask, other=0.0).to(tl.float32)
+    wait_for_previous(CHAINED)
     x = tl.load(x_ptr + row * stride_x + offs, mask=mask, other=0.0).to(tl.float32)
     if ADD:
         line = residual_ptr + row * stride_residual + offs
@@ -34,7 +37,6 @@ def _rms_norm_kernel(
         kept = x.to(residual_ptr.dtype.element_ty)
         tl.store(line, kept, mask=mask)
         x = kept.to(tl.float32)
-    weight = tl.load(weight_ptr + offs, mask=mask, other=0.0).to(tl.float32)
     out = x * tl.rsqrt(tl.sum(x * x, axis=0) / SIZE + eps) * weight
     tl.store(out_ptr + row * stride_out + offs, out.to(out_ptr.dtype.element_ty), mask=mask)
 
@@ -52,7 +54,7 @@ def _launch(
             lines, kept, weight, out, eps,
             lines.stride(0), 0 if kept is None else kept.stride(0), out.stride(0),
             SIZE=size, SIZE_PAD=pad, ADD=kept is not None,
-            num_warps=min(16, max(1, pad // 512)),
+            num_warps=min(16, max(1, pad // 512)), **chained(lines),
         )  # fmt: skip
     return out.view(x.shape)
 

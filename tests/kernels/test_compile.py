@@ -35,16 +35,26 @@ QKV = {
     ),
     "cos_sin_ptr": FLOATS, "positions_ptr": LIST, "slots_ptr": LIST, "eps": "fp32",
     "NUM_HEADS": 16, "NUM_KV_HEADS": 8, "HEADS": 4, "HEAD_DIM": 128, "HALF_PAD": 64, "PAGE": 64,
-    "QUERY_NORM": 1, "KEY_NORM": 1,
+    "QUERY_NORM": 1, "KEY_NORM": 1, "CHAINED": True,
 }  # fmt: skip
 SUM = {
     "x_ptr": TABLE, "residual_ptr": HALVES, "weight_ptr": HALVES, "out_ptr": HALVES,
     "addresses_ptr": LIST, "sums_ptr": TABLE, "eps": "fp32", "RANK": 0, "RANKS": 2, "WORDS": 2560,
-    "WORDS_PAD": 4096,
+    "WORDS_PAD": 4096, "CHAINED": True,
+}  # fmt: skip
+NORM = {
+    "x_ptr": HALVES, "residual_ptr": HALVES, "weight_ptr": HALVES, "out_ptr": HALVES,
+    "eps": "fp32", "SIZE": 4096, "SIZE_PAD": 4096, "ADD": True, "CHAINED": True,
+}  # fmt: skip
+ONE_ROW = {
+    "x_ptr": HALVES, "weight_ptr": HALVES, "bias_ptr": HALVES, "out_ptr": HALVES,
+    "BIAS": False, "EVEN": True, "OUTPUTS": 2, "INPUTS": 1024, "CHAINED": True,
 }  # fmt: skip
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "draw": ("triton_sampling:_draw_kernel", DRAW),
     "qkv": ("triton_kv_store:_qkv_kernel", QKV),
+    "norm": ("triton_norm:_rms_norm_kernel", NORM),
+    "one_row": ("triton_linear:_one_row_kernel", ONE_ROW),
     "sum_and_norm": ("triton_all_reduce:_sum_add_norm_kernel", SUM),
     "step_inputs": ("triton_step_inputs:_step_inputs_kernel", STEP_INPUTS),
     "tile_starts": (
