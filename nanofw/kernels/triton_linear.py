@@ -86,7 +86,7 @@ def config_for(num_inputs: int) -> OneRowConfig:
 
 
 @triton.jit
-def _part(places, inside, EVEN: tl.constexpr, POLICY: tl.constexpr = ""):
+def _part(places, inside, EVEN: tl.constexpr, POLICY: tl.constexpr):
     """What lies at `places`; without the mask, where none is needed, loads are wide."""
     if EVEN:
         return tl.load(places, eviction_policy=POLICY)
@@ -119,7 +119,7 @@ def _one_row_kernel(
     sums = tl.zeros([OUTPUTS, INPUTS], tl.float32)
     for start in range(0, num_inputs, INPUTS):
         rest = num_inputs - start
-        x = _part(x_ptr + start + inputs, inputs < rest, EVEN).to(tl.float32)
+        x = _part(x_ptr + start + inputs, inputs < rest, EVEN, "").to(tl.float32)
         sums += weight.to(tl.float32) * x[None, :]
         if rest > INPUTS:
             next_inside = (inputs < rest - INPUTS)[None, :]
