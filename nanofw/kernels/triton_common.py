@@ -48,13 +48,17 @@ def chained(tensor: torch.Tensor) -> dict[str, bool]:
     may touch only what never changes while steps run, weights. This is CUDA's programmatic
     dependent launch, from compute capability 9.0 on.
     """
-    can = tensor.is_cuda and not INTERPRETED and _can_chain(tensor.device)
+    can = _can_chain(tensor.device)
     return {"CHAINED": can, "launch_pdl": can}
 
 
 @cache
 def _can_chain(device: torch.device) -> bool:
-    return torch.cuda.get_device_capability(device) >= (9, 0)
+    """Whether kernels on this device can be chained; `meta` stands for a CUDA device."""
+    if INTERPRETED or device.type not in ("cuda", "meta") or not torch.cuda.is_available():
+        return False
+    cuda = None if device.type == "meta" else device
+    return torch.cuda.get_device_capability(cuda) >= (9, 0)
 
 
 def next_power_of_2(n: int) -> int:

@@ -77,7 +77,11 @@ def rehearse(config: ExecutorConfig, communicator: Communicator, prefill_tokens:
     runner.apply(profiling.empty_plan(plan.rows))
     whole = profiling.largest_plan(config, SamplingParams())
     _carry_out(runner, whole)
-    _carry_out(runner, _decode_plan(whole))
+    num_rows = 1
+    while num_rows < len(whole.rows):  # products of few rows have kernels of their own
+        _carry_out(runner, _decode_plan(whole, num_rows))
+        num_rows *= 2
+    _carry_out(runner, _decode_plan(whole, len(whole.rows)))
 
 
 @torch.inference_mode()
@@ -100,17 +104,16 @@ def _carry_out(runner: Runner, plan: StepPlan) -> None:
     runner.sample(*runner.forward(plan), None, plan.host_rows)
 
 
-def _decode_plan(before: StepPlan) -> StepPlan:
-    """A step in which the rows of `before`, whole prompts, decode one token each.
+def _decode_plan(before: StepPlan, n: int) -> StepPlan:
+    """A step in which the first n rows of `before`, whole prompts, decode one token each.
 
     Its blocks are not named: nobody looks at them.
     """
-    n = len(before.rows)
     return StepPlan(
         step=before.step + 1,
-        rows=before.rows,
+        rows=before.rows[:n],
         num_tokens=np.ones(n, np.int32),
-        starts=before.num_tokens - 1,
+        starts=before.num_tokens[:n] - 1,
         samples=np.ones(n, np.bool_),
         num_decodes=n,
     )
