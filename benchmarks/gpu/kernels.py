@@ -1,7 +1,7 @@
 """Our kernels on this GPU: right, and how fast, beside the FlashAttention that is installed.
 
-    python benchmarks/gpu/kernels.py [check] [decode] [prefill] [layers] [few_rows] [sampling]
-    python benchmarks/gpu/kernels.py sweep_decode sweep_prefill sweep_one_row sweep_few_rows
+    python benchmarks/gpu/kernels.py [check] [decode] [prefill] [layers] [one_row] [sampling]
+    python benchmarks/gpu/kernels.py sweep_decode sweep_prefill sweep_one_row
 
 Attention of 8 KV heads of 128, bfloat16, pages in random order, without the KV store. Each
 section prints a table; several sections may be named, none means all but the sweeps.
@@ -32,9 +32,7 @@ from nanofw.kernels.triton_activation import silu_and_mul_triton
 from nanofw.kernels.triton_cutoff import cutoffs_triton
 from nanofw.kernels.triton_kv_store import qkv_rope_store_triton, store_kv_triton
 from nanofw.kernels.triton_linear import (
-    FewRowsConfig,
     OneRowConfig,
-    few_rows_linear_triton,
     one_row_linear_triton,
 )
 from nanofw.kernels.triton_norm import add_rms_norm_triton
@@ -44,7 +42,7 @@ from nanofw.kernels.triton_tuning import DecodeConfig, PrefillConfig
 KV_HEADS, HEAD_DIM = 8, 128
 SCALE = HEAD_DIM**-0.5
 VOCABULARY = 151936
-LINEAR_SHAPES = [  # weight, outputs, inputs; "/2": a rank's of two
+ONE_ROW_SHAPES = [  # weight, outputs, inputs; "/2": a rank's of two
     ("0.6b qkv", 4096, 1024), ("0.6b o", 1024, 2048), ("0.6b gate_up", 6144, 1024),
     ("0.6b down", 1024, 3072), ("0.6b head", VOCABULARY, 1024),
     ("8b qkv", 6144, 4096), ("8b o", 4096, 4096), ("8b gate_up", 24576, 4096),
@@ -56,14 +54,8 @@ LINEAR_SHAPES = [  # weight, outputs, inputs; "/2": a rank's of two
     ("32b/2 qkv", 5120, 5120), ("32b/2 o", 5120, 4096), ("32b/2 gate_up", 25600, 5120),
     ("32b/2 down", 5120, 12800),
 ]  # fmt: skip
-LINEAR_ROWS = (1, 2, 8, 16, 32)
-FEW_ROWS_SIZES = [  # outputs, inputs, warps, stages, weight first
-    (64, 128, 4, 6, True), (64, 128, 4, 4, True), (64, 128, 4, 3, True), (64, 64, 4, 6, True),
-    (64, 256, 4, 3, True), (128, 128, 4, 4, True), (128, 64, 4, 6, True), (128, 128, 8, 4, True),
-    (32, 256, 2, 4, True), (32, 128, 4, 6, False), (32, 256, 2, 6, False),
-    (16, 256, 2, 4, False), (16, 256, 2, 6, False), (16, 128, 2, 6, False),
-]  # fmt: skip
 SECOND_LEVEL_CACHE = 60e6
+WARPS = (1, 2, 4, 8)
 SHARED_MEMORY = 227 * 1024
 SECONDS = float(os.environ.get("SECONDS_PER_SWEEP", "150"))
 
@@ -463,90 +455,59 @@ def _sampling_row(dtype: torch.dtype, lines: int) -> dict[str, object]:
     return {"dtype": str(dtype)[6:], "lines": lines, **times}
 
 
-def few_rows() -> list[dict[str, object]]:
-    """Products of few rows with the weights of Qwen3's layers and heads, beside torch's, us."""
-    return [_linear_row(*shape, rows) for rows in LINEAR_ROWS for shape in LINEAR_SHAPES]
+def one_row() -> list[dict[str, object]]:
+    """The product of one row with the weights of Qwen3's layers and heads, beside torch's, us."""
+    return [_one_row_row(*shape) for shape in ONE_ROW_SHAPES]
 
 
-def _linear_row(name: str, num_outputs: int, num_inputs: int, rows: int) -> dict[str, object]:
-    x, weights = _linear_inputs(num_outputs, num_inputs, rows)
-    run = one_row_linear_triton if rows == 1 else few_rows_linear_triton
-    ours = _mean_us(lambda i: run(x, weights[i]), len(weights))
+def _one_row_row(name: str, num_outputs: int, num_inputs: int) -> dict[str, object]:
+    x, weights = _one_row_inputs(num_outputs, num_inputs)
+    ours = _mean_us(lambda i: one_row_linear_triton(x, weights[i]), len(weights))
     theirs = _mean_us(lambda i: functional.linear(x, weights[i]), len(weights))
     expected = x.float() @ weights[0].float().T
-    error = (run(x, weights[0]).float() - expected).norm() / expected.norm()
+    error = (one_row_linear_triton(x, weights[0]).float() - expected).norm() / expected.norm()
     megabytes = 2e-6 * num_outputs * num_inputs
     return {
-        "rows": rows, "weight": name, "out": num_outputs, "in": num_inputs,
+        "weight": name, "out": num_outputs, "in": num_inputs,
         "ours us": round(ours, 2), "torch us": round(theirs, 2),
         "ours TB/s": round(megabytes / ours, 2), "torch TB/s": round(megabytes / theirs, 2),
         "error": f"{error.item():.1e}",
     }  # fmt: skip
 
 
-def _linear_inputs(
-    num_outputs: int, num_inputs: int, rows: int
-) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """Rows, and so many weights that going through them does not hit the cache."""
+def _one_row_inputs(num_outputs: int, num_inputs: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+    """A row, and so many weights that going through them does not hit the cache."""
     count = max(2, min(24, int(3e9) // (2 * num_outputs * num_inputs)))
     kind: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
     weights = torch.randn(count, num_outputs, num_inputs, **kind)
-    return torch.randn(rows, num_inputs, **kind), list(weights)
+    return torch.randn(1, num_inputs, **kind), list(weights)
 
 
 def sweep_one_row() -> list[dict[str, object]]:
     """Tiles of the product of one row, the three fastest of each shape."""
-    sizes = itertools.product((1, 2, 4, 8), (512, 1024, 2048, 4096), (1, 2, 4, 8))
-    configs = [OneRowConfig(*size) for size in sizes if 16 <= _per_thread(*size) <= 128]
-    return [
-        row
-        for shape in LINEAR_SHAPES
-        for row in _sweep_linear(one_row_linear_triton, configs, *shape, 1)
-    ]
+    return [row for shape in ONE_ROW_SHAPES for row in _sweep_one_row(*shape)]
 
 
-def _per_thread(outputs: int, inputs: int, num_warps: int) -> int:
-    return outputs * inputs // (32 * num_warps)
-
-
-def sweep_few_rows() -> list[dict[str, object]]:
-    """Tiles of the product of a few rows, the three fastest of each shape."""
-    configs = [FewRowsConfig(*size) for size in FEW_ROWS_SIZES]
-    return [
-        row
-        for rows in LINEAR_ROWS[1:]
-        for shape in LINEAR_SHAPES
-        for row in _sweep_linear(few_rows_linear_triton, configs, *shape, rows)
-    ]
-
-
-def _sweep_linear(
-    run: Callable[..., torch.Tensor],
-    configs: list[Any],
-    name: str,
-    num_outputs: int,
-    num_inputs: int,
-    rows: int,
-) -> list[dict[str, object]]:
-    x, weights = _linear_inputs(num_outputs, num_inputs, rows)
+def _sweep_one_row(name: str, num_outputs: int, num_inputs: int) -> list[dict[str, object]]:
+    x, weights = _one_row_inputs(num_outputs, num_inputs)
     found: list[tuple[float, str]] = []
-    for config in configs:
-        if rows > 1 and num_inputs % config.inputs:
+    for outputs, width, warps in itertools.product((1, 2, 4, 8), (512, 1024, 2048, 4096), WARPS):
+        per_thread = outputs * width // (32 * warps)
+        if not 16 <= per_thread <= 128 or width >= 2 * num_inputs:
             continue
-        us = _mean_us(lambda i, c=config: run(x, weights[i], config=c), len(weights))
+        config = OneRowConfig(outputs, width, warps)
+        us = _mean_us(
+            lambda i, c=config: one_row_linear_triton(x, weights[i], config=c), len(weights)
+        )
         found.append((round(us, 2), str(config)))
-    theirs = _mean_us(lambda i: functional.linear(x, weights[i]), len(weights))
-    return [
-        {"rows": rows, "weight": name, "torch us": round(theirs, 2), "us": us, "config": config}
-        for us, config in sorted(found)[:3]
-    ]
+    return [{"weight": name, "us": us, "config": config} for us, config in sorted(found)[:3]]
 
 
 SECTIONS = {
     f.__name__: f
     for f in (
-        check, decode, prefill, layers, few_rows, sampling,
-        sweep_decode, sweep_prefill, sweep_one_row, sweep_few_rows,
+        check, decode, prefill, layers, one_row, sampling,
+        sweep_decode, sweep_prefill, sweep_one_row,
     )
 }  # fmt: skip
 

@@ -19,9 +19,6 @@ from torch.nn import functional
 
 from nanofw.kernels.dispatch import uses_triton
 
-MOST_ROWS = 32
-"""More have no kernel of ours."""
-
 _NO_SCALARS: list[Any] = []
 
 # oneDNN, and PyTorch's layer around it, each keep up to 1024 prepared products, one per number of
@@ -83,13 +80,11 @@ def packed_linear(
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """The product of [..., in] with the weight [out, in], plus the bias: [..., out].
 
-    A few rows, as when few requests decode, have kernels of their own on NVIDIA GPUs.
+    A single row, as when one request decodes, has a kernel of its own on NVIDIA GPUs.
     """
-    if x.numel() <= MOST_ROWS * x.shape[-1] and uses_triton(x):
-        from nanofw.kernels import triton_linear
+    if x.numel() == x.shape[-1] and uses_triton(x):
+        from nanofw.kernels.triton_linear import has_one_row, one_row_linear_triton
 
-        if triton_linear.has_one_row(x, weight):
-            return triton_linear.one_row_linear_triton(x, weight, bias)
-        if triton_linear.has_few_rows(x, weight):
-            return triton_linear.few_rows_linear_triton(x, weight, bias)
+        if has_one_row(x, weight):
+            return one_row_linear_triton(x, weight, bias)
     return functional.linear(x, weight, bias)

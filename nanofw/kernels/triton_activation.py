@@ -6,7 +6,13 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton_common import cdiv, chained, next_power_of_2, wait_for_previous
+from nanofw.kernels.triton_common import (
+    cdiv,
+    chained,
+    let_next_start,
+    next_power_of_2,
+    wait_for_previous,
+)
 
 BLOCK = 1024
 
@@ -24,6 +30,7 @@ def _silu_mul_kernel(
     row = tl.program_id(0).to(tl.int64)
     offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < SIZE
+    let_next_start(CHAINED)
     wait_for_previous(CHAINED)
     gate = tl.load(x_ptr + row * stride_x + offs, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(x_ptr + row * stride_x + SIZE + offs, mask=mask, other=0.0).to(tl.float32)

@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton_common import chained, next_power_of_2, wait_for_previous
+from nanofw.kernels.triton_common import chained, let_next_start, next_power_of_2, wait_for_previous
 
 NUM_TURNS = 2
 
@@ -83,6 +83,7 @@ def _sum_add_norm_kernel(
     WORDS_PAD: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
+    let_next_start(CHAINED)
     DTYPE: tl.constexpr = residual_ptr.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, WORDS_PAD)

@@ -27,6 +27,7 @@ from nanofw.kernels.triton_common import (
     LOG2_E,
     chained,
     dot,
+    let_next_start,
     next_power_of_2,
     num_multiprocessors,
     wait_for_previous,
@@ -128,6 +129,7 @@ def _decode_kernel(
     TMA: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
+    let_next_start(CHAINED)
     wait_for_previous(CHAINED)
     program = tl.program_id(0)
     offs_b = tl.arange(0, BATCH_PAD)

@@ -29,13 +29,19 @@ def dot(a, b):
 
 
 @triton.jit
-def wait_for_previous(CHAINED: tl.constexpr):
-    """Come before whatever the kernel before this one may have written, or still reads.
+def let_next_start(CHAINED: tl.constexpr):
+    """The kernel after this one may start when all programs of this one are past this place.
 
-    The kernel after this one may start from here on, and will wait at the same place.
+    It comes first: loads before it would be waited for.
     """
     if CHAINED:
         gdc_launch_dependents()
+
+
+@triton.jit
+def wait_for_previous(CHAINED: tl.constexpr):
+    """Come before whatever the kernel before this one may have written, or still reads."""
+    if CHAINED:
         gdc_wait()
 
 
@@ -44,9 +50,9 @@ def chained(tensor: torch.Tensor) -> dict[str, bool]:
 
     A GPU otherwise starts a kernel when all of the one before has ended, which costs about a
     microsecond in each of the hundreds of kernels of a decode step. Chained, its programs are in
-    place by then. A kernel that is launched so calls `wait_for_previous(CHAINED)`; before that it
-    may touch only what never changes while steps run, weights. This is CUDA's programmatic
-    dependent launch, from compute capability 9.0 on.
+    place by then. A kernel that is launched so calls `let_next_start` and `wait_for_previous`;
+    between the two it may touch only what never changes while steps run, weights. This is CUDA's
+    programmatic dependent launch, from compute capability 9.0 on.
     """
     can = _can_chain(tensor.device)
     return {"CHAINED": can, "launch_pdl": can}

@@ -6,7 +6,13 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton_common import cdiv, chained, next_power_of_2, wait_for_previous
+from nanofw.kernels.triton_common import (
+    cdiv,
+    chained,
+    let_next_start,
+    next_power_of_2,
+    wait_for_previous,
+)
 
 HEADS_PER_PROGRAM = 8
 
@@ -97,6 +103,7 @@ def _qkv_kernel(
     offs_h = tl.arange(0, HEADS)
     offs_d = tl.arange(0, HALF_PAD)
     mask_d = offs_d < half
+    let_next_start(CHAINED)
     wait_for_previous(CHAINED)
     position = tl.load(positions_ptr + token)
     line = cos_sin_ptr + position * stride_cos_sin + offs_d

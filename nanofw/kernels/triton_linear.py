@@ -1,15 +1,10 @@
-"""Products of one row, or a few, with a weight: what decoding of few requests spends its time on.
+"""The product of one row with a weight: decoding a single request reads each weight once.
 
-They read each weight once and must reach the memory's bandwidth. A library's product works on
-tiles of rows, of which most would be empty here.
+A library's product works on tiles of rows, of which all but one would be empty here. This one
+keeps an output or a few in a program, multiplies element by element in float32, and has the next
+tile of the weight on its way while it works on one. What it must reach is the memory's bandwidth.
 
-- One row: a program keeps a few outputs, multiplies element by element in float32, and has the
-  next tile of the weight on its way while it works on one.
-- A few rows: a program multiplies all rows with its outputs' weights on the tensor cores, several
-  tiles ahead. Wide tiles have the weight as the left operand, whose side of 64 the rows would not
-  fill.
-
-Both chain onto the kernel before (`chained`), which a library's kernels would interrupt.
+The first tile is asked for before the kernel that makes the row is through (`chained`).
 """
 
 from __future__ import annotations
@@ -21,8 +16,13 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.linear import MOST_ROWS
-from nanofw.kernels.triton_common import cdiv, chained, dot, next_power_of_2, wait_for_previous
+from nanofw.kernels.triton_common import (
+    cdiv,
+    chained,
+    let_next_start,
+    next_power_of_2,
+    wait_for_previous,
+)
 
 ALIGNMENT = 16  # bytes: of a wide load
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -50,29 +50,6 @@ CONFIGS = (
     OneRowConfig(2, 1024, 2),
     OneRowConfig(4, 512, 2),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class FewRowsConfig:
-    """How the kernel is built.
-
-    Attributes:
-        outputs: of a program.
-        inputs: in a tile of the weight.
-        weight_first: the weight is the left operand.
-    """
-
-    outputs: int
-    inputs: int
-    num_warps: int
-    num_stages: int
-    weight_first: bool
-
-
-FEWEST_DOT_ROWS = 16
-WIDE = FewRowsConfig(64, 128, 4, 6, weight_first=True)
-NARROW = FewRowsConfig(16, 256, 2, 4, weight_first=False)
-FEWEST_WIDE_PROGRAMS = 32  # with fewer, too little of the device would load
 
 
 @cache
@@ -108,6 +85,7 @@ def _one_row_kernel(
     INPUTS: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
+    let_next_start(CHAINED)
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     inputs = tl.arange(0, INPUTS)
     exists = outputs < num_outputs
@@ -130,86 +108,15 @@ def _one_row_kernel(
     tl.store(out_ptr + outputs, out.to(out_ptr.dtype.element_ty), mask=exists)
 
 
-@triton.jit(do_not_specialize=["num_rows", "num_outputs"])
-def _few_rows_kernel(
-    x_ptr,
-    weight_ptr,
-    bias_ptr,
-    out_ptr,
-    num_rows,
-    num_outputs,
-    num_inputs,
-    stride_x,
-    stride_weight,
-    stride_out,
-    BIAS: tl.constexpr,
-    ROWS: tl.constexpr,
-    OUTPUTS: tl.constexpr,
-    INPUTS: tl.constexpr,
-    STAGES: tl.constexpr,
-    WEIGHT_FIRST: tl.constexpr,
-    CHAINED: tl.constexpr,
-):
-    """All inputs must be full tiles."""
-    wait_for_previous(CHAINED)
-    outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
-    rows = tl.arange(0, ROWS)
-    inputs = tl.arange(0, INPUTS)
-    lines = tl.minimum(outputs, num_outputs - 1).to(tl.int64)  # past the end: the last again
-    of_weight = weight_ptr + lines[:, None] * stride_weight + inputs[None, :]
-    of_x = x_ptr + rows[:, None] * stride_x + inputs[None, :]
-    exists = (rows < num_rows)[:, None]
-    if WEIGHT_FIRST:
-        sums = tl.zeros([OUTPUTS, ROWS], tl.float32)
-    else:
-        sums = tl.zeros([ROWS, OUTPUTS], tl.float32)
-    for start in tl.range(0, num_inputs, INPUTS, num_stages=STAGES):
-        weight = tl.load(of_weight + start)
-        x = tl.load(of_x + start, mask=exists, other=0.0)
-        sums += dot(weight, tl.trans(x)) if WEIGHT_FIRST else dot(x, tl.trans(weight))
-    if WEIGHT_FIRST:
-        sums = tl.trans(sums)
-    if BIAS:
-        bias = tl.load(bias_ptr + outputs, mask=outputs < num_outputs, other=0.0)
-        sums += bias.to(tl.float32)[None, :]
-    tl.store(
-        out_ptr + rows[:, None] * stride_out + outputs[None, :],
-        sums.to(out_ptr.dtype.element_ty),
-        mask=exists & (outputs < num_outputs)[None, :],
-    )
-
-
-def few_rows_config(num_outputs: int, num_inputs: int) -> FewRowsConfig | None:
-    """The configuration for a weight; None: its inputs are no full tiles."""
-    is_wide = num_outputs >= FEWEST_WIDE_PROGRAMS * WIDE.outputs
-    config = WIDE if is_wide or num_inputs % NARROW.inputs else NARROW
-    return config if num_inputs % config.inputs == 0 else None
-
-
-def _is_plain(x: torch.Tensor, weight: torch.Tensor) -> bool:
+def has_one_row(x: torch.Tensor, weight: torch.Tensor) -> bool:
+    """Whether the kernel takes this product."""
     return (
-        x.dtype == weight.dtype
+        x.numel() == x.shape[-1] == weight.shape[1]
+        and x.dtype == weight.dtype
         and x.dtype in DTYPES
-        and x.shape[-1] == weight.shape[1]
         and x.stride(-1) == weight.stride(-1) == 1
         and x.data_ptr() % ALIGNMENT == 0
         and weight.shape[0] > 0
-    )
-
-
-def has_one_row(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether the kernel for one row takes this product."""
-    return x.numel() == x.shape[-1] and _is_plain(x, weight)
-
-
-def has_few_rows(x: torch.Tensor, weight: torch.Tensor) -> bool:
-    """Whether the kernel for a few rows takes this product of a [rows, in] `x`."""
-    return (
-        x.dim() == 2
-        and 0 < x.shape[0] <= MOST_ROWS
-        and x.element_size() == 2
-        and _is_plain(x, weight)
-        and few_rows_config(*weight.shape) is not None
     )
 
 
@@ -233,32 +140,5 @@ def one_row_linear_triton(
         BIAS=bias is not None, EVEN=num_inputs % config.inputs == 0,
         OUTPUTS=config.outputs, INPUTS=config.inputs, num_warps=config.num_warps,
         **chained(x),
-    )  # fmt: skip
-    return out
-
-
-def few_rows_linear_triton(
-    x: torch.Tensor,
-    weight: torch.Tensor,
-    bias: torch.Tensor | None = None,
-    *,
-    config: FewRowsConfig | None = None,
-) -> torch.Tensor:
-    """The product of [rows, in] and the weight [out, in], plus the bias: [rows, out].
-
-    Args:
-        x: of a 16-bit type; `in` is a multiple of the tile's inputs.
-        config: None: the one for such a weight.
-    """
-    num_rows, (num_outputs, num_inputs) = x.shape[0], weight.shape
-    config = config or few_rows_config(num_outputs, num_inputs)
-    assert config is not None
-    out = torch.empty((num_rows, num_outputs), dtype=x.dtype, device=x.device)
-    _few_rows_kernel[(cdiv(num_outputs, config.outputs),)](
-        x, weight, bias, out, num_rows, num_outputs, num_inputs,
-        x.stride(0), weight.stride(0), out.stride(0),
-        BIAS=bias is not None, ROWS=max(FEWEST_DOT_ROWS, next_power_of_2(num_rows)),
-        OUTPUTS=config.outputs, INPUTS=config.inputs, STAGES=config.num_stages,
-        WEIGHT_FIRST=config.weight_first, num_warps=config.num_warps, **chained(x),
     )  # fmt: skip
     return out

@@ -6,7 +6,7 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton_common import chained, next_power_of_2, wait_for_previous
+from nanofw.kernels.triton_common import chained, let_next_start, next_power_of_2, wait_for_previous
 
 
 @triton.jit
@@ -24,6 +24,7 @@ def _rms_norm_kernel(
     ADD: tl.constexpr,
     CHAINED: tl.constexpr,
 ):
+    let_next_start(CHAINED)
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, SIZE_PAD)
     mask = offs < SIZE

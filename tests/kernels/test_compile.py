@@ -50,20 +50,11 @@ ONE_ROW = {
     "x_ptr": HALVES, "weight_ptr": HALVES, "bias_ptr": HALVES, "out_ptr": HALVES,
     "BIAS": False, "EVEN": True, "OUTPUTS": 2, "INPUTS": 1024, "CHAINED": True,
 }  # fmt: skip
-FEW_ROWS = {
-    "x_ptr": HALVES, "weight_ptr": HALVES, "bias_ptr": HALVES, "out_ptr": HALVES, "BIAS": False,
-    "ROWS": 32, "OUTPUTS": 64, "INPUTS": 128, "STAGES": 6, "WEIGHT_FIRST": True, "CHAINED": True,
-}  # fmt: skip
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "draw": ("triton_sampling:_draw_kernel", DRAW),
     "qkv": ("triton_kv_store:_qkv_kernel", QKV),
     "norm": ("triton_norm:_rms_norm_kernel", NORM),
     "one_row": ("triton_linear:_one_row_kernel", ONE_ROW),
-    "few_rows": ("triton_linear:_few_rows_kernel", FEW_ROWS),
-    "few_rows_narrow": (
-        "triton_linear:_few_rows_kernel",
-        {**FEW_ROWS, "OUTPUTS": 16, "INPUTS": 256, "STAGES": 4, "WEIGHT_FIRST": False},
-    ),
     "sum_and_norm": ("triton_all_reduce:_sum_add_norm_kernel", SUM),
     "step_inputs": ("triton_step_inputs:_step_inputs_kernel", STEP_INPUTS),
     "tile_starts": (

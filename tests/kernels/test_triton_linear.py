@@ -1,4 +1,4 @@
-"""Products of one row and of a few against torch's."""
+"""The product of one row against torch's."""
 
 from __future__ import annotations
 
@@ -8,12 +8,7 @@ import torch
 from nanofw.kernels import linear as dispatched
 from nanofw.kernels.triton_linear import (
     CONFIGS,
-    NARROW,
-    WIDE,
     config_for,
-    few_rows_config,
-    few_rows_linear_triton,
-    has_few_rows,
     has_one_row,
     one_row_linear_triton,
 )
@@ -70,40 +65,6 @@ def test_what_lies_behind_a_weight_is_not_read() -> None:
     assert relative_error(out, product(x, weight)) < tolerance(torch.float32)
 
 
-@pytest.mark.parametrize("dtype", DTYPES[1:])
-@pytest.mark.parametrize("config", [NARROW, WIDE], ids=["narrow", "wide"])
-@pytest.mark.parametrize(
-    ("rows", "num_outputs", "bias"), [(2, 64, False), (17, 70, True), (32, 1, True)]
-)
-def test_few_rows(dtype, config, rows, num_outputs, bias) -> None:
-    x = torch.randn(rows, 512, device=device()).to(dtype)
-    weight = torch.randn(num_outputs, 512, device=device()).to(dtype)
-    offset = torch.randn(num_outputs, device=device()).to(dtype) if bias else None
-    assert has_few_rows(x, weight)
-    out = few_rows_linear_triton(x, weight, offset, config=config)
-    assert out.shape == (rows, num_outputs)
-    assert out.dtype == dtype
-    assert relative_error(out, product(x, weight, offset)) < tolerance(dtype)
-
-
-def test_few_rows_of_larger_tensors() -> None:
-    """NaN around the rows and around the weight is not read."""
-    whole = torch.full((9, 400), float("nan"), device=device(), dtype=torch.bfloat16)
-    x, weight = whole[:3, :256], whole[3:8, :256]
-    x.copy_(torch.randn(3, 256))
-    weight.copy_(torch.randn(5, 256))
-    for config in (NARROW, WIDE):
-        out = few_rows_linear_triton(x, weight, config=config)
-        assert relative_error(out, product(x, weight)) < tolerance(torch.bfloat16)
-
-
-def test_weights_with_few_outputs_are_cut_finely() -> None:
-    assert few_rows_config(4096, 1024) is WIDE
-    assert few_rows_config(1024, 3072) is NARROW
-    assert few_rows_config(1024, 3072 + 128) is WIDE
-    assert few_rows_config(1024, 100) is None
-
-
 def test_dispatch(monkeypatch) -> None:
     monkeypatch.setattr(dispatched, "uses_triton", lambda tensor: True)
     for dtype in (torch.float32, torch.bfloat16):
@@ -123,11 +84,8 @@ def test_other_products_are_left_to_torch(monkeypatch) -> None:
     shifted = torch.randn(2 * 256 + 1, device=device()).to(torch.bfloat16)[1:].view(2, 256)
     for x in (spread, spread[:1], shifted, shifted[0]):  # wide loads would not be aligned
         assert not has_one_row(x, weight)
-        assert not has_few_rows(x, weight)
         out = dispatched.linear(x, weight)
         assert relative_error(out, product(x, weight)) < tolerance(torch.bfloat16)
     double = torch.randn(1, 256, device=device()).double()
     assert not has_one_row(double, weight.double())
-    assert not has_few_rows(torch.randn(33, 256).to(torch.bfloat16), weight)
-    assert not has_few_rows(torch.randn(2, 256), weight.float()), "float32 is never rounded to TF32"
-    assert has_few_rows(torch.randn(2, 256).to(torch.bfloat16), weight)
+    assert not has_one_row(torch.randn(2, 256).to(torch.bfloat16), weight)
