@@ -17,7 +17,7 @@ from nanofw.core.engine import Engine
 from nanofw.core.host import HostProcessors
 from nanofw.core.plan import Capacity
 from nanofw.core.scheduler import Limits, Scheduler
-from nanofw.errors import NanofwError, PluginLoadError
+from nanofw.errors import ConfigError, NanofwError, PluginLoadError
 from nanofw.plugins import Component
 from nanofw.plugins.manager import guarded
 
@@ -164,7 +164,14 @@ def construct(component: Component, contract: Any, *config: Any) -> Any:
     target = guarded(component.load, what, "import")
     is_bare_policy = component.kind == "scheduler" and component.plugin.options is None
     arguments = () if is_bare_policy else (component.options, *config)
-    made = guarded(lambda: target(*arguments), what, "start", passing=(NanofwError,))
+    try:
+        passing = (NanofwError, MemoryError)
+        made = guarded(lambda: target(*arguments), what, "start", passing=passing)
+    except MemoryError as error:
+        raise ConfigError(
+            f"{what} needs more memory than there is: {error}. Lower engine.max_num_seqs, "
+            "engine.max_num_batched_tokens, engine.max_model_len or kv_allocator.num_blocks"
+        ) from error
     if not isinstance(made, contract):
         missing = [name for name in _methods(contract) if not hasattr(made, name)]
         detail = f"it lacks {', '.join(missing)}" if missing else f"it is a {type(made).__name__}"

@@ -94,8 +94,8 @@ def read_checkpoint(folder: Path) -> ModelSpec:
         max_model_len=_max_model_len(config, rope),
         eos_token_ids=_eos_token_ids(config, folder),
         norm_eps=_norm_eps(config, place),
-        tie_word_embeddings=bool(config.get("tie_word_embeddings", False)),
-        attention_bias=bool(config.get("attention_bias", False)),
+        tie_word_embeddings=_flag(config, "tie_word_embeddings", place),
+        attention_bias=_flag(config, "attention_bias", place),
         rope=MappingProxyType(rope),
         sliding_windows=_sliding_windows(config, place),
         raw=MappingProxyType(config),
@@ -149,6 +149,14 @@ def _check_count(key: str, value: object, place: str) -> None:
         raise ModelError(f"{place}: {key} should be a positive integer, not {value!r}")
 
 
+def _flag(config: Mapping[str, Any], key: str, place: str) -> bool:
+    """False where it is not said; a word such as "false" would count as true."""
+    value = config.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise ModelError(f"{place}: {key} should be true or false, not {value!r}")
+    return bool(value)
+
+
 def _norm_eps(config: Mapping[str, Any], place: str) -> float:
     value = config.get("rms_norm_eps")
     value = 1e-6 if value is None else value
@@ -179,7 +187,7 @@ def _rope(config: Mapping[str, Any], place: str) -> dict[str, Any]:
         raise ModelError(f"{place}: rope parameters per layer type are not supported")
     kind = rope.pop("rope_type", None) or rope.pop("type", None) or "default"
     rope.pop("type", None)
-    if kind not in ROPE_PARAMETERS:
+    if not isinstance(kind, str) or kind not in ROPE_PARAMETERS:
         raise ModelError(
             f"{place}: rope type {kind!r} is not supported; supported: {', '.join(ROPE_PARAMETERS)}"
         )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import traceback
 from collections.abc import Callable, Hashable, Sequence
@@ -29,6 +28,13 @@ class PolicyGuard:
     def __init__(self, policy: Policy, describe: Callable[[], str]) -> None:
         self.policy = policy
         self._describe = describe
+        for name in ("window", "skip_ahead"):
+            value: Any = getattr(policy, name)
+            if type(value) is not int or value < 0:
+                raise PolicyError(
+                    f"scheduler {type(policy).__name__}: {name} is {value!r}; it must be an "
+                    "integer, 0 or greater"
+                )
         kind = type(policy)
         self.ranks_groups = kind.group is not Policy.group
         self.admits = kind.admit is not Policy.admit
@@ -52,10 +58,12 @@ class PolicyGuard:
             ) from error
 
     def key(self, state: RequestState, now: float) -> Any:
-        key = self.call("key", self.policy.key, state.view, now)
-        if key is None or (isinstance(key, float) and math.isnan(key)):
-            raise self.error(f"key() returned {key!r}, which has no order")
-        return key
+        return self._ordered("key", self.call("key", self.policy.key, state.view, now))
+
+    def _ordered(self, name: str, rank: Any) -> Any:
+        if type(rank) is not int and _has_no_order(rank):
+            raise self.error(f"{name}() returned {rank!r}, which has no order")
+        return rank
 
     def group(self, state: RequestState) -> Hashable:
         if not self.ranks_groups:
@@ -65,7 +73,8 @@ class PolicyGuard:
         return group
 
     def group_key(self, group: Hashable, now: float) -> Any:
-        return self.call("group_key", self.policy.group_key, group, now)
+        rank = self.call("group_key", self.policy.group_key, group, now)
+        return self._ordered("group_key", rank)
 
     def window_order(self, states: Sequence[RequestState], view: EngineView) -> list[int]:
         """Indices of the states in the order of their momentary ranks."""
@@ -121,6 +130,16 @@ class PolicyGuard:
 
     def on_finish(self, state: RequestState, reason: FinishReason, now: float) -> None:
         self.call("on_finish", self.policy.on_finish, state.view, reason, now)
+
+
+def _has_no_order(rank: Any) -> bool:
+    """Whether `<` fails, or means nothing: NaN is neither before nor after a number."""
+    try:
+        _ = rank < rank
+        parts: Any = rank if isinstance(rank, (tuple, list)) else (rank,)
+        return any(bool(part != part) for part in parts)
+    except Exception:
+        return True
 
 
 def _place(error: Exception) -> str:

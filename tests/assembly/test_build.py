@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from nanofw.assembly import DowngradeWarning, Selection, assemble, build
-from nanofw.configs.load import LoadedConfig
+from nanofw.configs.load import LoadedConfig, load_config
 from nanofw.core.clock import RealClock, VirtualClock
 from nanofw.core.engine import Engine
 from nanofw.core.types import FinishReason, Request, RequestOutput, SamplingParams
-from nanofw.errors import ExecutorError, PluginLoadError
+from nanofw.errors import ConfigError, ExecutorError, PluginLoadError
 from tests.assembly.test_selection import OPTIONS, PLAIN_POLICY
 
 Choose = Callable[..., Selection]
@@ -129,3 +129,9 @@ def test_a_cost_model_is_built_by_the_simulated_executor(load: Load) -> None:
     with assemble(load(executor=slow)) as engine:
         outputs = run(engine)
     assert outputs[0].finished == pytest.approx(8.0)
+
+
+def test_a_batch_that_no_memory_holds_is_a_config_error_with_ways_out() -> None:
+    words = ["engine.max_num_seqs=1000000000000", "engine.max_num_batched_tokens=1000000000000"]
+    with pytest.raises(ConfigError, match=r"executor 'torch' .* more memory .*max_num_seqs"):
+        assemble(load_config("qwen3-demo", words))

@@ -258,6 +258,10 @@ def test_what_is_missing_is_listed(read: Any, tmp_path: Path) -> None:
         ({"rms_norm_eps": math.nan}, "rms_norm_eps should be a number"),
         ({"rope_theta": 0}, "rope_theta should be positive, not 0"),
         ({"rope_parameters": [1]}, "rope parameters should be an object"),
+        ({"rope_scaling": {"type": ["yarn"], "factor": 2}}, "rope type ['yarn'] is not supported"),
+        ({"rope_scaling": {"rope_type": {"a": 1}, "b": 1}}, "rope type {'a': 1} is not supported"),
+        ({"tie_word_embeddings": "false"}, "tie_word_embeddings should be true or false"),
+        ({"attention_bias": 1}, "attention_bias should be true or false, not 1"),
     ],
 )
 def test_numbers_that_describe_no_model_are_refused(

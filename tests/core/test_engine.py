@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nanofw.core.contracts.policy import Policy, RequestView
 from nanofw.core.host import HostProcessors
 from nanofw.core.state import derive_seed
 from nanofw.core.types import FinishReason, IntArray, Request
@@ -406,3 +407,41 @@ def test_prompt_logprobs_take_no_cache_hits() -> None:
     for name in ("a", "b"):
         output = run(engine, make_request(name, prompt, 1, prompt_logprobs=0)).outputs[name]
         assert output.num_cached_tokens == 0
+
+
+@pytest.mark.parametrize(
+    "rank",
+    [
+        None, float("nan"), np.float32("nan"), (0, float("nan")), np.array([1, 2]), {}, object(),
+        1j, (np.float64("nan"), 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["key", "group_key"])
+def test_a_rank_without_an_order_refuses_the_first_request_already(rank: Any, name: str) -> None:
+    class Odd(Policy):
+        def key(self, request: RequestView, now: float) -> Any:
+            return rank if name == "key" else 0
+
+        def group(self, request: RequestView) -> str:
+            return request.client
+
+        def group_key(self, group: Any, now: float) -> Any:
+            return rank if name == "group_key" else 0
+
+    engine = make_engine(Odd())
+    with pytest.raises(PolicyError, match=rf"Odd: {name}\(\) returned .* which has no order"):
+        try:
+            engine.add(make_request("first", 4, 3))
+        except RequestError as error:
+            assert error.__cause__ is not None
+            raise error.__cause__ from None
+        engine.step()
+
+
+@pytest.mark.parametrize("name", ["window", "skip_ahead"])
+@pytest.mark.parametrize("value", [None, "3", -1, 1.5, True])
+def test_what_a_policy_declares_is_checked_at_the_start(name: str, value: Any) -> None:
+    policy = UrgentPreempts()
+    setattr(policy, name, value)
+    with pytest.raises(PolicyError, match=rf"UrgentPreempts: {name} is .*; it must be an integer"):
+        make_engine(policy)
