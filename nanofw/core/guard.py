@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import traceback
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from nanofw.core.contracts.policy import Policy, RunningView, check_chunk
 from nanofw.core.state import RequestState
@@ -136,7 +136,7 @@ def _has_no_order(rank: Any) -> bool:
     """Whether `<` fails, or means nothing: NaN is neither before nor after a number."""
     try:
         _ = rank < rank
-        parts: Any = rank if isinstance(rank, (tuple, list)) else (rank,)
+        parts = cast("Sequence[Any]", rank) if isinstance(rank, (tuple, list)) else (rank,)
         return any(bool(part != part) for part in parts)
     except Exception:
         return True

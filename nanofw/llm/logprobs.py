@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from nanofw.core.types import TokenLogprobs
@@ -19,11 +19,13 @@ class Logprob:
         logprob: natural logarithm of its probability in the model's own distribution.
         rank: how many tokens are more likely, plus one.
         decoded_token: its text on its own.
+        is_top: it is one of the most likely ones, of which so many were asked for.
     """
 
     logprob: float
     rank: int
     decoded_token: str
+    is_top: bool = True
 
 
 PositionLogprobs: TypeAlias = dict[int, Logprob]
@@ -41,8 +43,10 @@ def readable(
     positions: list[PositionLogprobs] = []
     for place, token_id in enumerate(token_ids):
         rank = int(logprobs.ranks[place])
-        position = {token_id: _one(token_id, logprobs.token_logprobs[place], rank, tokenizer)}
-        tops = zip(logprobs.top_ids[place].tolist(), logprobs.top_logprobs[place], strict=True)
+        top_ids: list[int] = logprobs.top_ids[place].tolist()
+        own = _one(token_id, logprobs.token_logprobs[place], rank, tokenizer)
+        position = {token_id: replace(own, is_top=token_id in top_ids)}
+        tops = zip(top_ids, logprobs.top_logprobs[place], strict=True)
         for top_rank, (top_id, value) in enumerate(tops, 1):
             position.setdefault(top_id, _one(top_id, value, top_rank, tokenizer))
         positions.append(position)
@@ -55,7 +59,7 @@ def to_record(position: PositionLogprobs | None) -> dict[str, Any] | None:
         return None
     (token_id, own), *others = position.items()
     by_rank = sorted([(token_id, own), *others], key=lambda item: item[1].rank)
-    top = [_token_record(*item) for item in by_rank if item[1].rank <= len(position)]
+    top = [_token_record(*item) for item in by_rank if item[1].is_top]
     return {**_token_record(token_id, own), "rank": own.rank, "top": top}
 
 

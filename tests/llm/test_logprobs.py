@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import numpy as np
+import pytest
 
 from nanofw.core.types import TokenLogprobs
 from nanofw.llm.logprobs import readable, to_record
@@ -41,3 +42,20 @@ def test_a_record_of_what_is_no_number_is_json() -> None:
     assert record is not None
     assert record["logprob"] is None
     json.dumps(record, allow_nan=False)
+
+
+@pytest.mark.parametrize("num_top", [0, 1, 2, 3])
+@pytest.mark.parametrize("rank", [1, 2, 3, 4, 5])
+def test_a_record_has_as_many_likely_ones_as_were_asked_for(num_top: int, rank: int) -> None:
+    """Also where the token comes right after them: it is none of them then."""
+    ids, values = np.arange(5, dtype=np.int32), -np.arange(1, 6, dtype=np.float32)
+    logprobs = TokenLogprobs(
+        values[rank - 1 : rank],
+        np.array([rank], np.int32),
+        ids[None, :num_top],
+        values[None, :num_top],
+    )
+    record = to_record(readable(logprobs, [rank - 1], None)[0])
+    assert record is not None
+    assert (record["token_id"], record["rank"]) == (rank - 1, rank)
+    assert [item["token_id"] for item in record["top"]] == list(range(num_top))
