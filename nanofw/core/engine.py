@@ -264,7 +264,7 @@ class Engine:
             num_rows=len(plan.rows),
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,
-            num_used_blocks=scheduler.allocator.stats().num_used,
+            num_used_blocks=scheduler.limits.num_blocks - scheduler.allocator.num_available,
             preemptions=pending.preemptions,
             waited=pending.waited,
             planned=pending.planned,

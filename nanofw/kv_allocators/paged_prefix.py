@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from itertools import islice
-
 import numpy as np
 import xxhash
 
@@ -13,6 +10,7 @@ from nanofw.core.plan import EMPTY_INT
 from nanofw.core.types import IntArray
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.block_tables import BlockTables, flatten
+from nanofw.kv_allocators.eviction_queue import EvictionQueue
 from nanofw.kv_allocators.prefix_index import UNKNOWN, BlockHash, Key, PrefixIndex
 
 NEVER = np.iinfo(np.int32).max
@@ -78,11 +76,11 @@ class PagedPrefixAllocator(BlockTables):
             shared = match.block_ids
             tip = self._index.verify(token_ids, shared.tolist())
         # Cached blocks of the match are evictable, but not for this row.
-        revived = shared[self._refs[shared] == 0].tolist() if len(shared) else ()
+        revived = shared[self._refs[shared] == 0] if len(shared) else EMPTY_INT
         if needed - len(shared) > self.num_available - len(revived):
             return None
-        for block in revived:
-            del self._lru[block]
+        if len(revived):
+            self._lru.remove(revived)
         blocks = self._take(needed - len(shared))
         if len(shared):
             self._refs[shared] += 1
@@ -119,9 +117,7 @@ class PagedPrefixAllocator(BlockTables):
             self._free.give(idle[is_copy])
             idle = idle[~is_copy]
         self._free.give(table[num_known:][::-1])  # nobody else can have those
-        lru = self._lru
-        for block in idle.tolist():
-            lru[block] = None
+        self._lru.append(idle)
         self._tips[row] = None
         self._num_known[row] = 0
         self._due[row] = NEVER
@@ -160,25 +156,24 @@ class PagedPrefixAllocator(BlockTables):
         config = self._config
         self._free.refill()
         self._refs = np.zeros(config.num_blocks, np.int32)  # tables that list each block
-        self._lru: OrderedDict[int, None] = OrderedDict()  # cached blocks, next victim first
+        self._lru = EvictionQueue(config.num_blocks)
         self._index = PrefixIndex(config.num_blocks, config.block_size, self._hash_block)
         self._num_hits = self._num_evictions = self._num_duplicates = 0
 
     def _take(self, num_blocks: int) -> IntArray:
-        num_evicted = num_blocks - len(self._free)
-        if num_evicted > 0:
-            self._evict(num_evicted)
-        blocks = self._free.take(num_blocks)
+        num_free = len(self._free)
+        blocks = self._free.take(min(num_blocks, num_free))
+        if num_blocks > num_free:
+            blocks = np.concatenate((blocks, self._evict(num_blocks - num_free)))
         self._refs[blocks] = 1
         return blocks
 
-    def _evict(self, num_blocks: int) -> None:
-        victims, lru = list(islice(self._lru, num_blocks)), self._lru
-        for block in victims:
-            del lru[block]
-        self._index.remove(victims)
-        self._free.give(np.array(victims, np.int32))
+    def _evict(self, num_blocks: int) -> IntArray:
+        """int32[num_blocks] cached blocks whose content is forgotten."""
+        victims = self._lru.pop(num_blocks)
+        self._index.remove(victims.tolist())
         self._num_evictions += num_blocks
+        return victims
 
     def _register(
         self, rows: IntArray, starts: IntArray, counts: IntArray, tokens: IntArray
@@ -203,12 +198,13 @@ class PagedPrefixAllocator(BlockTables):
         A prompt that is cached to its last token computes its last block anew, say.
         """
         if block in self._lru:
-            del self._lru[block]
+            alone = np.array([block], np.int32)
+            self._lru.remove(alone)
             self._index.remove_copy(block)
-            self._free.give(np.array([block], np.int32))
+            self._free.give(alone)
 
     def _check_states(self, owners: IntArray) -> None:
-        free, cached = set(self._free.ids().tolist()), set(self._lru)
+        free, cached = set(self._free.ids().tolist()), set(self._lru.ids().tolist())
         used = set(owners.nonzero()[0].tolist())
         if len(free) + len(cached) + len(used) != self._config.num_blocks:
             raise AllocatorError("free, cached and used blocks do not add up to the pool")
@@ -234,7 +230,7 @@ class PagedPrefixAllocator(BlockTables):
     def _check_eviction_order(self) -> None:
         """A parent is in use or evicted after its child: no content outlives its head."""
         seen: set[int] = set()
-        for block in self._lru:
+        for block in self._lru.ids().tolist():
             if self._index.parent_holder(block) in seen:
                 raise AllocatorError(f"block {block} would outlive the block before it")
             seen.add(block)

@@ -165,19 +165,18 @@ class PrefixIndex:
         """
         self._tokens[blocks] = tokens
         hash_block, setdefault = self._hash_block, self._by_key.setdefault
-        keys, parents, size = self.keys, self._parents, self._size
-        data, end = tokens.tobytes(), 0
+        keys, parents = self.keys, self._parents
+        contents: list[bytes] = tokens.view(f"V{self._size}")[:, 0].tolist()
         equal, unknown = list[int](), list[int]()
-        for row, block in zip(rows, blocks.tolist(), strict=True):
-            start, end = end, end + size
+        for row, block, content in zip(rows, blocks.tolist(), contents, strict=True):
             parent = tips[row]
             if parent == UNKNOWN:
                 unknown.append(row)
                 continue
-            key = hash_block(data[start:end], parent or 0)
+            key = hash_block(content, parent or 0)
             holder = setdefault(key, block)
             if holder != block:
-                if not self._holds(holder, parent, data[start:end]):
+                if not self._holds(holder, parent, content):
                     tips[row] = UNKNOWN
                     unknown.append(row)
                     continue

@@ -284,7 +284,7 @@ def test_broken_accounting_is_found() -> None:
         allocator._index.keys[allocator._tables[0, 0]] = None
 
     def cache_a_used_block(allocator):
-        allocator._lru[int(allocator._tables[0, 0])] = None
+        allocator._lru.append(allocator._tables[0, :1])
         allocator._free.take(1)
 
     def spoil_the_room(allocator):
