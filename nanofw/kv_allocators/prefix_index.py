@@ -46,6 +46,10 @@ class _Chain:
         self.depth = 0
         self._data, self._size, self._hash_block = data, size, hash_block
 
+    def is_of(self, data: bytes) -> bool:
+        """Whether these are its prompt's tokens: a digest is believed no more than a hash."""
+        return self._data == data
+
     def grow(self) -> bool:
         """Add the next hash; False when there is no full block left."""
         start = len(self.keys) * self._size
@@ -125,7 +129,9 @@ class PrefixIndex:
             return None
         data = token_ids.tobytes()
         digest = xxhash.xxh3_128_intdigest(data)
-        chain = self._chains.pop(digest, None) or _Chain(first, data, self._size, self._hash_block)
+        chain = self._chains.pop(digest, None)
+        if chain is None or not chain.is_of(data):
+            chain = _Chain(first, data, self._size, self._hash_block)
         if len(self._chains) >= MAX_CHAINS:
             del self._chains[next(iter(self._chains))]
         self._chains[digest] = chain

@@ -9,6 +9,7 @@ coefficient is negative: more work never takes less time.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,8 +91,10 @@ class Fit:
         """Read a file. Raises `ConfigError` when it is none of `nanofw calibrate`."""
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
-            coefficients = {str(k): float(v) for k, v in record["coefficients"].items()}
-            host = {str(k): float(v) for k, v in record.get("host", {}).items()}
+            coefficients = _times(record["coefficients"])
+            host = _times(record.get("host", {}))
+            if not coefficients:
+                raise ValueError("no coefficients")
         except OSError as error:
             raise ConfigError(f"cannot be read: {error.strerror}", source=str(path)) from None
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -103,6 +106,14 @@ class Fit:
                 f"has unknown features {', '.join(unknown)}; calibrate again", source=str(path)
             )
         return cls(coefficients=coefficients, about=record.get("about", {}), host=host)
+
+
+def _times(record: Mapping[str, Any]) -> dict[str, float]:
+    """Seconds by feature. Raises ValueError for what is no time: a fit has none below 0."""
+    for value in record.values():
+        if type(value) not in (int, float) or not 0 <= value < math.inf:
+            raise ValueError(f"{value!r} is no time")
+    return {str(name): float(value) for name, value in record.items()}
 
 
 class FittedOptions(Options):

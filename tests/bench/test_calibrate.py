@@ -219,3 +219,22 @@ def test_a_setting_that_does_not_exist_is_told_with_its_key(
 ) -> None:
     assert main(["calibrate", "calibrate.repeatz=2"]) == 2
     assert "calibrate.repeatz: no such key; did you mean 'repeats'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {"coefficients": {"step": float("nan")}}, {"coefficients": {"step": float("inf")}},
+        {"coefficients": {"step": -1e-3}}, {"coefficients": {"step": "1e-3"}},
+        {"coefficients": {"step": True}}, {"coefficients": {}}, {"coefficients": [1]},
+        {"coefficients": {"step": 1e-3}, "host": {"row": float("nan")}},
+        {"coefficients": {"step": 1e-3}, "host": {"row": -1}}, [], 5, None,
+    ],
+)  # fmt: skip
+def test_a_file_whose_times_are_none_is_no_cost_model(tmp_path: Path, record: object) -> None:
+    path = tmp_path / "cost.json"
+    path.write_text(json.dumps(record), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"cost\.json: is no fitted cost model"):
+        Fit.read(path)
+    path.write_text(json.dumps({"coefficients": {"step": 0, "row": 1e-3}}), encoding="utf-8")
+    assert Fit.read(path).coefficients == {"step": 0.0, "row": 1e-3}

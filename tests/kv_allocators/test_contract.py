@@ -6,7 +6,9 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+import xxhash
 
+from nanofw.kv_allocators import prefix_index
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
 from nanofw.plugins import AllocatorConfig, KVAllocator
@@ -56,6 +58,25 @@ def test_a_collision_costs_only_the_hit() -> None:
     driver.release(0)
     driver.release(1)
     assert driver.allocator.num_available == 8
+
+
+@pytest.mark.parametrize("hash_block", [constant, two_values, xxhash.xxh3_64_intdigest])
+@pytest.mark.parametrize("digest", [lambda data: 7, lambda data: len(data) // 16])
+def test_prompts_of_one_digest_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, hash_block, digest
+) -> None:
+    """What is remembered of one prompt is never taken for another one, a shorter one say."""
+    monkeypatch.setattr(prefix_index.xxhash, "xxh3_128_intdigest", digest)
+    config = AllocatorConfig(num_blocks=12, block_size=2, max_num_seqs=5, max_blocks_per_row=12)
+    for seed in range(4):
+        driver = AllocatorDriver(PagedPrefixAllocator(None, config, hash_block), config)
+        random_walk(driver, np.random.default_rng(seed), num_calls=400)
+    driver = AllocatorDriver(PagedPrefixAllocator(None, config, hash_block), config)
+    driver.admit(0, sequence(9))
+    driver.compute([0])
+    lengths = [driver.match(sequence(length)).num_tokens for length in (9, 3, 5, 2, 8)]
+    if hash_block is xxhash.xxh3_64_intdigest:
+        assert lengths == [8, 2, 4, 2, 8]
 
 
 def test_B069_slots_follow_the_block_size() -> None:
