@@ -49,19 +49,6 @@ class GroupCommunicator:
         return torch.cat(parts.split(tensor.shape[0]), dim=dim)
 
 
-class MetaCommunicator:
-    """Stands for a rank's communicator on tensors of the device `meta`: shapes alone."""
-
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
-
-    def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        return tensor.contiguous()
-
-    def all_gather(self, tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
-        return torch.cat([tensor] * self.size, dim=dim)
-
-
 def open_store(size: int, host: str = LOOPBACK) -> tuple[Any, int]:
     """Where rank 0 waits for the others: a store, and its port, which the system chose.
 

@@ -19,7 +19,8 @@ from torch import distributed
 from nanofw.core.contracts.communicator import Communicator
 from nanofw.errors import ConfigError
 from nanofw.kernels.norm import add_rms_norm
-from nanofw.runtime.communicator import GroupCommunicator, MetaCommunicator
+from nanofw.runtime.communicator import GroupCommunicator
+from nanofw.runtime.meta_communicator import MetaCommunicator
 
 LIMIT_BYTES = 512 * 1024
 """Larger tensors go the usual way, unless they go into the residual stream."""

@@ -21,7 +21,7 @@ from nanofw.core.plan import StepPlan
 from nanofw.core.types import SamplingParams
 from nanofw.kernels.dispatch import has_triton
 from nanofw.runtime import profiling
-from nanofw.runtime.communicator import MetaCommunicator
+from nanofw.runtime.meta_communicator import MetaCommunicator
 from nanofw.runtime.recording import Run
 from nanofw.runtime.runner import Runner
 
