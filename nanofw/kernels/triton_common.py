@@ -17,6 +17,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 WIDEN = tl.constexpr(INTERPRETED)
 LOG2_E = 1.4426950408889634
+UNCHAINED = {"CHAINED": False, "launch_pdl": False}
 
 
 @triton.jit
