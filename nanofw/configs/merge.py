@@ -106,9 +106,20 @@ def _drop_options(
 def _drop_inputs(merged: Merged, layer: Layer) -> None:
     """A layer that says where requests come from drops what lower layers said of it."""
     below, above = _section(merged.data, ("input",)), _section(layer.data, ("input",))
-    if below is None or above is None:
+    if above is None:
         return
     chosen = [key for key in INPUT_CHOICES if above.get(key) is not None]
+    if len(chosen) > 1:
+        source = nearest_source(layer.sources, ("input", chosen[1]))
+        raise ConfigError(
+            f"stands beside input.{chosen[0]}; requests come from one place: name one of "
+            f"{', '.join(INPUT_CHOICES)}",
+            key=f"input.{chosen[1]}",
+            source=source.name,
+            line=source.line,
+        )
+    if below is None:
+        return
     for key in INPUT_CHOICES:
         if chosen and key not in chosen and below.get(key) is not None:
             source = nearest_source(layer.sources, ("input", chosen[0]))

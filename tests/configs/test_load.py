@@ -161,6 +161,28 @@ def test_another_input_replaces_the_one_below(write: Write) -> None:
     assert dropped(loaded) == ["input.prompts"]
 
 
+@pytest.mark.parametrize("first", ["prompts: [a]", "file: p.jsonl", "workload: {name: poisson}"])
+@pytest.mark.parametrize("second", ["prompts: [a]", "file: p.jsonl", "workload: {name: poisson}"])
+def test_two_inputs_in_one_layer_are_an_error_as_one_would_be_dropped(
+    write: Write, first: str, second: str
+) -> None:
+    if first == second:
+        return
+    file = write("run.yaml", f"input:\n  {first}\n  {second}\n")
+    with pytest.raises(ConfigError, match=r"run\.yaml:[23]: input\.\w+: stands beside input\.\w+"):
+        load_config(file)
+    one = write("one.yaml", f"input:\n  {first}\n")
+    assert load_config(one, [f"input.{second.split(':')[0]}=null"])  # null is no choice
+
+
+def test_two_inputs_on_the_command_line_are_an_error() -> None:
+    with pytest.raises(
+        ConfigError, match=r"command line: input\.file: stands beside input\.prompts"
+    ):
+        load_config("sim", ["input.file=p.jsonl", "input.prompts=[a]"])
+    assert load_config("sim", ["input.file=p.jsonl", "input.prompts=null"]).config.input.file
+
+
 # -- values -----------------------------------------------------------------------------------
 
 
