@@ -6,6 +6,7 @@ import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
 from multiprocessing import active_children, get_context
 
@@ -13,7 +14,7 @@ from nanofw.assembly import Selection, build_workload, select
 from nanofw.assembly.selection import choose_workload
 from nanofw.compare.experiment import AA, Experiment
 from nanofw.compare.run import RunResult, run_once
-from nanofw.errors import ConfigError
+from nanofw.errors import ConfigError, ExecutorError
 
 AA_SEED = 1_000_003
 """Added to the seed of an A/A run in virtual time, so that its arrivals are others."""
@@ -202,10 +203,15 @@ def _in_processes(
                 task = futures.pop(future)
                 done.append((task, future.result()))
                 report(len(done), len(tasks), _label(task))
-        except BaseException:
+        except BaseException as error:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in set(active_children()) - others:  # what runs would run to its end
                 process.terminate()
+            if isinstance(error, BrokenProcessPool):
+                raise ExecutorError(
+                    "a process that carried out runs was ended from outside, as happens when "
+                    f"memory runs out: {num} of them worked at once; try compare.processes=1"
+                ) from error
             raise
 
 

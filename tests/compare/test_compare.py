@@ -402,6 +402,29 @@ class TestReport:
         assert main(["compare", str(write(tmp_path, config=config, **changes))]) == 0
         assert "overlap is off" not in capsys.readouterr().out
 
+    def test_a_process_that_is_killed_ends_the_comparison_and_loses_nothing(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        config = with_policy(tmp_path, "deadly", key="__import__('os').kill(self.pid(), 9)")
+        path = tmp_path / "deadly.py"
+        path.write_text(
+            path.read_text(encoding="utf-8")
+            + "    def pid(self):\n"
+            + "        import multiprocessing, os\n"
+            + "        assert multiprocessing.parent_process() is not None\n"
+            + "        return os.getpid()\n",
+            encoding="utf-8",
+        )
+        arms = {"fcfs": {}, "deadly": {"scheduler": {"name": "deadly"}}}
+        output = tmp_path / "result.json"
+        changes = {"config": config, "arms": arms, "processes": 2, "aa": False}
+        experiment = write(tmp_path, **changes, baseline="fcfs", output=str(output))
+        assert main(["compare", str(experiment)]) == 3
+        error = " ".join(capsys.readouterr().err.split())
+        assert "a process that carried out runs was ended from outside" in error
+        assert "compare.processes=1" in error
+        assert "BrokenProcessPool" not in error
+
     def test_a_local_policy_that_fails_is_an_arm_that_serves_nothing(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
