@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from nanofw.compare.metrics import Metric
 from nanofw.compare.run import RunResult
 from nanofw.compare.runner import AA, Results
 from nanofw.compare.statistics import Effect, Verdict, holm, paired_effect, rule, verdict
+from nanofw.workloads.latencies import PER_REQUEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,8 +63,11 @@ class Analysis:
 def analyse(results: Results) -> Analysis:
     """Effects and verdicts. With a primary metric only that one decides."""
     options = results.experiment.options
+    judged = (options.primary,) if options.primary else options.metrics
+    others = len(results.experiment.arms) - 1
+    num_verdicts = len(results.points) * others * len(set(judged))
     rows = [
-        _row(results, point, arm, metric)
+        _row(results, point, arm, metric, num_verdicts if metric in judged and arm != AA else 1)
         for point in results.points
         for metric in options.all_metrics
         for arm in [*results.experiment.arms, *([AA] if options.aa else [])]
@@ -71,13 +75,13 @@ def analyse(results: Results) -> Analysis:
     deciding = [
         i
         for i, row in enumerate(rows)
-        if row.effect is not None
-        and row.arm != AA
-        and row.metric in ((options.primary,) if options.primary else options.metrics)
+        if row.effect is not None and row.arm != AA and row.metric in judged
     ]
     adjusted = holm([_p_value(rows[i]) for i in deciding], options.alpha)
     for i, p in zip(deciding, adjusted, strict=True):
         rows[i] = _decided(rows[i], p, options.alpha)
+        if _served_others(results, rows[i].point, rows[i].arm) and _is_of_served(rows[i].metric):
+            rows[i] = replace(rows[i], verdict="no evidence")
     for i, row in enumerate(rows):
         if row.arm == AA and row.effect is not None:
             rows[i] = _decided(row, row.effect.p_value, options.alpha)
@@ -94,7 +98,7 @@ def analyse(results: Results) -> Analysis:
     )
 
 
-def _row(results: Results, point: float | None, arm: str, metric: str) -> Row:
+def _row(results: Results, point: float | None, arm: str, metric: str, num_verdicts: int) -> Row:
     baseline = results.experiment.baseline
     values = _values(results.runs[(point, arm)], metric)
     effect = None
@@ -105,6 +109,7 @@ def _row(results: Results, point: float | None, arm: str, metric: str) -> Row:
             by_ratio=Metric.parse(metric).by_ratio,
             alpha=results.experiment.options.alpha,
             margin=results.experiment.options.margin,
+            num_verdicts=num_verdicts,
         )
     return Row(point=point, arm=arm, metric=metric, mean=_mean(values), effect=effect)
 
@@ -121,6 +126,20 @@ def _decided(row: Row, p_adjusted: float, alpha: float) -> Row:
         p_adjusted=p_adjusted,
         verdict=verdict(row.effect, p_adjusted, higher_is_better=higher, alpha=alpha),
     )
+
+
+def _served_others(results: Results, point: float | None, arm: str) -> int:
+    """In how many runs an arm served other requests to their end than the baseline did."""
+    if arm == AA:  # on traffic of its own
+        return 0
+    pairs = zip(results.runs[(point, results.experiment.baseline)], results.runs[(point, arm)],
+                strict=True)  # fmt: skip
+    return sum(a.served_checksum != b.served_checksum for a, b in pairs)
+
+
+def _is_of_served(metric: str) -> bool:
+    """Whether a metric describes requests that were served, and says nothing of the others."""
+    return Metric.parse(metric).quantity in (*PER_REQUEST, "itl")
 
 
 def _p_value(row: Row) -> float:
@@ -185,6 +204,15 @@ def _unequal_work(results: Results) -> list[str]:
             continue
         pairs = list(zip(results.runs[(point, baseline)], runs, strict=True))
         where = arm if point is None else f"{arm} at {point:g}"
+        if others := _served_others(results, point, arm):
+            ours, theirs = (sum(r.num_refused + r.num_failed for r in side) for side in
+                            (runs, results.runs[(point, baseline)]))  # fmt: skip
+            found.append(
+                f"{where}: served other requests to their end than {baseline} in {others} of "
+                f"{len(pairs)} runs ({ours} were refused or failed, with {baseline} {theirs}): "
+                "latencies are of those that were served, so they get no verdict; goodput and "
+                "throughput count all"
+            )
         if counts := sum(a.num_output_tokens != b.num_output_tokens for a, b in pairs):
             found.append(
                 f"{where}: made another number of tokens than {baseline} in {counts} of "

@@ -9,9 +9,13 @@ import numpy as np
 
 from nanofw.core.types import FinishReason, FloatArray, RequestOutput
 
+SERVED = (FinishReason.STOP, FinishReason.LENGTH)
+"""Reasons of requests that got what they asked for; the others ended early."""
+
 COLUMNS = (
     "arrival", "scheduled", "first_token", "finished", "num_tokens", "num_prompt_tokens",
     "num_cached_tokens", "num_preemptions", "num_recomputed_tokens", "client", "is_refused",
+    "is_served",
 )  # fmt: skip
 
 
@@ -50,6 +54,7 @@ class EndedRequests:
                 output.num_recomputed_tokens,
                 client,
                 reason is FinishReason.REFUSED,
+                reason in SERVED,
             )
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nanofw.assembly import Selection, build, build_workload
-from nanofw.compare.ended import EndedRequests, EndedTable
+from nanofw.compare.ended import SERVED, EndedRequests, EndedTable
 from nanofw.compare.experiment import ExperimentOptions, Slo
 from nanofw.compare.metrics import Measured, jain
 from nanofw.compare.observe import ObservedExecutor
@@ -34,8 +34,10 @@ class RunResult:
 
     Attributes:
         values: by metric name.
-        num_measured: requests between warm-up and drain.
+        num_failed: requests that began and ended early: failed or aborted.
+        num_measured: requests between warm-up and drain that were served to their end.
         checksum: of all token ids by request: equal work gives equal sums.
+        served_checksum: of the ids of requests that were served: latencies are about those alone.
         overloaded: the queue was still growing when arrivals ended.
         lag_s: how late the client handed requests over, in the worst case, its own fault alone.
         lagging: that was too late.
@@ -48,11 +50,13 @@ class RunResult:
     values: dict[str, float]
     num_requests: int
     num_refused: int
+    num_failed: int
     num_measured: int
     num_output_tokens: int
     num_steps: int
     seconds: float
     checksum: int
+    served_checksum: int
     overloaded: bool
     lag_s: float
     lagging: bool
@@ -114,7 +118,7 @@ class _Run:
     ) -> None:
         self._engine, self._watch, self._options = engine, watch, options
         self._workload = workload
-        self._ended, self._checksum = EndedRequests(), 0
+        self._ended, self._checksum, self._served_checksum = EndedRequests(), 0, 0
         self._clients: dict[str, int] = {}  # their numbers
         self._live: dict[str, tuple[int, int]] = {}  # by id: number of the client, samples left
         self._handed_over = engine.clock.now()
@@ -139,6 +143,8 @@ class _Run:
         """Keep of a request what is needed: a million of them must fit into memory."""
         client, num_left = self._live[output.id]
         self._ended.add(output, client)
+        if output.finish_reason in SERVED:  # a sum, since samples share their request's id
+            self._served_checksum += zlib.crc32(output.id.encode())
         if output.finish_reason is FinishReason.REFUSED:
             return
         self._checksum ^= checksum([output])
@@ -150,25 +156,29 @@ class _Run:
     def result(self) -> RunResult:
         every = self._ended.table()
         done = every.where(every["is_refused"] == 0)
-        start, end = self._window(done["arrival"])
-        inside = done.where((done["arrival"] >= start) & (done["arrival"] <= end))
-        measured = self._measure(every, inside, start, end)
+        served = every.where(every["is_served"] == 1)
+        start, end = self._window(every["arrival"])
+        came = every.where(_within(every["arrival"], start, end))
+        inside = served.where(_within(served["arrival"], start, end))
+        measured = self._measure(served, came, inside, start, end)
         e2el = float(np.nanmean(measured.latencies["e2el"])) if len(inside) else 0.0
         return RunResult(
             values={name: measured.value(name) for name in self._options.all_metrics},
             num_requests=len(every),
             num_refused=len(every) - len(done),
+            num_failed=len(done) - len(served),
             num_measured=len(inside),
             num_output_tokens=done.total("num_tokens"),
             num_steps=self._watch.num_steps,
             seconds=self._finished - self._started,
             checksum=self._checksum,
+            served_checksum=self._served_checksum,
             overloaded=_overloaded(done, start, end),
             lag_s=self._lag,
             lagging=self._lag > LAG_LIMIT * e2el,
             capacity=self._capacity(done),
             notes=self._notes(done),
-            within=self._within(measured, inside),
+            within=self._intervals(measured, inside),
         )
 
     def _window(self, arrivals: FloatArray) -> tuple[float, float]:
@@ -180,20 +190,23 @@ class _Run:
             return self._started, self._finished
         return first + self._options.warm_up * span, first + (1 - self._options.drain) * span
 
-    def _measure(self, every: EndedTable, inside: EndedTable, start: float, end: float) -> Measured:
+    def _measure(
+        self, served: EndedTable, came: EndedTable, inside: EndedTable, start: float, end: float
+    ) -> Measured:
+        """Of `inside`, requests that were served of those that `came` in the measured part."""
         seconds = max(end - start, 1e-12)
         names = ("arrival", "scheduled", "first_token", "finished", "num_tokens")
         found = latencies(*(inside[name] for name in names))
         gaps, weights = self._watch.gaps(start, end)
         good = meets(self._options.slo, found)
-        ended = (every["finished"] >= start) & (every["finished"] <= end)
+        ended = _within(served["finished"], start, end)
         clients = list(self._clients)
         num, service = max(len(inside), 1), self._watch.service
         whole = {
             "throughput.tokens": self._watch.num_tokens(start, end) / seconds,
             "throughput.requests": int(ended.sum()) / seconds,
             "goodput.rate": float(good.sum()) / seconds,
-            "goodput.share": float(good.mean()) if len(good) else float("nan"),
+            "goodput.share": float(good.sum()) / len(came) if len(came) else float("nan"),
             "preemptions": inside.total("num_preemptions") / num,
             "recomputed_tokens": inside.total("num_recomputed_tokens") / num,
             "cache.hit_rate": inside.total("num_cached_tokens")
@@ -209,7 +222,7 @@ class _Run:
             whole=whole,
         )
 
-    def _within(self, measured: Measured, inside: EndedTable) -> dict[str, tuple[float, float]]:
+    def _intervals(self, measured: Measured, inside: EndedTable) -> dict[str, tuple[float, float]]:
         if self._options.repeats >= MIN_RUNS:
             return {}
         order = np.argsort(inside["arrival"], kind="stable")
@@ -248,6 +261,11 @@ class _Run:
         if refused := ended.by_reason[FinishReason.REFUSED]:
             notes.append(f"{refused} requests were refused: {ended.errors[FinishReason.REFUSED]}")
         return tuple(notes)
+
+
+def _within(times: FloatArray, start: float, end: float) -> Any:
+    """bool[n]: whether each time is in [start, end]."""
+    return (times >= start) & (times <= end)
 
 
 def meets(slo: Slo, latencies: dict[str, FloatArray]) -> Any:

@@ -62,6 +62,7 @@ def paired_effect(
     by_ratio: bool,
     alpha: float,
     margin: float = 0.0,
+    num_verdicts: int = 1,
 ) -> Effect:
     """The effect of `other` against `base`, run by run in the same order.
 
@@ -71,12 +72,15 @@ def paired_effect(
     Args:
         margin: the largest effect that does not matter, as a share of the base (of its mean,
             where arms are compared by difference); 0: every effect matters.
+        num_verdicts: of the family that this is one of: `detectable` is what Holm's correction
+            lets through whatever the others are, so at `alpha / num_verdicts`.
     """
     a, b = np.asarray(base, float), np.asarray(other, float)
     defined = np.isfinite(a) & np.isfinite(b)
     a, b = a[defined], b[defined]
     by_ratio = by_ratio and bool((a > 0).all() and (b > 0).all())
-    effect = _effect(np.log(b) - np.log(a) if by_ratio else b - a, by_ratio, alpha)
+    differences = np.log(b) - np.log(a) if by_ratio else b - a
+    effect = _effect(differences, by_ratio, alpha, alpha / num_verdicts)
     if not margin or not len(a):
         return effect
     return replace(effect, margin=1 + margin if by_ratio else margin * abs(float(a.mean())))
@@ -88,7 +92,7 @@ def unpaired_spread(values: Sequence[float], others: Sequence[float]) -> float:
     return math.sqrt(float(a.var(ddof=1) + b.var(ddof=1)))
 
 
-def _effect(differences: FloatArray, by_ratio: bool, alpha: float) -> Effect:
+def _effect(differences: FloatArray, by_ratio: bool, alpha: float, strictest: float) -> Effect:
     from scipy import stats
 
     num, none = len(differences), math.nan
@@ -99,7 +103,7 @@ def _effect(differences: FloatArray, by_ratio: bool, alpha: float) -> Effect:
         half = float(stats.t.ppf(1 - alpha / 2, num - 1)) * error
         low, high = mean - half, mean + half
         p_value = _p_value(mean, error, num)
-        detectable = detectable_effect(error * math.sqrt(num), num, alpha)
+        detectable = detectable_effect(error * math.sqrt(num), num, strictest)
     on_scale = math.exp if by_ratio else float
     return Effect(
         scale="ratio" if by_ratio else "difference",

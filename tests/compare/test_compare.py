@@ -503,3 +503,68 @@ def test_goodput_counts_where_a_limit_is_set(tmp_path: Path) -> None:
 def test_an_arm_given_twice_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'fcfs' is given twice"):
         load_experiment("sim", ["scheduler.name=fcfs,fcfs"])
+
+
+class TestSurvivors:
+    """Requests that fail or are refused are no fast ones."""
+
+    ARMS = {  # noqa: RUF012
+        "all": {},
+        "fails": {"executor": {"failure_probability": 0.05}},
+        "refuses": {"kv_allocator": {"num_blocks": 8, "block_size": 16}},
+    }
+    CHANGES = {  # noqa: RUF012
+        "arms": ARMS, "loads": None, "rates": [0.5], "primary": None, "slo": {"e2el_s": 1e6},
+        "metrics": ["e2el.mean", "goodput.rate", "goodput.share", "throughput.requests"],
+        "workload": {
+            "name": "poisson", "num_requests": 60, "output": 30,
+            "prompt": {"distribution": "uniform", "low": 10, "high": 300},
+        },
+    }  # fmt: skip
+
+    def test_no_arm_wins_by_serving_less(self, tmp_path: Path) -> None:
+        results, analysis = compare(tmp_path, **self.CHANGES)
+        for arm in ("fails", "refuses"):
+            assert analysis.row(0.5, arm, "e2el.mean").verdict == "no evidence"
+            for metric in ("goodput.rate", "goodput.share", "throughput.requests"):
+                assert analysis.row(0.5, arm, metric).verdict == "worse"
+            assert any(
+                w.startswith(f"{arm} at 0.5: served other requests to their end than all in 3 of 3")
+                for w in analysis.warnings
+            )
+        assert {run.num_failed for run in results.runs[(0.5, "all")]} == {0}
+
+    def test_goodput_and_throughput_count_what_was_served(self, tmp_path: Path) -> None:
+        results, _ = compare(tmp_path, **self.CHANGES, warm_up=0.0, drain=0.0, repeats=1, aa=False)
+        for arm in self.ARMS:
+            (run,) = results.runs[(0.5, arm)]
+            served = run.num_requests - run.num_refused - run.num_failed
+            assert run.num_measured == served
+            assert run.values["goodput.share"] == pytest.approx(served / 60)
+            whole, share = results.runs[(0.5, "all")][0].values["goodput.rate"], served / 60
+            assert run.values["goodput.rate"] == pytest.approx(whole * share)
+            assert run.values["throughput.requests"] <= run.values["goodput.rate"]
+
+    def test_arms_that_refuse_the_same_are_compared(self, tmp_path: Path) -> None:
+        pool = {"kv_allocator": {"num_blocks": 8, "block_size": 16}}
+        arms = {"a": pool, "slow": {**pool, "executor": {"cost_model": {"device": "t4"}}}}
+        changes = {**self.CHANGES, "arms": arms, "rates": [200.0], "primary": "e2el.mean"}
+        results, analysis = compare(tmp_path, **changes)
+        assert results.runs[(200.0, "slow")][0].num_refused > 0
+        assert analysis.row(200.0, "slow", "e2el.mean").verdict == "worse"
+        assert not any("served other requests" in warning for warning in analysis.warnings)
+
+
+def test_the_detectable_effect_is_that_of_the_corrected_test(tmp_path: Path) -> None:
+    """What Holm's correction asks of the smallest p-value decides what can be found at all."""
+    alone, many = (
+        compare(tmp_path, primary=primary, metrics=["e2el.mean", "ttft.mean", "queue.mean"])[1]
+        for primary in ("e2el.mean", None)
+    )
+    first, other = (found.row(1.1, "sjf", "e2el.mean").effect for found in (alone, many))
+    assert first is not None
+    assert other is not None
+    assert (first.low, first.high, first.p_value) == (other.low, other.high, other.p_value)
+    assert other.detectable > first.detectable
+    again = [found.row(1.1, AA, "e2el.mean").effect for found in (alone, many)]
+    assert again[0] == again[1]  # it is no verdict of the family
