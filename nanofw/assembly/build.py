@@ -26,6 +26,10 @@ class DowngradeWarning(UserWarning):
     """A feature that the configuration asked for is off."""
 
 
+class PluginSettingWarning(UserWarning):
+    """A setting of the section `plugins` meant nothing."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostFacts:
     """What a host processor is built with (`HostProcessorConfig`)."""
@@ -43,7 +47,8 @@ def assemble(loaded: LoadedConfig, *, clock: Clock | None = None) -> Engine:
 def build(selection: Selection, *, clock: Clock | None = None) -> Engine:
     """The engine of a selection.
 
-    Warns with `DowngradeWarning` for each feature that was asked for and is off.
+    Warns with `DowngradeWarning` for each feature that was asked for and is off, and with
+    `PluginSettingWarning` for each name in `plugins.disable` that nothing bears.
 
     Args:
         clock: None: real time, or virtual time when the executor simulates.
@@ -60,6 +65,8 @@ def build(selection: Selection, *, clock: Clock | None = None) -> Engine:
         )
     for sentence in selection.explanation.downgrades:
         warnings.warn(sentence, DowngradeWarning, stacklevel=2)
+    for sentence in selection.registry.warnings:
+        warnings.warn(sentence, PluginSettingWarning, stacklevel=2)
     clock = clock or (VirtualClock() if selection.virtual_time else RealClock())
     executor: Any = construct(
         selection.components["executor"], Executor, executor_config(selection, clock)

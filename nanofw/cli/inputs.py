@@ -13,6 +13,7 @@ from nanofw.errors import ConfigError
 
 STDIN = "-"
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
+TEXT_SUFFIXES = (".txt", ".text", ".md")
 FORMATS = ("auto", "text", "jsonl")
 
 
@@ -42,8 +43,8 @@ def file_entries(path: str | Path, layout: str = "auto") -> Iterator[Entry]:
 
     Args:
         layout: `jsonl`: an object or a string a line; `text`: a prompt a line; `auto`: by the
-            suffix of the file, and on standard input by whether its first line is an object.
-            Blank lines are skipped.
+            suffix of the file, and where that says nothing, and on standard input, by whether
+            its first line is an object. Blank lines are skipped.
 
     Raises:
         ConfigError: the file cannot be opened.
@@ -52,9 +53,11 @@ def file_entries(path: str | Path, layout: str = "auto") -> Iterator[Entry]:
         yield from _lines_entries(sys.stdin.buffer, "stdin", layout)
         return
     path, guess = Path(path), ""
-    if layout == "auto":
-        layout = "jsonl" if path.suffix.lower() in JSONL_SUFFIXES else "text"
-        guess = f"taken for JSONL by the file's suffix, {path.suffix}"
+    suffix = path.suffix.lower()
+    if layout == "auto" and suffix in JSONL_SUFFIXES:
+        layout, guess = "jsonl", f"taken for JSONL by the file's suffix, {path.suffix}"
+    elif layout == "auto" and suffix in TEXT_SUFFIXES:
+        layout = "text"
     try:
         file = path.open("rb")
     except OSError as error:

@@ -28,7 +28,7 @@ from nanofw.configs.merge import Dropped, merge
 from nanofw.configs.schema import Config, ModelSection
 from nanofw.configs.source import KeyPath, Layer, Source, dotted, expanded, walk
 from nanofw.configs.validation import M, Values, validate
-from nanofw.core.accept import check_sampling
+from nanofw.core.accept import by_token_id, check_sampling
 from nanofw.errors import ConfigError
 
 ANY_VOCABULARY = 1 << 31
@@ -114,7 +114,11 @@ def resolve(layers: Sequence[Layer]) -> LoadedConfig:
 def _check_sampling(config: Config, values: Values) -> None:
     """What every request would be refused for is wrong in the configuration."""
     try:
-        check_sampling(dataclasses.replace(config.sampling, bad_words=()), ANY_VOCABULARY)
+        sampling = dataclasses.replace(config.sampling, bad_words=())
+        if sampling.logit_bias:  # its keys as they were written
+            biases = by_token_id(_get(values.data, ("sampling", "logit_bias")))
+            sampling = dataclasses.replace(sampling, logit_bias=biases)
+        check_sampling(sampling, ANY_VOCABULARY)
     except ValueError as error:
         key = str(error).partition(" ")[0]
         path: KeyPath = ("sampling", key) if hasattr(config.sampling, key) else ("sampling",)

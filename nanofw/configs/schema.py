@@ -134,7 +134,7 @@ class InputSection(Section):
     file: Path | None = None
     """JSONL or text, one request a line; `-` is standard input."""
     format: Literal["auto", "text", "jsonl"] = "auto"
-    """Of the file; auto: by its suffix, standard input by its first line."""
+    """Of the file; auto: by its suffix, or by its first line where that says nothing."""
     workload: ComponentSection | None = None
     """Generated traffic."""
 

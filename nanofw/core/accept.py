@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from typing import Any
 
 import numpy as np
 
@@ -88,6 +90,26 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     _check_penalties(sampling)
     _check_counts(sampling)
     _check_tokens(sampling, vocab_size)
+
+
+def by_token_id(biases: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A `logit_bias` as JSON and YAML can write it, whose keys may be strings of digits.
+
+    Raises:
+        ValueError: a string that is no token id, or a token id that is there twice.
+    """
+    made = {_token_key(key): bias for key, bias in biases.items()}
+    if len(made) != len(biases):
+        raise ValueError("logit_bias names a token id twice")
+    return made
+
+
+def _token_key(key: Any) -> Any:
+    if not isinstance(key, str):
+        return key
+    if not re.fullmatch(r"-?(?:0|[1-9][0-9]{0,18})", key) or key == "-0":
+        raise ValueError(f"logit_bias key {key!r} is no token id")
+    return int(key)
 
 
 def _check_penalties(sampling: SamplingParams) -> None:

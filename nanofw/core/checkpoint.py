@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -39,6 +40,7 @@ _ROPE_NUMBERS = (
     "high_freq_factor",
     "original_max_position_embeddings",
 )
+_MOST_POSITIONS = (1 << 31) - 1  # they are counted in 32 bits
 _QWEN_WINDOWLESS = 28  # first layer with a window where a file does not say it
 _LAYER_TYPES = ("full_attention", "sliding_attention")
 
@@ -91,7 +93,7 @@ def read_checkpoint(folder: Path) -> ModelSpec:
         num_heads=num_heads,
         num_kv_heads=num_kv_heads,
         head_dim=_head_dim(config, place),
-        max_model_len=_max_model_len(config, rope),
+        max_model_len=_max_model_len(config, rope, place),
         eos_token_ids=_eos_token_ids(config, folder),
         norm_eps=_norm_eps(config, place),
         tie_word_embeddings=_flag(config, "tie_word_embeddings", place),
@@ -211,29 +213,43 @@ def _set_trained_length(rope: dict[str, Any], config: Mapping[str, Any]) -> None
     if rope["rope_type"] == "dynamic":
         rope[key] = positions
     elif rope["rope_type"] in ("yarn", "llama3"):
-        rope[key] = config.get(key) or rope.get(key) or positions
+        given = (config.get(key), rope.get(key), positions)
+        rope[key] = next(value for value in given if value is not None)
 
 
 def _check_numbers(rope: Mapping[str, Any], place: str) -> None:
     for key in _ROPE_NUMBERS:
         value = rope.get(key)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if value is not None and not (is_number and 0 < value < math.inf):
+        if value is not None and not (is_number and 0 < value <= sys.float_info.max):
             raise ModelError(f"{place}: rope parameter {key} should be positive, not {value!r}")
+    if rope["rope_theta"] <= 1:
+        raise ModelError(f"{place}: rope_theta should be above 1, not {rope['rope_theta']!r}")
+    if (factor := rope.get("factor")) is not None and factor < 1:
+        raise ModelError(f"{place}: rope parameter factor should be at least 1, not {factor!r}")
+    fast, slow = rope.get("beta_fast") or 32, rope.get("beta_slow") or 1
+    if rope["rope_type"] == "yarn" and fast < slow:
+        raise ModelError(
+            f"{place}: rope type yarn needs beta_slow <= beta_fast, not {slow!r} and {fast!r}"
+        )
     if rope["rope_type"] == "llama3" and rope["low_freq_factor"] >= rope["high_freq_factor"]:
         raise ModelError(f"{place}: rope type llama3 needs low_freq_factor < high_freq_factor")
 
 
-def _max_model_len(config: Mapping[str, Any], rope: Mapping[str, Any]) -> int:
+def _max_model_len(config: Mapping[str, Any], rope: Mapping[str, Any], place: str) -> int:
     """Positions of the model; scaled ropes reach further than the positions trained on."""
-    positions = int(config["max_position_embeddings"])
-    kind = rope["rope_type"]
-    if kind == "yarn":
-        trained = int(rope.get("original_max_position_embeddings") or positions)
-        return max(positions, int(trained * rope["factor"]))
-    if kind in ("linear", "dynamic"):
-        return int(positions * rope["factor"])
-    return positions
+    positions, reach, why = config["max_position_embeddings"], 0.0, "max_position_embeddings"
+    if rope["rope_type"] in ("yarn", "linear", "dynamic"):
+        trained = rope.get("original_max_position_embeddings") or positions
+        reach = (trained if rope["rope_type"] == "yarn" else positions) * float(rope["factor"])
+    if reach > positions:
+        why = f"rope parameter factor {rope['factor']!r}"
+    if max(positions, reach) > _MOST_POSITIONS:
+        raise ModelError(
+            f"{place}: {why} makes {max(positions, reach):.3g} positions; "
+            f"{_MOST_POSITIONS:,} at most are supported"
+        )
+    return max(positions, int(reach))
 
 
 def _eos_token_ids(config: Mapping[str, Any], folder: Path) -> tuple[int, ...]:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from nanofw.core.accept import by_token_id
 from nanofw.core.types import SamplingParams
 
 PromptLike: TypeAlias = str | Sequence[int] | Mapping[str, Any]
@@ -191,22 +191,9 @@ def _plain(name: str, value: Any) -> Any:
     if name == "stop" and isinstance(value, str):
         return (value,)
     if name == "logit_bias" and isinstance(value, Mapping):
-        biases = cast("Mapping[Any, Any]", value)
-        made = {_token_key(key): bias for key, bias in biases.items()}
-        if len(made) != len(biases):
-            raise ValueError("logit_bias names a token id twice")
-        return made
+        return by_token_id(cast("Mapping[Any, Any]", value))
     return _tuples(value)
 
 
 def _tuples(value: Any) -> Any:
     return tuple(map(_tuples, cast("list[Any]", value))) if isinstance(value, list) else value
-
-
-def _token_key(key: Any) -> Any:
-    """The keys of a JSON object are strings, also where they are numbers."""
-    if not isinstance(key, str):
-        return key
-    if not re.fullmatch(r"-?(?:0|[1-9][0-9]{0,18})", key) or key == "-0":
-        raise ValueError(f"logit_bias key {key!r} is no token id")
-    return int(key)

@@ -76,6 +76,7 @@ def build_registry(
     entries = [*found.entries, *_local_entries(settings.load, notes)]
     check_versions(settings.require, found, search_path)
     left_out: list[tuple[Entry, str]] = []
+    warnings: list[str] = []
     for setting, patterns in _allow_lists(settings, os.environ if environ is None else environ):
         _check_patterns(setting, patterns, entries)
         entries = _narrow(entries, setting, patterns, left_out)
@@ -84,13 +85,15 @@ def build_registry(
         left_out += [(entry, "plugins.disable") for entry in taken]
         entries = [entry for entry in entries if entry not in taken]
         if not taken:
-            known = known_patterns(found.entries)
-            notes.append(f"plugins.disable: {pattern!r} is not installed{near(pattern, known)}")
+            known = known_patterns([*found.entries, *(entry for entry, _ in left_out)])
+            hint = near(pattern, known)
+            warnings.append(f"plugins.disable: {pattern!r} is not installed{hint}")
     registry = Registry(
         entries=tuple(entries),
         left_out=tuple(left_out),
         overrides=dict(settings.override),
-        notes=tuple(notes),
+        notes=(*notes, *warnings),
+        warnings=tuple(warnings),
         searched=found.searched,
     )
     _check_overrides(registry, settings.override)

@@ -20,6 +20,7 @@ class Registry:
         left_out: entries that a setting took away, and the setting that did.
         overrides: `KIND.NAME` -> provider that is meant when several have the name.
         notes: sentences about metadata that was passed over.
+        warnings: those of the notes that a run should hear of: a setting that meant nothing.
         searched: distributions that offer plugins.
     """
 
@@ -27,6 +28,7 @@ class Registry:
     left_out: tuple[tuple[Entry, str], ...] = ()
     overrides: Mapping[str, str] | None = None
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
     searched: tuple[str, ...] = ()
 
     def names(self, kind: str) -> list[str]:

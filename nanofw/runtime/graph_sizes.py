@@ -16,12 +16,13 @@ DEFAULT_PREFILL_TOKENS = 512
 def buckets(max_num_seqs: int) -> list[int]:
     """Batch sizes to capture, rising; the last is `max_num_seqs`, whatever it is.
 
-    Small ones are powers of two, then steps of 8, 16 and 32: what padding costs stays under a
-    few percent, and so does the number of graphs.
+    Small ones are powers of two, then steps of 8, 16 and 32, and beyond 1024 steps that double
+    with the size: what padding costs stays under a few percent, and so does the number of graphs.
     """
     if max_num_seqs < 1:
         raise ValueError(f"max_num_seqs must be at least 1, not {max_num_seqs}")
-    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, max_num_seqs, 32)]
+    sizes = [1, 2, 4, *range(8, 64, 8), *range(64, 256, 16), *range(256, 1024, 32)]
+    sizes += _doubling(1024, 32, max_num_seqs)
     return [size for size in sizes if size < max_num_seqs] + [max_num_seqs]
 
 
@@ -29,12 +30,22 @@ def token_buckets(largest: int) -> list[int]:
     """Tokens of the steps with prefill to capture, rising; the last is `largest`; 0: none.
 
     Few, as each costs start-up time: the products of up to some 200 tokens take about as long
-    as those of one, so coarse steps cost little there; beyond, steps of 128 and 256.
+    as those of one, so coarse steps cost little there; beyond, steps of 128 and 256, and from
+    4096 on steps that double with the size.
     """
     if largest < 1:
         return []
-    sizes = [64, *range(128, 512, 128), *range(512, largest, 256)]
+    sizes = [64, *range(128, 512, 128), *range(512, 4096, 256), *_doubling(4096, 16, largest)]
     return [size for size in sizes if size < largest] + [largest]
+
+
+def _doubling(start: int, count: int, end: int) -> list[int]:
+    """From `start` to before `end`, `count` sizes in each doubling: few, however large `end` is."""
+    sizes: list[int] = []
+    while start < end:
+        sizes += range(start, 2 * start, start // count)
+        start *= 2
+    return sizes
 
 
 def num_lines(num_tokens: int, row_sizes: list[int]) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from nanofw.core.contracts.workload import Workload, WorkloadConfig
-from nanofw.core.types import IntArray, Request, RequestOutput
+from nanofw.core.types import IntArray, LongArray, Request, RequestOutput
 from nanofw.workloads.lengths import Lengths, Uniform
 from nanofw.workloads.mix import ARRIVALS, MixOptions, RequestMix, generator
 
@@ -49,12 +49,28 @@ class Conversations(Workload):
         ends = np.cumsum(turns)
         self._total = int(ends[-1])
         self._mix = RequestMix(options, config, 0, self._total)
-        self.notes = self._mix.notes
+        self.notes = (*self._mix.notes, *self._room_notes(turns, ends, config.max_model_len))
         thinking = rng.exponential(1.0, self._total) * options.think_s * config.time_scale
         self._thinking = thinking.tolist()
         self._config, self._rate = config, options.rate * self._total / num
         self._live: dict[str, _Conversation] = {}
         self._shapes = list(zip((ends - turns).tolist(), turns.tolist(), strict=True))
+
+    def _room_notes(self, turns: LongArray, ends: LongArray, longest: int) -> tuple[str, ...]:
+        """What will not be said: each turn needs room for all before it and for a token more."""
+        added, answers = self._mix.lengths
+        left_out = shortened = 0
+        for end, num in zip(ends.tolist(), turns.tolist(), strict=True):
+            asked = np.cumsum(added[end - num : end])
+            asked[1:] += np.cumsum(answers[end - num : end - 1])
+            count = int(np.count_nonzero(asked >= longest))
+            left_out, shortened = left_out + count, shortened + (count > 0)
+        if not shortened:
+            return ()
+        return (
+            f"{shortened} of {len(turns)} conversations end early: {left_out} of {self._total} "
+            f"turns do not fit max_model_len {longest}",
+        )
 
     @property
     def num_requests(self) -> int:

@@ -94,6 +94,13 @@ class RequestMix:
         lengths = drawn.prompts + drawn.prefixes
         return cut_notes(lengths, lengths + drawn.outputs, longest)
 
+    @property
+    def lengths(self) -> tuple[LongArray, LongArray]:
+        """int64[n] tokens of prompts and outputs, each pair cut as `make` cuts it."""
+        drawn, longest = self._drawn, self._config.max_model_len
+        prompts = np.minimum(drawn.prompts + drawn.prefixes, longest - 1)
+        return prompts, np.clip(drawn.outputs, 1, longest - prompts)
+
     def make(self, i: int, request_id: str, arrival: float) -> Request:
         """Request number `i` of the stream."""
         drawn, options, config = self._drawn, self._options, self._config

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from nanofw.assembly import DowngradeWarning, Selection, assemble, build
+from nanofw.assembly.build import PluginSettingWarning
 from nanofw.configs.load import LoadedConfig, load_config
 from nanofw.core.clock import RealClock, VirtualClock
 from nanofw.core.engine import Engine
@@ -135,3 +136,9 @@ def test_a_batch_that_no_memory_holds_is_a_config_error_with_ways_out() -> None:
     words = ["engine.max_num_seqs=1000000000000", "engine.max_num_batched_tokens=1000000000000"]
     with pytest.raises(ConfigError, match=r"executor 'torch' .* more memory .*max_num_seqs"):
         assemble(load_config("qwen3-demo", words))
+
+
+def test_a_run_tells_of_a_name_in_disable_that_nothing_bears(load: Load) -> None:
+    with pytest.warns(PluginSettingWarning, match=r"plugins\.disable: 'scheduler\.fcsf'.*fcfs"):
+        engine = assemble(load("plugins.disable=[scheduler.fcsf, scheduler.random]"))
+    engine.close()

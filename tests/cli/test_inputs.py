@@ -29,6 +29,17 @@ def test_a_text_file_is_a_prompt_a_line(tmp_path: Path) -> None:
     assert [entry.place for entry in entries] == ["p.txt:1", "p.txt:3", "p.txt:4"]
 
 
+@pytest.mark.parametrize("name", ["prompts", "p.data", "p.requests.2"])
+def test_a_file_whose_name_says_nothing_is_told_apart_by_its_first_line(
+    tmp_path: Path, name: str
+) -> None:
+    entries = list(file_entries(write(tmp_path / name, b'\n{"prompt": "a"}\n{"prompt": "b"}')))
+    assert [entry.value for entry in entries] == [{"prompt": "a"}, {"prompt": "b"}]
+    assert [e.value for e in file_entries(write(tmp_path / name, b"a\n{b\n"))] == ["a", "{b"]
+    (braces,) = file_entries(write(tmp_path / name, b"{placeholder} says"))
+    assert "input.format=text" in str(braces.error)
+
+
 def test_a_bad_line_of_jsonl_is_an_error_of_its_own(tmp_path: Path) -> None:
     path = write(tmp_path / "p.jsonl", b'{"prompt": "a"}\n{"prompt": \n\xff\xfe\n"b"\n\n[1, 2]\n')
     entries = list(file_entries(path))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -547,3 +548,20 @@ def test_a_mistake_is_told_with_what_to_do(write: Write, text: str, key: str, me
 def test_values_from_python_must_be_plain(values: Any) -> None:
     with pytest.raises(ConfigError, match="plain data"):
         load_config(values=values)
+
+
+@pytest.mark.parametrize(
+    ("biases", "message"),
+    [
+        ('{" 5": 1}', "logit_bias key ' 5' is no token id"),
+        ('{"05": 1}', "logit_bias key '05' is no token id"),
+        ('{"5_0": 1}', "logit_bias key '5_0' is no token id"),
+        ('{"5.0": 1}', "logit_bias key '5.0' is no token id"),
+        ('{"-0": 1}', "logit_bias key '-0' is no token id"),
+    ],
+)
+def test_keys_of_logit_bias_are_those_of_a_request(write: Write, biases: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        load_config(write("run.yaml", f"sampling: {{logit_bias: {biases}}}"))
+    good = load_config(write("run.yaml", 'sampling: {logit_bias: {"5": 1, "6": 2}}'))
+    assert good.config.sampling.logit_bias == {5: 1.0, 6: 2.0}

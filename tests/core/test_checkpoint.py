@@ -276,3 +276,35 @@ def test_what_is_null_is_as_if_it_were_not_there(read: Any) -> None:
     assert read(head_dim=None).head_dim == read(head_dim=...).head_dim == 16
     assert read(num_key_value_heads=None).num_kv_heads == 4
     assert read(rope_theta=None).rope["rope_theta"] == 10000.0
+
+
+@pytest.mark.parametrize(
+    ("rope", "message"),
+    [
+        ({"rope_type": "yarn", "factor": 1e9}, "factor 1000000000.0 makes 1.02e+12 positions"),
+        ({"rope_type": "linear", "factor": 1e300}, "2,147,483,647 at most are supported"),
+        ({"rope_type": "dynamic", "factor": 10**400}, "factor"),
+        ({"rope_type": "yarn", "factor": 0.5}, "factor should be at least 1, not 0.5"),
+        ({"rope_type": "linear", "factor": 1e-9}, "factor should be at least 1"),
+        ({"rope_type": "yarn", "factor": -4.0}, "factor should be positive, not -4.0"),
+        ({"rope_type": "yarn", "factor": math.nan}, "factor should be positive, not nan"),
+        ({"rope_type": "yarn", "factor": 2, "beta_fast": 1, "beta_slow": 32}, "beta_slow <= beta"),
+        ({"rope_type": "yarn", "factor": 2, "beta_slow": 64}, "needs beta_slow <= beta_fast"),
+        (
+            {"rope_type": "yarn", "factor": 2, "original_max_position_embeddings": 0},
+            "original_max_position_embeddings should be positive, not 0",
+        ),
+        ({"rope_type": "default", "rope_theta": 1}, "rope_theta should be above 1, not 1"),
+        ({"rope_type": "yarn", "factor": 2, "rope_theta": 0.5}, "rope_theta should be above 1"),
+    ],
+)
+def test_absurd_numbers_of_a_rope_are_refused(
+    read: Any, rope: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ModelError, match=re.escape(message)):
+        read(rope_scaling=rope)
+
+
+def test_more_positions_than_can_be_counted_are_refused(read: Any) -> None:
+    with pytest.raises(ModelError, match="max_position_embeddings makes 1e[+]12 positions"):
+        read(max_position_embeddings=10**12)

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from bisect import bisect_left
 from pathlib import Path
 
@@ -25,6 +26,14 @@ def test_B080_every_batch_size_has_a_bucket() -> None:
 def test_the_number_of_graphs_stays_small() -> None:
     assert len(buckets(256)) <= 24
     assert len(buckets(1024)) <= 48
+    assert buckets(1056)[-4:] == [960, 992, 1024, 1056]
+    for size in (10**6, 10**18 + 1):
+        for sizes in (buckets(size), token_buckets(size)):
+            assert len(sizes) <= 2500
+            assert sizes == sorted(set(sizes))
+            assert sizes[-1] == size
+            steps = itertools.pairwise(sizes)
+            assert all(large <= small + max(256, small // 8) for small, large in steps)
 
 
 def test_no_rows_are_refused() -> None:

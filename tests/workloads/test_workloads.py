@@ -169,7 +169,10 @@ def test_a_conversation_ends_when_its_context_is_full() -> None:
         max_model_len=64,
     )  # fmt: skip
     requests = everything(made)
-    assert 3 <= len(requests) <= 5
+    assert len(requests) == 4
+    assert made.notes == (
+        "1 of 1 conversations end early: 46 of 50 turns do not fit max_model_len 64",
+    )
     assert all(len(r.prompt_token_ids) + (r.sampling.max_tokens or 0) <= 64 for r in requests)
 
 
@@ -365,3 +368,17 @@ def test_a_wrong_option_is_told_once_and_by_its_key(
     path.write_text(f"base: sim\ninput:\n  workload: {workload}\n", encoding="utf-8")
     with pytest.raises(ConfigError, match=message):
         build_workload(select(load_config(path)))
+
+
+@pytest.mark.parametrize("output", [1, 7, 300])
+@pytest.mark.parametrize("prompt", [3, 40, 500])
+def test_what_conversations_leave_out_is_noted(output: int, prompt: int) -> None:
+    options = {
+        "num_conversations": 20, "turns": {"distribution": "uniform", "low": 1, "high": 30},
+        "prompt": {"distribution": "uniform", "low": 1, "high": prompt}, "output": output,
+    }  # fmt: skip
+    made = make("conversations", options, max_model_len=256)
+    left_out = made.num_requests - len(everything(made))
+    noted = [note for note in made.notes if "conversations end early" in note]
+    assert noted or not left_out
+    assert not noted or f": {left_out} of {made.num_requests} turns" in noted[0]

@@ -9,7 +9,7 @@ from nanofw.errors import ConfigError
 from nanofw.runtime.placement import probe
 from nanofw.runtime.ray.options import RayOptions
 from nanofw.runtime.ray.transport import RayTransport
-from nanofw.runtime.workers.executor import ParallelExecutor
+from nanofw.runtime.workers.executor import ParallelExecutor, check_all_reduce
 from nanofw.runtime.workers.transport import LOOPBACK, Place
 
 __all__ = ["probe", "ray_executor"]
@@ -19,6 +19,7 @@ def ray_executor(options: RayOptions | None, config: ExecutorConfig) -> Executor
     """Every rank in an actor, also a single one; the engine plans in this process."""
     options = options or RayOptions.model_validate({})
     size = config.engine.tensor_parallel_size
+    check_all_reduce(options, config.device)
     transport = RayTransport(size, options, config.device, list(sys.path))
     try:
         options = for_places(options, transport.places)

@@ -60,6 +60,7 @@ class ParallelExecutor:
         transport: Transport | None = None,
     ) -> None:
         self._options = options or TorchOptions.model_validate({})
+        check_all_reduce(self._options, config.device)
         self._config, self._size = config, config.engine.tensor_parallel_size
         self._done: list[deque[Done]] = [deque() for _ in range(self._size)]
         self._processors = {c.name for c in config.components.get("logits_processor", ())}
@@ -210,6 +211,17 @@ class ParallelExecutor:
                 deadline = time.monotonic() + timeout_s
             elif time.monotonic() >= deadline:
                 self._group.stalled(late(), what, timeout_s, option)
+
+
+def check_all_reduce(options: TorchOptions, device: str) -> None:
+    """Raise ConfigError where the options insist on sums that these devices cannot make."""
+    kind = device.partition(":")[0]
+    if options.all_reduce == "one_shot" and kind != "cuda":
+        raise ConfigError(
+            f"one_shot needs NVIDIA GPUs that reach each other's memory, this run's device is "
+            f"{kind}; choose auto or collective",
+            key="executor.all_reduce",
+        )
 
 
 def _agreed(step: int, answers: list[Done]) -> ResultData:

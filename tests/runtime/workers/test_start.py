@@ -9,7 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from nanofw import LLM, SamplingParams
-from nanofw.errors import ExecutorError
+from nanofw.errors import ConfigError, ExecutorError
 from nanofw.runtime.options import TorchOptions
 from nanofw.runtime.workers.executor import ParallelExecutor
 from tests.runtime.workers.ranks import engine_over, executor_of, run, tokens_of
@@ -129,3 +129,8 @@ def sampler():
     return Plugin("constant", ":Constant", api="sampler/1", options=Settings,
                   capabilities={"devices": ("cpu",), "tensor_parallel": True})
 """
+
+
+def test_sums_that_only_gpus_make_are_refused_on_a_cpu() -> None:
+    with pytest.raises(ConfigError, match=r"executor\.all_reduce: one_shot needs NVIDIA GPUs"):
+        executor_of(DEMO, 2, options=TorchOptions(all_reduce="one_shot"))
