@@ -88,3 +88,8 @@ def test_partial_rotation_is_refused() -> None:
     rope = {"rope_type": "default", "partial_rotary_factor": 0.5}
     with pytest.raises(ModelError, match=r"partial_rotary_factor 0\.5 is not supported"):
         RotaryEmbedding(make_spec(rope), 64, CPU)
+
+
+def test_angles_beyond_memory_say_what_to_lower() -> None:
+    with pytest.raises(ModelError, match=r"do not fit in memory .*lower engine\.max_model_len"):
+        RotaryEmbedding(make_spec({"rope_type": "default"}), 1 << 50, CPU)

@@ -110,3 +110,34 @@ def test_checkpoint_of_another_dtype_is_converted(tmp_path: Path) -> None:
     change(tmp_path, edit)
     executor = make_executor(tmp_path, dtype="float32")
     assert executor._runner.model.embed_tokens.weight.dtype == torch.float32
+
+
+@pytest.mark.parametrize("name", ["lm_head.weight", "model.embed_tokens.weight"])
+def test_a_shared_tensor_may_stand_under_either_name(tmp_path: Path, name: str) -> None:
+    """`safetensors.torch.save_model` keeps one of the names: the first by the alphabet."""
+    write_qwen3(tmp_path, tie_word_embeddings=True)
+
+    def outputs() -> list[int]:
+        driver = Driver(make_executor(tmp_path))
+        row = driver.add(0, [1, 2, 3])
+        driver.prefill(row)
+        return row.outputs
+
+    def edit(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[name] = tensors.pop("model.embed_tokens.weight")
+
+    expected = outputs()
+    change(tmp_path, edit)
+    assert outputs() == expected
+
+
+def test_weights_beyond_float16_are_named(folder: Path) -> None:
+    def edit(tensors: dict[str, torch.Tensor]) -> None:
+        tensors["model.layers.0.mlp.down_proj.weight"][3, 5] = -1e5
+
+    change(folder, edit)
+    with pytest.raises(
+        ModelError, match=r"down_proj\.weight has numbers up to 1e\+05, beyond float16"
+    ):
+        make_executor(folder, dtype="float16")
+    make_executor(folder, dtype="bfloat16")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,8 @@ from nanofw.models.layers.loading import Targets, joined, load_tensors
 from nanofw.models.layers.mlp import GatedMLP
 from nanofw.models.layers.norm import RMSNorm
 from nanofw.models.layers.rope import RotaryEmbedding
+
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,12 +131,14 @@ class PreNormDecoder(Layer):
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Take the checkpoint's tensors. See `nanofw.models.layers.load_tensors`."""
         targets = joined(
-            self.embed_tokens.targets("model.embed_tokens.weight"),
+            self.embed_tokens.targets(EMBEDDING),
             *(layer.targets(f"model.layers.{i}.") for i, layer in enumerate(self._layers())),
             self.norm.targets("model.norm.weight"),
         )
-        if not self._spec.tie_word_embeddings:
-            targets |= self.lm_head.targets("lm_head.weight")
+        if self._spec.tie_word_embeddings:
+            tensors = _under_one_name(tensors)
+        else:
+            targets |= self.lm_head.targets(HEAD)
         load_tensors(self, tensors, targets, ignored=self._is_needless)
 
     def forward(self, batch: ForwardBatch, pool: list[Any]) -> torch.Tensor:
@@ -158,5 +162,24 @@ class PreNormDecoder(Layer):
         return self.layers  # pyright: ignore[reportReturnType]
 
     def _is_needless(self, name: str) -> bool:
-        tied_head = self._spec.tie_word_embeddings and name == "lm_head.weight"
-        return tied_head or name.endswith(".rotary_emb.inv_freq")
+        return name.endswith(".rotary_emb.inv_freq")
+
+
+def _under_one_name(
+    tensors: Iterable[tuple[str, torch.Tensor]],
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Of a tied model, the matrix as the embedding's: files may have it under either name.
+
+    Those that have it under both mean the embedding's.
+    """
+    head: torch.Tensor | None = None
+    has_embedding = False
+    for name, tensor in tensors:
+        if name == HEAD:
+            head = None if has_embedding else tensor
+            continue
+        if name == EMBEDDING:
+            head, has_embedding = None, True
+        yield name, tensor
+    if head is not None:
+        yield EMBEDDING, head

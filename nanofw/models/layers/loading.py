@@ -31,7 +31,8 @@ def empty_parameter(*shape: int, dtype: torch.dtype, device: torch.device) -> nn
 def fill(parameter: nn.Parameter, part: torch.Tensor, source: torch.Tensor) -> None:
     """Copy `source` into `part`, a view of `parameter`.
 
-    ValueError when the shapes differ, or when `source` holds the codes of quantised weights.
+    ValueError when the shapes differ, when `source` holds the codes of quantised weights, or
+    when its numbers are too large for the parameter's type.
     """
     if source.dtype not in _PLAIN:
         raise ValueError(f"is {source.dtype}: quantised weights are not supported")
@@ -39,7 +40,19 @@ def fill(parameter: nn.Parameter, part: torch.Tensor, source: torch.Tensor) -> N
         raise ValueError(f"has shape {list(source.shape)} where {list(part.shape)} is needed")
     with torch.no_grad():
         part.copy_(source)
+        if part.dtype == torch.float16 and source.dtype != torch.float16 and not part.is_meta:
+            _check_range(part, source)
     parameter.num_loaded += part.numel()  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def _check_range(part: torch.Tensor, source: torch.Tensor) -> None:
+    """The other types reach far beyond float16's 65504; infinite weights end in no token at all."""
+    if bool(part.isinf().any()) and bool(source.isfinite().all()):
+        largest = float(source.abs().max())
+        raise ValueError(
+            f"has numbers up to {largest:.3g}, beyond float16: run with model.dtype=bfloat16 or "
+            "float32"
+        )
 
 
 def joined(*parts: Targets) -> Targets:
@@ -95,7 +108,7 @@ def _refuse(missing: list[str], unexpected: list[str], wrong: list[str], model: 
     problems = {
         "missing": missing,
         "unexpected": unexpected,
-        "of the wrong shape": wrong,
+        "of the wrong shape or type": wrong,
     }
     lines = [
         f"{len(names)} tensors {what}: {_listed(names)}" if len(names) > 1

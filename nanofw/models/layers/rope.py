@@ -39,9 +39,15 @@ class RotaryEmbedding:
             run_len=max_positions,
         )
         inverse, scale = function(settings)
-        positions = torch.arange(max_positions, dtype=torch.float32, device=device)
-        angles = positions[:, None] * inverse.to(device)
-        self.cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1) * scale
+        try:
+            positions = torch.arange(max_positions, dtype=torch.float32, device=device)
+            angles = positions[:, None] * inverse.to(device)
+            self.cos_sin = torch.cat((angles.cos(), angles.sin()), dim=-1) * scale
+        except (RuntimeError, MemoryError) as error:
+            raise ModelError(
+                f"{spec.path}: the angles of {max_positions:,} positions do not fit in memory "
+                f"({str(error).splitlines()[0]}); set a lower engine.max_model_len"
+            ) from error
 
     def at(self, positions: torch.Tensor, dtype: torch.dtype) -> Rotation:
         """The angles of int64[t] positions, for all layers of a pass."""
