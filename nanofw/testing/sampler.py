@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from unittest import SkipTest
 
 import numpy as np
@@ -17,6 +18,7 @@ from nanofw.testing.sampler_driver import (
     SamplerDriver,
     made_up_logits,
 )
+from nanofw.testing.sampler_shapes import LOGITS, NUM_DRAWS, OUTPUT, PROMPT, SHAPING, shaped
 
 
 class SamplerChecks(ABC):
@@ -85,6 +87,35 @@ class SamplerChecks(ABC):
         logits = np.stack([made_up_logits(request, 0) for request in range(4)])
         found = self.driver.sampled(requests, logits).token_ids.tolist()
         assert found == logits.argmax(axis=1).tolist()
+
+    def test_parameters_shape_the_distribution(self) -> None:
+        """Each parameter that `check` lets pass does what docs/sampling.md says of it.
+
+        Thousands of draws from known logits: none of a token that is cut, and shares of the
+        others within five standard deviations.
+        """
+        for sampling in SHAPING:
+            if not self.driver.supports(sampling):
+                continue
+            expected = shaped(LOGITS, sampling, PROMPT, OUTPUT)
+            found = self.driver.shares(sampling, LOGITS, PROMPT, OUTPUT)
+            spread = np.sqrt(expected * (1 - expected) / NUM_DRAWS)
+            wrong = np.abs(found - expected) > 5 * spread + 1e-9
+            assert not wrong.any(), (
+                f"{sampling}: tokens {np.flatnonzero(wrong).tolist()} have shares "
+                f"{found[wrong].round(3).tolist()} of the draws, should have "
+                f"{expected[wrong].round(3).tolist()}"
+            )
+
+    def test_greedy_rows_obey_penalties_and_bans(self) -> None:
+        """Without chance: bias, bad words, end tokens held back, penalties move the argmax."""
+        for shaping in SHAPING:
+            sampling = replace(shaping, temperature=0, top_k=0, top_p=1.0, min_p=0.0)
+            if not self.driver.supports(sampling):
+                continue
+            best = int(shaped(LOGITS, sampling, PROMPT, OUTPUT).argmax())
+            found = self.driver.shares(sampling, LOGITS, PROMPT, OUTPUT, num_draws=NUM_ROWS)
+            assert found[best] == 1, f"{sampling} drew {int(found.argmax())} instead of {best}"
 
     def test_what_has_no_probability_is_never_drawn(self) -> None:
         """Logits of -inf, as a processor or a mask leaves them."""

@@ -11,14 +11,14 @@ import numpy as np
 
 from nanofw.core.contracts.sampler import SampledTokens, Sampler, SamplerConfig
 from nanofw.core.plan import NewRow
-from nanofw.core.types import IntArray, SamplingParams
+from nanofw.core.types import FloatArray, IntArray, SamplingParams
+from nanofw.testing.sampler_shapes import EOS_TOKEN, NUM_DRAWS
 
 if TYPE_CHECKING:
     import torch
 
 VOCAB = 64
 NUM_ROWS = 16
-EOS = 5
 STEPS = 4
 PARAMETERS = (
     SamplingParams(temperature=0),
@@ -86,7 +86,7 @@ class SamplerDriver:
                 max_num_seqs=NUM_ROWS,
                 max_model_len=256,
                 device=torch.device(self._device),
-                eos_token_ids=(EOS,),
+                eos_token_ids=(EOS_TOKEN,),
             )
         )
 
@@ -169,6 +169,43 @@ class SamplerDriver:
         positions: IntArray = np.array([request.position for request in requests], np.int32)
         lines: torch.Tensor = torch.from_numpy(logits.copy()).to(self._device)
         return sampler.sample(lines, rows, positions)
+
+    def shares(
+        self,
+        sampling: SamplingParams,
+        logits: FloatArray,
+        prompt: tuple[int, ...],
+        output: tuple[int, ...],
+        *,
+        num_draws: int = NUM_DRAWS,
+    ) -> FloatArray:
+        """float64[v], how often each of the v tokens with logits was drawn; the others are out.
+
+        Draws differ in their seeds; NUM_ROWS of them make a step.
+        """
+        line = np.full(VOCAB, -np.inf)
+        line[: len(logits)] = logits
+        sampler, rows = self.sampler(), np.arange(NUM_ROWS, dtype=np.int32)
+        counts = np.zeros(VOCAB, np.int64)
+        for first in range(0, num_draws, NUM_ROWS):
+            draws = [Draws(sampling, first + row, 0, prompt, list(output)) for row in rows.tolist()]
+            counts += np.bincount(self._draw(sampler, draws, line, rows), minlength=VOCAB)
+        assert not counts[len(logits) :].any(), f"{sampling} drew a token of logit -inf"
+        return counts[: len(logits)] / counts.sum()
+
+    def _draw(
+        self, sampler: Sampler, draws: Sequence[Draws], line: FloatArray, rows: IntArray
+    ) -> IntArray:
+        import torch
+
+        for row, draw in zip(rows.tolist(), draws, strict=True):
+            sampler.add(draw.row(row))
+        positions: IntArray = np.array([draw.position for draw in draws], np.int32)
+        lines = torch.from_numpy(np.tile(line, (len(rows), 1)).astype(np.float32)).to(self._device)
+        result = sampler.sample(lines, rows, positions)
+        for row in rows.tolist():
+            sampler.remove(row)
+        return result.token_ids.cpu().numpy()
 
     def flat(self, requests: Sequence[Draws]) -> list[int]:
         """Tokens drawn from equal logits."""

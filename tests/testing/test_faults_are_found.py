@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -436,6 +438,55 @@ def test_broken_samplers(broken) -> None:
     with pytest.raises(AssertionError) as caught:
         check_sampler(broken)
     assert "in SamplerChecks.test_" in caught.value.__notes__[0]
+
+
+def ignoring(**off):
+    """A sampler that takes parameters, and draws as if they were others."""
+
+    class Ignores(Standard):
+        def add(self, new):
+            super().add(replace(new, sampling=replace(new.sampling, **off)))
+
+    return Ignores
+
+
+class SquaresTheTemperature(Standard):
+    def add(self, new):
+        squared = new.sampling.temperature**2
+        super().add(replace(new, sampling=replace(new.sampling, temperature=squared)))
+
+
+class KeepsOneTokenLess(Standard):
+    def add(self, new):
+        fewer = max(new.sampling.top_k - 1, 0)
+        super().add(replace(new, sampling=replace(new.sampling, top_k=fewer)))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        ignoring(top_k=0),
+        ignoring(top_p=1.0),
+        ignoring(min_p=0.0),
+        ignoring(repetition_penalty=1.0),
+        ignoring(presence_penalty=0.0),
+        ignoring(frequency_penalty=0.0),
+        ignoring(logit_bias=None),
+        ignoring(bad_words=()),
+        ignoring(min_tokens=0),
+        ignoring(stop_token_ids=()),
+        SquaresTheTemperature,
+        KeepsOneTokenLess,
+    ],
+)
+def test_samplers_that_drop_what_they_accepted(broken) -> None:
+    """B057's kind: a parameter that `check` lets pass must count."""
+    with pytest.raises(AssertionError) as caught:
+        check_sampler(broken)
+    assert caught.value.__notes__[0] in (
+        "in SamplerChecks.test_greedy_rows_obey_penalties_and_bans",
+        "in SamplerChecks.test_parameters_shape_the_distribution",
+    )
 
 
 # -- logits processors --------------------------------------------------------------------
