@@ -14,6 +14,7 @@ from nanofw.assembly import Selection, build
 from nanofw.bench.batches import Batches, FreshPrompts, seconds_of, step_seconds
 from nanofw.bench.bounds import check_blocks, check_length, check_real, check_rows
 from nanofw.configs.schema import Section
+from nanofw.errors import ConfigError
 
 Positive = Annotated[int, Field(ge=1)]
 BATCH_SIZES = (1, 8, 32, 128, 256)
@@ -148,4 +149,6 @@ def _jobs(selection: Selection, options: LatencyOptions) -> list[_Job]:
     for length in lengths:
         check_length(selection, length, 1, "bench.first_token")
         jobs.append(_Job("first_token", 1, length, 1))
+    if not jobs:
+        raise ConfigError("there is nothing to measure", key="bench.batch_sizes")
     return jobs

@@ -226,6 +226,18 @@ def _logits(model: Any, text: Text, device: str) -> FloatArray:
     return model(tokens).logits[0, text.num_prompt_tokens - 1 :].float().cpu().numpy()
 
 
+def _check_device(device: str) -> None:
+    import torch
+
+    try:
+        torch.zeros(1, device=device).cpu()
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise ConfigError(
+            f"transformers cannot run on {device!r} here: {str(error).splitlines()[0]}",
+            key="--reference-device",
+        ) from error
+
+
 def _text(prompt: list[int], output: RequestOutput, recording: Recording) -> Text:
     if output.error is not None:
         raise ExecutorError(f"a prompt of {len(prompt)} tokens failed: {output.error}")
@@ -251,6 +263,8 @@ def check_possible(selection: Selection, options: VerifyOptions) -> int:
             "the logits of other processes cannot be noted; verify on one rank",
             key="engine.tensor_parallel_size",
         )
+    if options.reference_device is not None:
+        _check_device(options.reference_device)
     longest = selection.max_model_len - options.max_tokens
     if longest < 1:
         raise ConfigError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
@@ -73,11 +73,23 @@ def _parser() -> argparse.ArgumentParser:
         "--prompt", action="append", default=[], metavar="TEXT",
         help="compare on this text (may be given several times); default: random tokens",
     )  # fmt: skip
-    parser.add_argument("--max-tokens", type=int, default=32, help="generated of each prompt")
-    parser.add_argument("--seed", type=int, default=0, help="of the random prompts")
+    parser.add_argument(
+        "--max-tokens", type=_at_least(1), default=32, help="generated of each prompt"
+    )
+    parser.add_argument("--seed", type=_at_least(0), default=0, help="of the random prompts")
     parser.add_argument("--reference-device", help="where transformers runs; default: as the run")
     parser.add_argument("--json", action="store_true", help="write JSON")
     return parser
+
+
+def _at_least(low: int) -> Callable[[str], int]:
+    def integer(text: str) -> int:
+        value = int(text)
+        if value < low:
+            raise argparse.ArgumentTypeError(f"should be at least {low}, not {value}")
+        return value
+
+    return integer
 
 
 def _encoded(folder: str, text: str) -> list[int]:

@@ -313,3 +313,9 @@ class TestStartup:
         assert list(found) == ["cold", "kernels_cold", "warm"]
         assert all(result["phases"]["engine: graphs"][0] > 0 for result in found.values())
         assert found["kernels_cold"]["median_s"] > found["warm"]["median_s"]
+
+
+def test_latency_with_nothing_to_measure_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    nothing = ["bench.batch_sizes=[]", "bench.first_token=[]"]
+    assert main(["bench", "latency", "model.path=embedded:demo", *nothing]) == 2
+    assert "bench.batch_sizes: there is nothing to measure" in capsys.readouterr().err

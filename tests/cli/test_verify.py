@@ -69,12 +69,31 @@ def test_without_transformers_the_install_line_is_said(
     [
         (["executor.name=sim"], "a simulated run computes no logits"),
         (["engine.max_model_len=4", "--max-tokens", "4"], "4 tokens do not fit in 4"),
+        (["--reference-device", "nope"], "--reference-device: transformers cannot run on 'nope'"),
+        (["--reference-device", "cuda:77"], "transformers cannot run on 'cuda:77' here"),
+        (["--reference-device", "meta"], "transformers cannot run on 'meta' here"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(
     capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
 ) -> None:
     assert main(["verify", "embedded:demo", *arguments]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--max-tokens", "0"], "--max-tokens: should be at least 1, not 0"),
+        (["--seed", "-4"], "--seed: should be at least 0, not -4"),
+    ],
+)
+def test_numbers_that_mean_nothing_are_refused(
+    capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["verify", "embedded:demo", *arguments])
+    assert ended.value.code == 2
     assert message in capsys.readouterr().err
 
 
