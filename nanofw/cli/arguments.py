@@ -44,6 +44,11 @@ def split_config(words: Sequence[str]) -> tuple[str | None, list[str]]:
                 f"is replaced as a whole",
                 source="command line",
             )
+        if name.startswith("-"):
+            raise ConfigError(
+                f"no option {name}; settings are written key=value, engine.max_num_seqs=8 say",
+                source="command line",
+            )
     if len(names) > 1:
         raise ConfigError(
             f"one configuration at most, not {' and '.join(names)}; put the others into its "

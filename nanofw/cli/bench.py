@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nanofw.cli.arguments import add_config, console, progress, table
-from nanofw.cli.measured import add_json, begin, graph_line, heading
+from nanofw.cli.measured import add_json, begin, graph_line, heading, uncounted
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
@@ -103,8 +103,8 @@ def _latency(given: argparse.Namespace, arguments: list[str]) -> int:
 
 def _repeats(options: LatencyOptions) -> str:
     if options.repeats == 1:
-        return f"one measurement of each, after {options.warm_up} that do not count"
-    return f"median and range of {options.repeats}, after {options.warm_up} that do not count"
+        return f"one measurement of each, after {uncounted(options.warm_up)}"
+    return f"median and range of {options.repeats}, after {uncounted(options.warm_up)}"
 
 
 def _timing(item: Timing) -> tuple[str, ...]:

@@ -139,6 +139,11 @@ def heading(selection: Selection, text: str) -> None:
     out.print(text)
 
 
+def uncounted(number: int) -> str:
+    """`1 that does not count`, in a heading."""
+    return f"{number} that {'does' if number == 1 else 'do'} not count"
+
+
 def graph_line(steps: Mapping[str, int]) -> str:
     """How steps were carried out, in words."""
     return "steps by graphs: " + ", ".join(f"{name} {num:,}" for name, num in steps.items())

@@ -175,6 +175,27 @@ class JsonlStream:
         self._order.flush()
 
 
+class NoTexts:
+    """Nothing for reading: prompts of generated traffic are random tokens."""
+
+    is_read = False
+
+    def start(self) -> None:
+        """Nothing to remove."""
+
+    def begin(self, ticket: int, prompt: str) -> None:
+        """No prompt is shown."""
+
+    def show(self, delta: TextDelta) -> None:
+        """No text is shown."""
+
+    def put(self, ticket: int, result: RequestResult) -> None:
+        """The summary counts it."""
+
+    def close(self) -> None:
+        """Nothing waits."""
+
+
 class PlainText:
     """Prompts and texts for reading, on standard output.
 

@@ -28,8 +28,8 @@ def main(arguments: list[str]) -> int:
     )
     text = "show one plugin that is installed, or named in plugins.load of a configuration"
     showing = commands.add_parser("show", help="show one plugin", description=text)
-    showing.add_argument("kind")
-    showing.add_argument("name")
+    showing.add_argument("kind", metavar="KIND")
+    showing.add_argument("name", metavar="NAME")
     add_config(showing)
     showing.usage = f"{showing.prog} KIND NAME {CONFIG_WORDS} [OPTIONS]"
     showing.add_argument("--json", action="store_true", help="write JSON")

@@ -19,7 +19,7 @@ from nanofw.cli.arguments import (
     table,
     writing,
 )
-from nanofw.cli.measured import add_json, begin, graph_line, heading
+from nanofw.cli.measured import add_json, begin, graph_line, heading, uncounted
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -74,7 +74,7 @@ def main(arguments: list[str]) -> int:
             yield profile
 
     def show(every: Sequence[Profile]) -> None:
-        heading(selection, f"{options.steps} steps each, after {options.warm_up} that do not count")
+        heading(selection, f"{options.steps} steps each, after {uncounted(options.warm_up)}")
         for profile in every:
             print_profile(profile, console())
 

@@ -11,7 +11,7 @@ from nanofw.assembly import build_workload, select
 from nanofw.cli.arguments import files_read, is_same_file, load, split_config
 from nanofw.cli.inputs import STDIN, Entry, file_entries, listed_entries
 from nanofw.cli.interrupt import Interrupt
-from nanofw.cli.outputs import PENDING_SUFFIX, JsonlFile, JsonlStream, Output, PlainText
+from nanofw.cli.outputs import PENDING_SUFFIX, JsonlFile, JsonlStream, NoTexts, Output, PlainText
 from nanofw.cli.sources import PromptSource, Source, WorkloadSource
 from nanofw.cli.steps import StepsFile, open_steps
 from nanofw.cli.summary import Summary
@@ -85,13 +85,13 @@ def run(loaded: LoadedConfig, name: str | None = None) -> int:
     check_outputs(loaded, name)
     entries = None if config.input.workload is not None else read_entries(config.input)
     log_to_stderr()
-    output = open_output(config.output)
+    output = open_output(config)
     try:
         selection = select(loaded)
         session = open_session(loaded, selection=selection, token_times=config.output.token_times)
         with session.engine, Interrupt() as interrupt, open_steps(config.output) as steps:
             output.start()
-            live = streams(config.output)
+            live = streams(config)
             source: Source
             if entries is None:
                 workload = build_workload(selection, start=session.engine.clock.now())
@@ -106,7 +106,7 @@ def run(loaded: LoadedConfig, name: str | None = None) -> int:
                     begin=output.begin,
                     interrupted=lambda: bool(interrupt.signal),
                 )
-            job = Run(session, source, output, steps, interrupt)
+            job = Run(session, source, output, steps, interrupt, written(config.output))
             return job.to_end(watched=sys.stderr.isatty() and not live)
     finally:
         output.close()
@@ -160,18 +160,30 @@ def default_sampling(config: Config) -> SamplingParams:
     return replace(config.sampling, logprobs=config.output.logprobs)
 
 
-def streams(section: OutputSection) -> bool:
+def streams(config: Config) -> bool:
     """Whether somebody reads the texts while they come."""
-    return section.file is None and sys.stdout.isatty()
+    has_texts = config.output.file is None and config.input.workload is None
+    return has_texts and sys.stdout.isatty()
 
 
-def open_output(section: OutputSection) -> Output:
+def open_output(config: Config) -> Output:
     """Where results go: a file, JSONL on standard output, or text for reading."""
+    section = config.output
+    if section.file is None and config.input.workload is not None:
+        return NoTexts()
     if section.file is None:
-        return PlainText(sys.stdout, live=streams(section))
+        return PlainText(sys.stdout, live=streams(config))
     if section.file.name == STDOUT:
         return JsonlStream(sys.stdout)
     return JsonlFile(section.file)
+
+
+def written(section: OutputSection) -> str:
+    """What the run writes, for the last line of the summary; empty when nothing."""
+    results, steps = section.file, section.steps
+    parts = [] if results is None or results.name == STDOUT else [f"results in {results}"]
+    parts += [] if steps is None else [f"steps in {steps}"]
+    return ", ".join(parts)
 
 
 class Run:
@@ -184,9 +196,10 @@ class Run:
         output: Output,
         steps: StepsFile,
         interrupt: Interrupt,
+        written: str = "",
     ) -> None:
         self._session, self._source, self._output = session, source, output
-        self._steps, self._interrupt = steps, interrupt
+        self._steps, self._interrupt, self._written = steps, interrupt, written
         self._summary = Summary()
         self._failure: NanofwError | None = None
 
@@ -274,6 +287,8 @@ class Run:
         )
         for line in lines:
             print(line, file=sys.stderr)
+        if self._written:
+            print(f"written     {self._written}", file=sys.stderr)
         num_left = self._source.num_requests - self._summary.num_requests
         if self._interrupt.signal:
             print(f"interrupted: {num_left} requests were not finished", file=sys.stderr)

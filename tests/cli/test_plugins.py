@@ -128,4 +128,4 @@ def test_show_finds_the_local_files_of_a_configuration(
     assert "mine" in capsys.readouterr().err
     with pytest.raises(SystemExit):
         main(["plugins", "show", "scheduler"])
-    assert capsys.readouterr().err.endswith("the following arguments are required: name\n")
+    assert capsys.readouterr().err.endswith("the following arguments are required: NAME\n")

@@ -227,6 +227,23 @@ def test_logging_is_turned_up_for_one_module(tmp_path: Path) -> None:
     assert all("nanofw.llm.session" in line for line in loud.splitlines() if "DEBUG" in line)
 
 
+def test_what_was_written_is_said(tmp_path: Path) -> None:
+    code, output, errors = nanofw_run(
+        tmp_path, "sim", "output.file=results.jsonl", "output.steps=steps.jsonl"
+    )
+    assert (code, output) == (0, "")
+    results, steps = tmp_path / "results.jsonl", tmp_path / "steps.jsonl"
+    assert f"\nwritten     results in {results}, steps in {steps}\n" in errors
+
+
+def test_texts_of_generated_traffic_are_not_shown(tmp_path: Path) -> None:
+    code, output, errors = nanofw_run(
+        tmp_path, "sim", "input.workload={name: poisson, num_requests: 3}"
+    )
+    assert (code, output) == (0, "")
+    assert errors.startswith("requests    3: 3 length\n")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -236,6 +253,7 @@ def test_logging_is_turned_up_for_one_module(tmp_path: Path) -> None:
         (["sim", "input.prompts=[]"], "no prompts"),
         (["sim", "scheduler.name=fcsf"], "fcfs"),
         (["sim", "more"], "one configuration at most"),
+        (["sim", "--model", "x"], "no option --model; settings are written key=value"),
     ],
 )
 def test_a_configuration_that_cannot_be_used_is_exit_code_2(
