@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections import deque
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -38,6 +39,21 @@ class PassingExecutor:
         self.inner.close()
 
 
+@dataclass(slots=True)
+class _Pending:
+    """A submitted step: the rows that draw, whether they are those of the step before, and of
+    them those whose requests have ended meanwhile."""
+
+    rows: IntArray
+    same: bool
+    surplus: list[int] = field(default_factory=list[int])
+
+    def tokens(self, result: StepResult) -> IntArray:
+        """Rows that got a token which counts."""
+        rows = self.rows if result.failed is None else self.rows[~result.failed]
+        return rows[~np.isin(rows, self.surplus)] if self.surplus else rows
+
+
 class TokenTimes(PassingExecutor):
     """Notes when tokens came. Adds a few microseconds to a step.
 
@@ -53,7 +69,7 @@ class TokenTimes(PassingExecutor):
         self._running: set[str] = set()  # ids of requests with a row
         self._ended: set[str] = set()  # of them, those that will leave it for good
         self._left: dict[str, float] = {}  # the last token's time of those that will come back
-        self._pending: deque[tuple[IntArray, bool]] = deque()
+        self._pending: deque[_Pending] = deque()
         # of each step: when its tokens came, how many, the time since the step before, and how
         # many of them follow a token of that step
         self._times, self._gaps = array("d"), array("d")
@@ -71,7 +87,7 @@ class TokenTimes(PassingExecutor):
             self._last[new.row] = self._left.pop(new.request_id, np.nan)
             self._row_ids[new.row] = new.request_id
             self._running.add(new.request_id)
-        self._pending.append((plan.sampled_rows, plan.same_rows))
+        self._pending.append(_Pending(plan.sampled_rows, plan.same_rows))
         super().submit(plan)
 
     def _leave(self, row: int, request_id: str | None) -> None:
@@ -87,7 +103,8 @@ class TokenTimes(PassingExecutor):
     def collect(self) -> StepResult:
         result = super().collect()
         now = self._clock.now()
-        rows, same = self._pending.popleft()
+        pending = self._pending.popleft()
+        rows, same = pending.tokens(result), pending.same
         num_usual = len(rows)
         if not same:  # else all of them got a token in the step before
             last = self._last[rows]
@@ -114,6 +131,16 @@ class TokenTimes(PassingExecutor):
         self._left.pop(request_id, None)
         if request_id in self._running:  # its row is given up in a later plan
             self._ended.add(request_id)
+            self._note_surplus(request_id)
+
+    def _note_surplus(self, request_id: str) -> None:
+        """What steps in flight still draw for it is nobody's."""
+        if not self._pending:
+            return
+        rows = [row for row, other in self._row_ids.items() if other == request_id]
+        if len(rows) == 1:  # of several samples it is not known which has ended
+            for pending in self._pending:
+                pending.surplus.append(rows[0])
 
     def gaps(self, start: float, end: float) -> tuple[FloatArray, FloatArray]:
         """Gaps between tokens of one request that ended in [start, end], and their weights."""

@@ -60,3 +60,28 @@ def test_one_client_is_not_counted() -> None:
     watch.service.accept(request)
     Run(engine).to_end()
     assert watch.service.total.tolist() == [0.0]
+
+
+@pytest.mark.parametrize("options", [{"eos_probability": 0.2}, {"failure_probability": 0.1}])
+@pytest.mark.parametrize("overlap", [False, True])
+def test_tokens_that_reach_no_output_are_not_counted(
+    overlap: bool, options: dict[str, float]
+) -> None:
+    """With overlap an end is seen one step late, and a draw that failed is no token."""
+    engine = make_engine(FirstCome(), num_blocks=64, overlap=overlap, sim=options)
+    watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
+    for i in range(12):
+        engine.add(make_request(f"r{i}", 3 + i, max_tokens=30, stream=True))
+    came: dict[str, list[float]] = defaultdict(list)
+    while engine.has_unfinished:
+        output = engine.step()
+        for delta in output.deltas:
+            came[delta.id] += [engine.clock.now()] * len(delta.token_ids)
+        for done in output.finished:
+            watch.ended(done.id)
+    total = sum(map(len, came.values()))
+    assert 12 < total < 12 * 30
+    assert watch.num_tokens(0.0, np.inf) == total
+    expected = sorted(gap for times in came.values() for gap in np.diff(times).tolist())
+    values, weights = watch.gaps(0.0, np.inf)
+    assert sorted(np.repeat(values, weights.astype(int)).tolist()) == pytest.approx(expected)
