@@ -65,6 +65,11 @@ def parse_prompt(value: Any, sampling: Any, arguments: Mapping[str, Any] | None 
     """
     if not isinstance(sampling, SamplingParams):
         raise ValueError(f"sampling parameters are a SamplingParams object, not {sampling!r}")
+    given: Any = arguments
+    if given is not None and not isinstance(given, Mapping):
+        raise ValueError(
+            f"arguments of logits processors are an object by their names, not {given!r}"
+        )
     prompt = _parsed(value, sampling)
     return replace(prompt, arguments={**arguments, **prompt.arguments}) if arguments else prompt
 

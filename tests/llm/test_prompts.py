@@ -118,3 +118,9 @@ def test_arguments_for_all_give_way_to_those_of_a_prompt() -> None:
 def test_a_token_id_has_one_spelling(biases: dict[Any, float]) -> None:
     with pytest.raises(ValueError, match="logit_bias"):
         parse_prompt({"prompt": "x", "logit_bias": biases}, DEFAULTS)
+
+
+@pytest.mark.parametrize("arguments", [[1], "structured", 5, [("structured", {})]])
+def test_arguments_of_processors_are_an_object(arguments: Any) -> None:
+    with pytest.raises(ValueError, match="arguments of logits processors are an object"):
+        parse_prompt("a", SamplingParams(), arguments)
