@@ -17,6 +17,8 @@ from nanofw.core.types import SamplingParams
 
 Auto: TypeAlias = Literal["auto"]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
+Size: TypeAlias = Annotated[int, Field(ge=1, le=1 << 40)]
+"""Arrays are made of it; beyond, they have no size that could be said not to fit in memory."""
 Switch: TypeAlias = bool | Auto
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
@@ -62,9 +64,9 @@ class EngineSection(Section):
     """auto, cpu, cuda, cuda:1, ..."""
     max_model_len: Positive | None = None
     """Tokens of a request, prompt included; null: from the model."""
-    max_num_seqs: Positive = 256
+    max_num_seqs: Size = 256
     """Requests running at once."""
-    max_num_batched_tokens: Positive = 8192
+    max_num_batched_tokens: Size = 8192
     """Tokens in a step."""
     batching: Literal["mixed", "prefill_first"] = "mixed"
     """prefill_first: a step is all prefill or all decode."""

@@ -565,3 +565,9 @@ def test_keys_of_logit_bias_are_those_of_a_request(write: Write, biases: str, me
         load_config(write("run.yaml", f"sampling: {{logit_bias: {biases}}}"))
     good = load_config(write("run.yaml", 'sampling: {logit_bias: {"5": 1, "6": 2}}'))
     assert good.config.sampling.logit_bias == {5: 1.0, 6: 2.0}
+
+
+@pytest.mark.parametrize("key", ["max_num_seqs", "max_num_batched_tokens"])
+def test_a_batch_beyond_any_array_is_refused_by_its_key(key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"engine\.{key}: should be less than or equal to"):
+        load_config(None, [f"engine.{key}=99999999999999999999999"])
