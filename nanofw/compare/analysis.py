@@ -248,7 +248,7 @@ def _outcome(
     other = item.against_metric or item.metric
     ours = _mean(_values(results.runs[(point, item.arm)], item.metric))
     theirs = _mean(_values(results.runs[(point, against)], other))
-    ratio = ours / theirs if theirs else math.inf if ours else 1.0
+    ratio = _ratio(ours, theirs)
     difference = ours - theirs
     complaints = [
         *_outside("ratio", ratio, item.min_ratio, item.max_ratio),
@@ -269,8 +269,16 @@ def _outcome(
     return Outcome(expectation=item, met=not complaints, text=text)
 
 
+def _ratio(ours: float, theirs: float) -> float:
+    if theirs or math.isnan(ours):
+        return ours / (theirs or math.nan)
+    return math.inf if ours else 1.0
+
+
 def _outside(name: str, value: float, low: float | None, high: float | None) -> list[str]:
     found: list[str] = []
+    if math.isnan(value) and (low, high) != (None, None):
+        return [f"{name} undefined: an arm has no value"]
     if low is not None and not value >= low:
         found.append(f"{name} below {low:g}")
     if high is not None and not value <= high:

@@ -545,6 +545,20 @@ class TestSurvivors:
             assert run.values["goodput.rate"] == pytest.approx(whole * share)
             assert run.values["throughput.requests"] <= run.values["goodput.rate"]
 
+    def test_an_arm_that_served_nothing_meets_no_expectation(self, tmp_path: Path) -> None:
+        """Also where the other arm's value is 0, as that of a queue that nobody waits in."""
+        expect = [
+            {"metric": metric, "arm": "dead", bound: value}
+            for metric in ("queue.mean", "e2el.mean")
+            for bound, value in (("min_ratio", 0.5), ("max_ratio", 2.0), ("max_difference", 1.0))
+        ]
+        arms = {"all": {}, "dead": {"executor": {"failure_probability": 1.0}}}
+        changes = {**self.CHANGES, "arms": arms, "expect": expect, "rates": [0.001]}
+        results, analysis = compare(tmp_path, **changes, repeats=1, aa=False)
+        assert {run.values["queue.mean"] for run in results.runs[(0.001, "all")]} == {0.0}
+        assert not any(outcome.met for outcome in analysis.outcomes)
+        assert all("undefined: an arm has no value" in item.text for item in analysis.outcomes)
+
     def test_arms_that_refuse_the_same_are_compared(self, tmp_path: Path) -> None:
         pool = {"kv_allocator": {"num_blocks": 8, "block_size": 16}}
         arms = {"a": pool, "slow": {**pool, "executor": {"cost_model": {"device": "t4"}}}}
