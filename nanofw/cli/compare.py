@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from nanofw.cli.arguments import check_writable, console, progress, writing
 
 if TYPE_CHECKING:
+    from nanofw.compare.analysis import Analysis
     from nanofw.compare.experiment import Experiment
+    from nanofw.compare.runner import Results
 
 EPILOG = """\
 An experiment file names arms, traffic and loads (docs/compare.md). A run's
@@ -20,7 +22,7 @@ configuration is compared by giving several values:
 
 In either form, keys that begin with compare. set the experiment's own:
 compare.repeats=5, compare.loads=[0.8,0.95], compare.primary=ttft.p99,
-compare.output=result.json.
+compare.output=result.json, compare.report=result.html.
 
 Exit codes as everywhere, and 1 when the result is not what the file expects or
 an arm served nothing.
@@ -43,7 +45,7 @@ def main(arguments: list[str]) -> int:
     from nanofw.configs.layers import is_override
     from nanofw.errors import ConfigError
 
-    _check_installed()
+    _check_installed("scipy", "statsmodels")
     files = [word for word in options.files if not is_override(word)]
     overrides = [word for word in options.files if is_override(word)]
     if not files:
@@ -59,19 +61,15 @@ def main(arguments: list[str]) -> int:
 def _run(experiment: Experiment, arguments: list[str]) -> bool:
     """Run one experiment and report it; whether every arm served and all is as expected."""
     from nanofw.compare.analysis import analyse
-    from nanofw.compare.report import missing_text, print_report, write_json
-    from nanofw.compare.runner import Results, run_experiment
+    from nanofw.compare.report import missing_text, print_report
+    from nanofw.compare.runner import run_experiment
 
-    _check_output(experiment)
-    output = experiment.options.output
+    _check_outputs(experiment)
 
     def keep(finished: Results) -> None:
         """What was finished is written, what was not is told."""
-        where = "lost, as there is no output"
-        if output is not None:
-            with writing(output):
-                write_json(finished, None, output, arguments)
-            where = f"in {output}"
+        written = _write(finished, None, arguments)
+        where = f"in {' and '.join(written)}" if written else "lost, as there is no output"
         print(f"{len(finished.order)} runs were finished and are {where}", file=sys.stderr)
         print(f"missing: {missing_text(finished)}", file=sys.stderr)
 
@@ -79,24 +77,42 @@ def _run(experiment: Experiment, arguments: list[str]) -> bool:
         results = run_experiment(experiment, report, keep)
     analysis = analyse(results)
     print_report(results, analysis, console())
-    if output is not None:
-        with writing(output):
-            write_json(results, analysis, output, arguments)
+    _write(results, analysis, arguments)
     served = all(run.num_measured for runs in results.runs.values() for run in runs)
     return served and all(outcome.met for outcome in analysis.outcomes)
 
 
-def _check_output(experiment: Experiment) -> None:
+def _write(results: Results, analysis: Analysis | None, arguments: list[str]) -> list[str]:
+    """The files that the experiment names; their names."""
+    options = results.experiment.options
+    if options.output is not None:
+        from nanofw.compare.report import write_json
+
+        with writing(options.output):
+            write_json(results, analysis, options.output, arguments)
+    if options.report is not None:
+        from nanofw.compare.html import write_html
+
+        with writing(options.report):
+            write_html(results, analysis, options.report, arguments)
+    return [str(path) for path in (options.output, options.report) if path is not None]
+
+
+def _check_outputs(experiment: Experiment) -> None:
     """Find out before hours of runs, not after, that their result cannot be written."""
-    path = experiment.options.output
-    if path is not None:
-        names = {layer.name for layers in experiment.layers.values() for layer in layers}
-        check_writable(path, "output", names)
+    options = experiment.options
+    names = {layer.name for layers in experiment.layers.values() for layer in layers}
+    if options.output is not None:
+        check_writable(options.output, "output", names)
+        names.add(str(options.output))
+    if options.report is not None:
+        check_writable(options.report, "report", names)
+        _check_installed("matplotlib")
 
 
-def _check_installed() -> None:
+def _check_installed(*packages: str) -> None:
     from nanofw.errors import PluginLoadError
 
-    for package in ("scipy", "statsmodels"):
+    for package in packages:
         if importlib.util.find_spec(package) is None:
             raise PluginLoadError(f"nanofw compare needs {package}: pip install 'nanofw[compare]'")

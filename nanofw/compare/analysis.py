@@ -83,7 +83,7 @@ def analyse(results: Results) -> Analysis:
         if _served_others(results, rows[i].point, rows[i].arm) and _is_of_served(rows[i].metric):
             rows[i] = replace(rows[i], verdict="no evidence")
     for i, row in enumerate(rows):
-        if row.arm == AA and row.effect is not None:
+        if row.arm == AA and row.effect is not None and row.metric in judged:
             rows[i] = _decided(row, row.effect.p_value, options.alpha)
     decided = Analysis(rows=tuple(rows), rule="", warnings=(), outcomes=())
     return Analysis(

@@ -122,6 +122,8 @@ class ExperimentOptions(Section):
     """Shapes that the result must have."""
     output: Path | None = None
     """JSON file for the whole result."""
+    report: Path | None = None
+    """HTML file for people: pictures, tables, provenance, and the whole result."""
 
     def problems(self) -> Iterator[tuple[KeyPath, str]]:
         """What does not fit together: the key that is wrong, and why."""
@@ -165,11 +167,17 @@ class ExperimentOptions(Section):
 
     @property
     def all_metrics(self) -> tuple[str, ...]:
-        """Reported ones, the primary and those that expectations name, each once."""
+        """Reported ones, the primary and those that expectations name, each once.
+
+        Without limits there is no goodput to report, unless it is asked for.
+        """
         primary = (self.primary,) if self.primary else ()
         named = [item.metric for item in self.expect]
         named += [item.against_metric for item in self.expect if item.against_metric]
-        return tuple(dict.fromkeys((*primary, *self.metrics, *named)))
+        reported = self.metrics
+        if "metrics" not in self.model_fields_set and self.slo == Slo():
+            reported = tuple(name for name in reported if not name.startswith("goodput."))
+        return tuple(dict.fromkeys((*primary, *reported, *named)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,7 +116,7 @@ def _table(results: Results, analysis: Analysis, point: float | None) -> Table:
     options, baseline = results.experiment.options, results.experiment.baseline
     interval = f"{1 - options.alpha:.0%} interval"
     headers = ["metric, arm", "mean", "effect", interval, "detectable", "verdict"]
-    title = f"{_title(results, point)}, effects against {baseline}"
+    title = f"{point_title(results, point)}, effects against {baseline}"
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False,
                   show_edge=False, padding=(0, 1, 0, 0))  # fmt: skip
     table.add_column(headers[0], overflow="fold")
@@ -132,25 +132,26 @@ def _table(results: Results, analysis: Analysis, point: float | None) -> Table:
         last, effect = row.metric, row.effect
         table.add_row(
             f" {row.arm}",
-            _number(row.metric, row.mean),
-            *(_effect(row.metric, effect) if effect else ("", "", "")),
+            number_text(row.metric, row.mean),
+            *(effect_texts(row.metric, effect) if effect else ("", "", "")),
             _verdict(row),
         )
     return table
 
 
-def _title(results: Results, point: float | None) -> str:
+def point_title(results: Results, point: float | None, *, runs: bool = True) -> str:
+    """A load, or rate, in words, and how many runs there are of each arm."""
     options = results.experiment.options
-    runs = f"{options.repeats} run{'s' if options.repeats != 1 else ''} per arm"
+    count = f"{options.repeats} run{'s' if options.repeats != 1 else ''} per arm"
     if point is None:
-        return runs
-    if options.rates is not None:
-        return f"{point:g} requests/s, {runs}"
-    rate = point * (results.capacity or math.nan)
-    return f"load {point:g} ({rate:.4g} requests/s), {runs}"
+        return count
+    place = f"{point:g} requests/s"
+    if options.rates is None:
+        place = f"load {point:g} ({point * (results.capacity or math.nan):.4g} requests/s)"
+    return f"{place}, {count}" if runs else place
 
 
-def _effect(metric: str, effect: Effect) -> tuple[str, str, str]:
+def effect_texts(metric: str, effect: Effect) -> tuple[str, str, str]:
     """Estimate, interval and smallest detectable effect."""
     if math.isnan(effect.estimate):
         return "undefined", "", ""
@@ -186,7 +187,8 @@ def _verdict(row: Row) -> str:
     return row.verdict or ""
 
 
-def _number(metric: str, value: float) -> str:
+def number_text(metric: str, value: float) -> str:
+    """A value of a metric, times with their unit."""
     if math.isnan(value):
         return "undefined"
     if Metric.parse(metric).quantity in SECONDS:

@@ -1,0 +1,116 @@
+"""A comparison as one HTML file that needs nothing beside it: pictures, tables, data."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import yaml
+from markupsafe import Markup
+
+from nanofw.compare import figures
+from nanofw.compare.analysis import Analysis, Row
+from nanofw.compare.experiment import AA
+from nanofw.compare.report import as_json, effect_texts, missing_text, number_text, point_title
+from nanofw.compare.runner import Results
+
+_FOLDER = Path(__file__).parent / "templates"
+
+
+def write_html(
+    results: Results, analysis: Analysis | None, path: Path, arguments: Sequence[str] = ()
+) -> None:
+    """Write `as_html` to a file."""
+    path.write_text(as_html(results, analysis, arguments), encoding="utf-8")
+
+
+def as_html(results: Results, analysis: Analysis | None, arguments: Sequence[str] = ()) -> str:
+    """The page. It holds `as_json` too, in the element `result`.
+
+    Args:
+        analysis: None for an experiment that ended early: then there are runs and no verdicts.
+    """
+    options = results.experiment.options
+    data = as_json(results, analysis, arguments)
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_FOLDER), autoescape=True, trim_blocks=True,
+        lstrip_blocks=True, undefined=jinja2.StrictUndefined,
+    )  # fmt: skip
+    environment.filters["yaml"] = _as_yaml
+    return environment.get_template("report.html").render(
+        title=options.name or "Comparison of " + ", ".join(results.experiment.arms),
+        options=options,
+        results=results,
+        analysis=analysis,
+        interval=f"{1 - options.alpha:.0%} interval",
+        decided=_decided(results, analysis),
+        missing=missing_text(results),
+        loads_figure=Markup(figures.by_load(results, _main_metric(results))),
+        main_metric=_main_metric(results),
+        points=[_section(results, analysis, point) for point in results.points],
+        provenance=data["provenance"],
+        data=_as_script(data),
+    )
+
+
+def _main_metric(results: Results) -> str:
+    """What pictures of single runs show."""
+    options = results.experiment.options
+    return options.primary or options.all_metrics[0]
+
+
+def _decided(results: Results, analysis: Analysis | None) -> list[dict[str, Any]]:
+    """A line for each verdict, the A/A's left out."""
+    if analysis is None:
+        return []
+    return [
+        {"where": "" if row.point is None else point_title(results, row.point, runs=False),
+         "arm": row.arm, "metric": row.metric, **_cells(row)}
+        for row in analysis.rows
+        if row.verdict is not None and row.arm != AA
+    ]  # fmt: skip
+
+
+def _section(results: Results, analysis: Analysis | None, point: float | None) -> dict[str, Any]:
+    """One load: pictures, and lines of the table by metric."""
+    metrics: dict[str, list[dict[str, str]]] = {}
+    for row in analysis.rows if analysis else ():
+        if row.point == point:
+            metrics.setdefault(row.metric, []).append({"arm": row.arm, **_cells(row)})
+    return {
+        "title": point_title(results, point),
+        "effects": Markup(figures.effects(results, analysis, point) if analysis else ""),
+        "runs": Markup(figures.runs(results, point, _main_metric(results))),
+        "metrics": metrics,
+        "lines": [
+            {"arm": arm, "number": number + 1, "seed": results.experiment.options.seed + number,
+             "measured": run.num_measured, "failed": run.num_failed, "refused": run.num_refused,
+             "value": number_text(_main_metric(results), run.values[_main_metric(results)])}
+            for (place, arm), runs in results.runs.items() if place == point
+            for number, run in zip(results.repeats(point, arm), runs, strict=True)
+        ],
+    }  # fmt: skip
+
+
+def _cells(row: Row) -> dict[str, str]:
+    """What the terminal's table says of an arm in a metric."""
+    estimate, interval, detectable = (
+        effect_texts(row.metric, row.effect) if row.effect else ("", "", "")
+    )
+    return {
+        "mean": number_text(row.metric, row.mean), "effect": estimate, "interval": interval,
+        "detectable": detectable, "verdict": row.verdict or "",
+    }  # fmt: skip
+
+
+def _as_yaml(value: Any) -> str:
+    return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
+
+
+def _as_script(value: Any) -> Markup:
+    """JSON that can stand in a script element, whatever its texts are."""
+    text = json.dumps(value)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

@@ -1,0 +1,227 @@
+"""The report of a comparison, as a file and in a real browser."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanofw.cli.main import main
+from tests.compare.test_compare import BASE, write
+
+pytest.importorskip("matplotlib")
+NASTY = '<b onclick="alert(1)">&\'$x$</script>'
+
+
+@pytest.fixture(scope="module")
+def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of an experiment at two loads, one arm of which has a name to be careful with."""
+    folder = tmp_path_factory.mktemp("report")
+    changes = {
+        "name": "first come & others <2026>",
+        "arms": {**BASE["arms"], NASTY: {"scheduler": {"name": "random"}}},
+        "loads": [0.6, 1.1],
+        "expect": [{"metric": "e2el.mean", "arm": "sjf", "max_ratio": 5, "why": "a & b"}],
+        "output": str(folder / "result.json"),
+        "report": str(folder / "result.html"),
+    }
+    assert main(["compare", str(write(folder, **changes))]) == 0
+    return folder
+
+
+class Page(HTMLParser):
+    """What a page has: unclosed elements, links to elsewhere, ids, scripts."""
+
+    VOID = frozenset({"meta", "link", "br", "hr", "img", "input"})
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.scripts: list[dict[str, str | None]] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag not in self.VOID:
+            self.open.append(tag)
+        for name, value in attrs:
+            assert not name.startswith("on"), "a name has become an attribute"
+            if name == "id" and value:
+                self.ids.append(value)
+            if name in ("src", "href", "xlink:href") and value and not value.startswith("#"):
+                self.links.append(value)
+        if tag == "script":
+            self.scripts.append(dict(attrs))
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in self.VOID:
+            self.handle_endtag(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag, tag
+
+
+def test_one_file_is_enough_and_names_cannot_break_it(reported: Path) -> None:
+    page = Page((reported / "result.html").read_text(encoding="utf-8"))
+    assert not page.open
+    assert page.links == ["data:,"]
+    assert page.scripts == [{"type": "application/json", "id": "result"}]
+    assert len(page.ids) == len(set(page.ids)), "ids of pictures clash"
+
+
+def test_it_holds_the_result(reported: Path) -> None:
+    text = (reported / "result.html").read_text(encoding="utf-8")
+    found = re.search(r'id="result">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    held = json.loads(found[1])
+    written = json.loads((reported / "result.json").read_text(encoding="utf-8"))
+    for value in (held, written):
+        value["provenance"].pop("date")
+        value["provenance"]["machine"].pop("load")
+    assert held == written
+
+
+def test_the_same_result_makes_the_same_pictures(reported: Path, tmp_path: Path) -> None:
+    experiment = str(reported / "experiment.yaml")
+    again = tmp_path / "again.html"
+    output = f"compare.output={tmp_path / 'again.json'}"
+    assert main(["compare", experiment, f"compare.report={again}", output]) == 0
+    pictures = [
+        re.findall(r"<svg.*?</svg>", path.read_text(encoding="utf-8"), re.DOTALL)
+        for path in (reported / "result.html", again)
+    ]
+    assert pictures[0] == pictures[1]
+    assert len(pictures[0]) == 5  # by load; effects and runs of two loads
+
+
+def test_an_experiment_that_ends_early_is_reported_without_verdicts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "late.py").write_text(
+        "from nanofw.plugins import Plugin, Policy, hookimpl\n"
+        "@hookimpl\n"
+        "def scheduler():\n"
+        "    return Plugin('late', ':Late', api='scheduler/1')\n"
+        "class Late(Policy):\n"
+        "    def key(self, request, now):\n"
+        "        raise KeyboardInterrupt\n",
+        encoding="utf-8",
+    )
+    config = {**BASE["config"], "plugins": {"load": ["./late.py"]}}
+    report = tmp_path / "result.html"
+    arms = {"fcfs": {}, "late": {"scheduler": {"name": "late"}}}
+    path = write(tmp_path, config=config, arms=arms, aa=False, report=str(report))
+    main(["compare", str(path)])
+    error = capsys.readouterr().err
+    assert f"1 runs were finished and are in {report}" in error
+    text = report.read_text(encoding="utf-8")
+    assert "The experiment ended early" in text
+    assert "fcfs at 1.1: runs 2 to 3" in text
+    assert 'id="verdicts"' not in text
+    assert not Page(text).open
+
+
+def test_a_report_that_cannot_be_written_is_told_before_the_runs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    same = str(tmp_path / "result")
+    assert main(["compare", str(write(tmp_path, output=same, report=same))]) == 2
+    assert "report: would overwrite" in capsys.readouterr().err
+    assert main(["compare", str(write(tmp_path, report="/proc/nope/result.html"))]) == 2
+    assert "report: cannot write" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """Chromium with nothing in the way, where it is installed."""
+    programs = [
+        shutil.which("chromium") or shutil.which("google-chrome"),
+        shutil.which("chromedriver"),
+    ]
+    webdriver = pytest.importorskip("selenium.webdriver")
+    if not all(programs):
+        pytest.skip("no chromium with chromedriver here")
+    options = webdriver.ChromeOptions()
+    options.binary_location = programs[0]
+    for argument in (
+        "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync",
+        "disable-background-networking", "disable-component-update", "window-size=1100,900",
+    ):  # fmt: skip
+        options.add_argument(f"--{argument}")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(executable_path=programs[1])
+    driver = webdriver.Chrome(options=options, service=service)
+    yield driver
+    driver.quit()
+
+
+class TestInABrowser:
+    @pytest.fixture(autouse=True)
+    def _opened(self, browser: Any, reported: Path) -> None:
+        browser.get((reported / "result.html").as_uri())
+
+    def test_nothing_is_loaded_and_nothing_fails(self, browser: Any) -> None:
+        loaded = browser.execute_script(
+            "return performance.getEntriesByType('resource').map(entry => entry.name)"
+        )
+        assert [name for name in loaded if not name.startswith("data:")] == []
+        assert browser.get_log("browser") == []
+        assert browser.title == "first come & others <2026>"
+
+    def test_names_are_text(self, browser: Any) -> None:
+        body = browser.find_element("tag name", "body").text
+        assert NASTY in body
+        assert browser.find_elements("css selector", "b") == []
+        labels = browser.execute_script(
+            "return [...document.querySelectorAll('svg text')].map(text => text.textContent)"
+        )
+        assert NASTY in labels
+
+    def test_tables_say_what_the_terminal_says(self, browser: Any, reported: Path) -> None:
+        written = json.loads((reported / "result.json").read_text(encoding="utf-8"))
+        rows = browser.find_elements("css selector", "table.effects tbody tr:not(.first)")
+        assert len(rows) == len(written["rows"])
+        for row, expected in zip(rows, written["rows"], strict=True):
+            cells = [cell.text for cell in row.find_elements("tag name", "td")]
+            assert cells[0] == expected["arm"]
+            assert cells[5] == (expected["verdict"] or "")
+            effect = expected["effect"]
+            if effect and effect["scale"] == "ratio" and effect["estimate"]:
+                assert abs(float(cells[2][1:]) - effect["estimate"]) < 6e-4
+        decided = browser.find_elements("css selector", "#verdicts tbody tr")
+        assert len(decided) == 4  # two arms at two loads
+        assert browser.find_element("css selector", "#expectations .met").text.startswith(
+            "as expected"
+        )
+
+    def test_pictures_are_seen(self, browser: Any) -> None:
+        sizes = browser.execute_script(
+            "return [...document.querySelectorAll('figure svg')].map(picture => {"
+            " const box = picture.getBoundingClientRect(); return [box.width, box.height] })"
+        )
+        assert len(sizes) == 5
+        assert all(width > 200 and height > 100 for width, height in sizes)
+
+    def test_details_open(self, browser: Any) -> None:
+        provenance = browser.find_element("id", "provenance")
+        assert "shortest_job_first" not in provenance.text
+        for summary in provenance.find_elements("tag name", "summary"):
+            summary.click()
+        assert "shortest_job_first" in provenance.text
+        assert "num_requests: 80" in provenance.text
+
+    def test_a_narrow_window_scrolls_tables_alone(self, browser: Any) -> None:
+        browser.set_window_size(500, 900)
+        widths = browser.execute_script(
+            "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+        )
+        browser.set_window_size(1100, 900)
+        assert widths[0] <= widths[1]
