@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import re
 import tracemalloc
@@ -114,11 +115,13 @@ class TestRuns:
             path = write(tmp_path, config=config, workload={**workload, "num_requests": num})
             experiment = load_experiment(path)
             selection = select(experiment.load("fcfs"))
+            gc.collect()
             tracemalloc.start()
             run_once(selection, experiment.options, seed=0, time_scale=1.0)
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
-        assert (peaks[2] - peaks[1]) / 400 < 700
+        # Some 400 to 900, by when cycles are collected; a prompt that is kept adds 8,000.
+        assert (peaks[2] - peaks[1]) / 400 < 2000
 
     def test_processes_change_nothing(self, tmp_path: Path) -> None:
         alone, _ = compare(tmp_path, repeats=2)
