@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import time
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,8 +143,10 @@ Report = Callable[[int, int, str], None]
 
 
 @contextmanager
-def progress(refresh_per_second: float = 10) -> Generator[Report]:
-    """A bar on standard error, where somebody watches."""
+def progress(
+    refresh_per_second: float = 10, seconds_between_lines: float = 30
+) -> Generator[Report]:
+    """A bar on standard error, where somebody watches; elsewhere a line now and then."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -151,18 +154,29 @@ def progress(refresh_per_second: float = 10) -> Generator[Report]:
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     )  # fmt: skip
     errors = Console(file=sys.stderr)
-    with Progress(
-        *columns,
-        console=errors,
-        disable=not errors.is_terminal,
-        refresh_per_second=refresh_per_second,
-    ) as shown:
+    if not errors.is_terminal:
+        yield _lines(seconds_between_lines)
+        return
+    with Progress(*columns, console=errors, refresh_per_second=refresh_per_second) as shown:
         bar = shown.add_task("", total=None)
 
         def report(done: int, total: int, what: str) -> None:
             shown.update(bar, completed=done, total=total, description=what)
 
         yield report
+
+
+def _lines(seconds_between: float) -> Report:
+    """Tells how far it is, for a log; short work leaves none."""
+    last = time.monotonic()
+
+    def report(done: int, total: int, what: str) -> None:
+        nonlocal last
+        if what and time.monotonic() - last >= seconds_between:
+            last = time.monotonic()
+            print(f"nanofw: {done} of {total} done, now {what}", file=sys.stderr, flush=True)
+
+    return report
 
 
 def console() -> Console:
