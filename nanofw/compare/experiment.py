@@ -27,7 +27,7 @@ from nanofw.compare.statistics import Verdict
 from nanofw.configs.document import read_file
 from nanofw.configs.layers import defaults, file_layers, override_layer
 from nanofw.configs.load import LoadedConfig, resolve
-from nanofw.configs.schema import Section
+from nanofw.configs.schema import Config, Section
 from nanofw.configs.source import KeyPath, Layer, Source, nearest_source
 from nanofw.configs.validation import Values, validate
 from nanofw.errors import ConfigError
@@ -246,6 +246,12 @@ def _has_traffic(layer: Layer) -> bool:
 
 def _from_file(layer: Layer, path: Path, overrides: Sequence[str]) -> Experiment:
     above = override_layer([text.removeprefix("compare.") for text in overrides])
+    for key in set(above.data) & set(Config.model_fields) - set(ExperimentOptions.model_fields):
+        raise ConfigError(
+            f"is a key of the configuration: config.{key} for all arms, or in the arms of the file",
+            key=key,
+            source=above.name,
+        )
     data = _merged(layer.data, above.data)
     sources = {**layer.sources, **above.sources}
     options = _options(data, Values(data, sources, above.texts, {}))

@@ -30,6 +30,7 @@ from nanofw.configs.source import KeyPath, Layer, Source, dotted, expanded, walk
 from nanofw.configs.validation import M, Values, validate
 from nanofw.core.accept import by_token_id, check_sampling
 from nanofw.errors import ConfigError
+from nanofw.plugins.names import near
 
 ANY_VOCABULARY = 1 << 31
 """Token ids are held to the model's vocabulary later, when there is a model."""
@@ -57,7 +58,8 @@ class LoadedConfig:
             return validate(model, dict(raw), self.values, section)
         if raw:
             keys = ", ".join(raw)
-            raise self.error(f"the component has no options, {keys} cannot be set", section)
+            hint = "".join(near(key, ("name",)) for key in raw)
+            raise self.error(f"the component has no options, {keys} cannot be set{hint}", section)
         return None
 
     def error(self, message: str, path: KeyPath) -> ConfigError:

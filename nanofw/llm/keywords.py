@@ -7,7 +7,7 @@ from typing import Any
 
 from nanofw.configs.schema import Config, EngineSection, ModelSection
 from nanofw.errors import ConfigError
-from nanofw.llm.prompts import near
+from nanofw.llm.prompts import near_or_known
 
 COMPONENTS = ("scheduler", "kv_allocator", "attention_backend", "sampler", "executor")
 SECTIONS = tuple(name for name in Config.model_fields if name != "engine")
@@ -63,4 +63,4 @@ def _unknown(name: str) -> ConfigError:
     if name in ELSEWHERE:
         return ConfigError(f"LLM has no keyword {name!r}; here it is {ELSEWHERE[name]}", key=name)
     known = [*EngineSection.model_fields, *ModelSection.model_fields, *SECTIONS]
-    return ConfigError(f"LLM has no keyword {name!r}{near(name, known)}", key=name)
+    return ConfigError(f"LLM has no keyword {name!r}{near_or_known(name, known)}", key=name)

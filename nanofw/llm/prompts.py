@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias, cast
@@ -11,6 +10,7 @@ import numpy as np
 
 from nanofw.core.accept import by_token_id
 from nanofw.core.types import SamplingParams
+from nanofw.plugins.names import near
 
 PromptLike: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, or an object with one of `prompt`, `prompt_token_ids`, `messages` and
@@ -101,21 +101,21 @@ def override_sampling(sampling: SamplingParams, values: Mapping[str, Any]) -> Sa
     """
     for name in values:
         if name not in SAMPLING_NAMES:
-            raise ValueError(f"unknown sampling parameter {name!r}{near(name, SAMPLING_NAMES)}")
+            hint = near_or_known(name, SAMPLING_NAMES)
+            raise ValueError(f"unknown sampling parameter {name!r}{hint}")
     return replace(sampling, **{name: _plain(name, value) for name, value in values.items()})
 
 
-def near(name: str, known: Iterable[str]) -> str:
-    """`; did you mean …?` with the nearest known name, or the list of them."""
-    names = list(known)
-    matches = difflib.get_close_matches(name, names, n=1)
-    return f"; did you mean {matches[0]!r}?" if matches else f"; known: {', '.join(sorted(names))}"
+def near_or_known(name: str, known: Iterable[str]) -> str:
+    """`; did you mean …` with the nearest known name, or the list of them."""
+    names = sorted(known)
+    return near(name, names, count=1) or f"; known: {', '.join(names)}"
 
 
 def _from_record(record: Mapping[str, Any], sampling: SamplingParams) -> Prompt:
     for name in record:
         if name not in RECORD_NAMES:
-            raise ValueError(f"unknown key {name!r}{near(str(name), RECORD_NAMES)}")
+            raise ValueError(f"unknown key {name!r}{near_or_known(str(name), RECORD_NAMES)}")
     given = [name for name in CONTENT_NAMES if record.get(name) is not None]
     if len(given) != 1:
         what = " and ".join(given) if given else "none"

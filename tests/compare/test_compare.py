@@ -503,6 +503,12 @@ def test_goodput_counts_where_a_limit_is_set(tmp_path: Path) -> None:
     assert "goodput.rate" in load_experiment(write(tmp_path)).options.metrics
 
 
+def test_a_key_of_the_configuration_is_no_key_of_an_experiment(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"config\.scheduler for all arms") as caught:
+        load_experiment(write(tmp_path), ["scheduler.name=fcfs,random"])
+    assert (caught.value.key, caught.value.source) == ("scheduler", "command line")
+
+
 def test_an_arm_given_twice_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'fcfs' is given twice"):
         load_experiment("sim", ["scheduler.name=fcfs,fcfs"])
