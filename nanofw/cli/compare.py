@@ -85,17 +85,21 @@ def _run(experiment: Experiment, arguments: list[str]) -> bool:
 def _write(results: Results, analysis: Analysis | None, arguments: list[str]) -> list[str]:
     """The files that the experiment names; their names."""
     options = results.experiment.options
-    if options.output is not None:
-        from nanofw.compare.report import write_json
+    paths = [path for path in (options.output, options.report) if path is not None]
+    if not paths:
+        return []
+    from nanofw.compare.report import as_json, write_json
 
+    data = as_json(results, analysis, arguments)
+    if options.output is not None:
         with writing(options.output):
-            write_json(results, analysis, options.output, arguments)
+            write_json(data, options.output)
     if options.report is not None:
         from nanofw.compare.html import write_html
 
         with writing(options.report):
-            write_html(results, analysis, options.report, arguments)
-    return [str(path) for path in (options.output, options.report) if path is not None]
+            write_html(results, analysis, data, options.report)
+    return [str(path) for path in paths]
 
 
 def _check_outputs(experiment: Experiment) -> None:

@@ -12,7 +12,6 @@ from nanofw.compare.metrics import Metric
 from nanofw.compare.run import RunResult
 from nanofw.compare.runner import AA, Results
 from nanofw.compare.statistics import Effect, Verdict, holm, paired_effect, rule, verdict
-from nanofw.workloads.latencies import PER_REQUEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +62,7 @@ class Analysis:
 def analyse(results: Results) -> Analysis:
     """Effects and verdicts. With a primary metric only that one decides."""
     options = results.experiment.options
-    judged = (options.primary,) if options.primary else options.metrics
+    judged = (options.primary,) if options.primary else options.reported
     others = len(results.experiment.arms) - 1
     num_verdicts = len(results.points) * others * len(set(judged))
     rows = [
@@ -80,7 +79,8 @@ def analyse(results: Results) -> Analysis:
     adjusted = holm([_p_value(rows[i]) for i in deciding], options.alpha)
     for i, p in zip(deciding, adjusted, strict=True):
         rows[i] = _decided(rows[i], p, options.alpha)
-        if _served_others(results, rows[i].point, rows[i].arm) and _is_of_served(rows[i].metric):
+        is_of_served = Metric.parse(rows[i].metric).is_latency
+        if is_of_served and _served_others(results, rows[i].point, rows[i].arm):
             rows[i] = replace(rows[i], verdict="no evidence")
     for i, row in enumerate(rows):
         if row.arm == AA and row.effect is not None and row.metric in judged:
@@ -135,11 +135,6 @@ def _served_others(results: Results, point: float | None, arm: str) -> int:
     pairs = zip(results.runs[(point, results.experiment.baseline)], results.runs[(point, arm)],
                 strict=True)  # fmt: skip
     return sum(a.served_checksum != b.served_checksum for a, b in pairs)
-
-
-def _is_of_served(metric: str) -> bool:
-    """Whether a metric describes requests that were served, and says nothing of the others."""
-    return Metric.parse(metric).quantity in (*PER_REQUEST, "itl")
 
 
 def _p_value(row: Row) -> float:

@@ -135,7 +135,7 @@ class ExperimentOptions(Section):
             yield ("arms", AA), "is what the baseline against itself is called; name it otherwise"
         if "" in self.arms:
             yield ("arms",), "an arm needs a name"
-        for index, name in enumerate(self.metrics):
+        for index, name in enumerate(self.reported):
             yield from self._metric_problems(("metrics", index), name)
         if self.primary is not None:
             yield from self._metric_problems(("primary",), self.primary)
@@ -148,8 +148,7 @@ class ExperimentOptions(Section):
             Metric.parse(name)
         except ValueError as error:
             yield path, str(error)
-        is_asked_for = path[:1] != ("metrics",) or "metrics" in self.model_fields_set
-        if name.startswith("goodput.") and is_asked_for and self.slo == Slo():
+        if name.startswith("goodput.") and self.slo == Slo():
             yield path, "goodput needs a limit that requests meet: set slo, {ttft_s: 0.5} say"
 
     def _expectation_problems(self, item: Expectation) -> Iterator[tuple[str, str]]:
@@ -166,18 +165,19 @@ class ExperimentOptions(Section):
             yield "load", f"{item.load} is none of {list(points)}"
 
     @property
-    def all_metrics(self) -> tuple[str, ...]:
-        """Reported ones, the primary and those that expectations name, each once.
+    def reported(self) -> tuple[str, ...]:
+        """`metrics`; without limits nothing is left of goodput that nobody asked for."""
+        if "metrics" in self.model_fields_set or self.slo != Slo():
+            return self.metrics
+        return tuple(name for name in self.metrics if not name.startswith("goodput."))
 
-        Without limits there is no goodput to report, unless it is asked for.
-        """
+    @property
+    def all_metrics(self) -> tuple[str, ...]:
+        """Reported ones, the primary and those that expectations name, each once."""
         primary = (self.primary,) if self.primary else ()
         named = [item.metric for item in self.expect]
         named += [item.against_metric for item in self.expect if item.against_metric]
-        reported = self.metrics
-        if "metrics" not in self.model_fields_set and self.slo == Slo():
-            reported = tuple(name for name in reported if not name.startswith("goodput."))
-        return tuple(dict.fromkeys((*primary, *reported, *named)))
+        return tuple(dict.fromkeys((*primary, *self.reported, *named)))
 
 
 @dataclass(frozen=True, slots=True)

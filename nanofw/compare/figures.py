@@ -17,7 +17,6 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from nanofw.compare.analysis import Analysis, Row
 from nanofw.compare.experiment import AA
 from nanofw.compare.metrics import Metric
-from nanofw.compare.report import SECONDS
 from nanofw.compare.runner import Results
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
@@ -150,7 +149,7 @@ def _scale_of_ratios(axes: Any, rows: Sequence[Row]) -> None:
 
 
 def _with_unit(metric: str) -> str:
-    return f"{metric}, s" if Metric.parse(metric).quantity in SECONDS else metric
+    return f"{metric}, s" if Metric.parse(metric).is_latency else metric
 
 
 def _is_drawn(row: Row) -> bool:

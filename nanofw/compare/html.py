@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,27 +14,27 @@ from markupsafe import Markup
 from nanofw.compare import figures
 from nanofw.compare.analysis import Analysis, Row
 from nanofw.compare.experiment import AA
-from nanofw.compare.report import as_json, effect_texts, missing_text, number_text, point_title
+from nanofw.compare.report import effect_texts, missing_text, number_text, point_title
 from nanofw.compare.runner import Results
 
 _FOLDER = Path(__file__).parent / "templates"
 
 
 def write_html(
-    results: Results, analysis: Analysis | None, path: Path, arguments: Sequence[str] = ()
+    results: Results, analysis: Analysis | None, data: Mapping[str, Any], path: Path
 ) -> None:
     """Write `as_html` to a file."""
-    path.write_text(as_html(results, analysis, arguments), encoding="utf-8")
+    path.write_text(as_html(results, analysis, data), encoding="utf-8")
 
 
-def as_html(results: Results, analysis: Analysis | None, arguments: Sequence[str] = ()) -> str:
-    """The page. It holds `as_json` too, in the element `result`.
+def as_html(results: Results, analysis: Analysis | None, data: Mapping[str, Any]) -> str:
+    """The page.
 
     Args:
         analysis: None for an experiment that ended early: then there are runs and no verdicts.
+        data: what `as_json` made of both; the page holds it in the element `result`.
     """
     options = results.experiment.options
-    data = as_json(results, analysis, arguments)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
@@ -42,6 +42,7 @@ def as_html(results: Results, analysis: Analysis | None, arguments: Sequence[str
     environment.filters["yaml"] = _as_yaml
     return environment.get_template("report.html").render(
         title=options.name or "Comparison of " + ", ".join(results.experiment.arms),
+        AA=AA,
         options=options,
         results=results,
         analysis=analysis,

@@ -16,6 +16,9 @@ import numpy as np
 from nanofw.core.types import FloatArray
 from nanofw.workloads.latencies import PER_REQUEST, STATISTICS, weighted_statistic
 
+LATENCIES = (*PER_REQUEST, "itl")
+"""Quantities in seconds, of requests that were served; they say nothing of others."""
+
 DEFAULT_METRICS = (
     "ttft.mean",
     "ttft.p99",
@@ -77,14 +80,14 @@ class Metric:
         text, at, client = name.partition("@")
         quantity, _, statistic = text.rpartition(".")
         scope = client if at else None
-        if quantity in (*PER_REQUEST, "itl") and statistic in STATISTICS:
+        if quantity in LATENCIES and statistic in STATISTICS:
             if quantity == "itl" and at:
                 raise ValueError(f"metric {name!r}: itl is not kept by client")
             return cls(quantity, statistic, scope)
         if text in WHOLE and not at:
             return cls(text, "", None)
         raise ValueError(
-            f"no metric {name!r}: {', '.join((*PER_REQUEST, 'itl'))} with one of "
+            f"no metric {name!r}: {', '.join(LATENCIES)} with one of "
             f"{', '.join(STATISTICS)} (as in ttft.p99, or ttft.p99@client), or one of "
             f"{', '.join(WHOLE)}"
         )
@@ -92,6 +95,10 @@ class Metric:
     @property
     def higher_is_better(self) -> bool:
         return self.quantity in HIGHER_IS_BETTER
+
+    @property
+    def is_latency(self) -> bool:
+        return self.quantity in LATENCIES
 
     @property
     def by_ratio(self) -> bool:

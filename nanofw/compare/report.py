@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 EXACT = "in every run"
 ROUNDING = 1e-10
-SECONDS = ("ttft", "tpot", "itl", "e2el", "queue")
 
 
 def print_report(results: Results, analysis: Analysis, console: Console) -> None:
@@ -100,12 +99,9 @@ def missing_text(results: Results) -> str:
     return "; ".join(parts)
 
 
-def write_json(
-    results: Results, analysis: Analysis | None, path: Path, arguments: Sequence[str] = ()
-) -> None:
-    """Write `as_json` to a file."""
-    text = json.dumps(as_json(results, analysis, arguments), indent=1)
-    path.write_text(text + "\n", encoding="utf-8")
+def write_json(data: Mapping[str, Any], path: Path) -> None:
+    """Write what `as_json` made to a file."""
+    path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
 
 def _table(results: Results, analysis: Analysis, point: float | None) -> Table:
@@ -191,7 +187,7 @@ def number_text(metric: str, value: float) -> str:
     """A value of a metric, times with their unit."""
     if math.isnan(value):
         return "undefined"
-    if Metric.parse(metric).quantity in SECONDS:
+    if Metric.parse(metric).is_latency:
         return f"{value * 1e3:.4g} ms" if value < 1 else f"{value:.4g} s"
     return f"{value:.4g}"
 

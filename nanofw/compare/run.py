@@ -291,5 +291,5 @@ def _overloaded(done: EndedTable, start: float, end: float) -> bool:
     middle, arrival = (start + end) / 2, done["arrival"]
     begun = np.nan_to_num(done["scheduled"], nan=np.inf)
     waiting = {at: int(((arrival <= at) & (begun > at)).sum()) for at in (middle, end)}
-    arrived = int(((arrival >= start) & (arrival <= end)).sum())
+    arrived = int(_within(arrival, start, end).sum())
     return waiting[end] > max(GROWTH_LIMIT * arrived, waiting[middle])

@@ -509,6 +509,16 @@ def test_a_key_of_the_configuration_is_no_key_of_an_experiment(tmp_path: Path) -
     assert (caught.value.key, caught.value.source) == ("scheduler", "command line")
 
 
+def test_effects_are_corrected_for_what_is_judged(tmp_path: Path) -> None:
+    """Goodput is among the default metrics, and without limits it is not judged."""
+    changes = {"primary": None, "aa": False}
+    _, whole = compare(tmp_path, **changes)
+    names = list(load_experiment(write(tmp_path, **changes)).options.all_metrics)
+    assert "goodput.rate" not in names
+    _, named = compare(tmp_path, **changes, metrics=names)
+    assert whole == named
+
+
 def test_an_arm_given_twice_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="'fcfs' is given twice"):
         load_experiment("sim", ["scheduler.name=fcfs,fcfs"])
