@@ -78,13 +78,19 @@ def test_duplicates_and_what_was_left_out_are_shown(
     assert "by NANOFW_PLUGINS" in text
 
 
-def test_a_configuration_brings_its_local_files(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def with_mine(tmp_path: Path) -> Path:
+    """A configuration that loads a local policy, `mine`."""
     (tmp_path / "mine.py").write_text(manifest("mine", summary="'my own'"), encoding="utf-8")
     file = tmp_path / "run.yaml"
     file.write_text("plugins: {load: [mine.py]}", encoding="utf-8")
-    assert main(["plugins", "list", str(file), "--check"]) == 0
+    return file
+
+
+def test_a_configuration_brings_its_local_files(
+    with_mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plugins", "list", str(with_mine), "--check"]) == 0
     text = capsys.readouterr().out
     assert "my own" in text
     assert "sha256:" in text
@@ -114,14 +120,11 @@ def test_show_prints_options_with_defaults(capsys: pytest.CaptureFixture[str]) -
 
 
 def test_show_finds_the_local_files_of_a_configuration(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    with_mine: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "mine.py").write_text(manifest("mine", summary="'my own'"), encoding="utf-8")
-    file = tmp_path / "run.yaml"
-    file.write_text("plugins: {load: [mine.py]}", encoding="utf-8")
-    assert main(["plugins", "show", "scheduler", "mine", str(file)]) == 0
+    assert main(["plugins", "show", "scheduler", "mine", str(with_mine)]) == 0
     assert "my own" in capsys.readouterr().out
-    words = ["sim", f"plugins.load=[{tmp_path / 'mine.py'}]", "--json"]
+    words = ["sim", f"plugins.load=[{with_mine.with_name('mine.py')}]", "--json"]
     assert main(["plugins", "show", "scheduler", "mine", *words]) == 0
     assert json.loads(capsys.readouterr().out)["summary"] == "my own"
     assert main(["plugins", "show", "scheduler", "mine"]) == 2

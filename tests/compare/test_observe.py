@@ -9,6 +9,7 @@ import pytest
 
 from nanofw.compare.observe import ObservedExecutor
 from nanofw.core.contracts.executor import Executor
+from nanofw.core.engine import Engine
 from tests.core.engines import FirstCome, Run, make_engine, make_request
 
 
@@ -18,9 +19,15 @@ def test_gaps_are_those_of_the_stream_also_over_preemptions(overlap: bool, num_b
     engine = make_engine(FirstCome(), num_blocks=num_blocks, overlap=overlap)
     watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
     assert isinstance(watch, Executor)
-    came: dict[str, list[float]] = defaultdict(list)
     for i in range(10):
         engine.add(make_request(f"r{i}", 3 + i, max_tokens=5 + i, stream=True, ignore_eos=True))
+    _, preempted = check_stream(engine, watch)
+    assert (preempted > 0) == (num_blocks == 12)
+
+
+def check_stream(engine: Engine, watch: ObservedExecutor) -> tuple[int, int]:
+    """Run to the end: what was watched is what the stream had. Numbers of tokens, preemptions."""
+    came: dict[str, list[float]] = defaultdict(list)
     preempted = 0
     while engine.has_unfinished:
         output = engine.step()
@@ -33,8 +40,9 @@ def test_gaps_are_those_of_the_stream_also_over_preemptions(overlap: bool, num_b
     values, weights = watch.gaps(0.0, np.inf)
     seen = sorted(np.repeat(values, weights.astype(int)).tolist())
     assert seen == pytest.approx(expected)
-    assert watch.num_tokens(0.0, np.inf) == sum(map(len, came.values()))
-    assert (preempted > 0) == (num_blocks == 12)
+    total = sum(map(len, came.values()))
+    assert watch.num_tokens(0.0, np.inf) == total
+    return total, preempted
 
 
 def test_service_and_its_gap() -> None:
@@ -72,16 +80,5 @@ def test_tokens_that_reach_no_output_are_not_counted(
     watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
     for i in range(12):
         engine.add(make_request(f"r{i}", 3 + i, max_tokens=30, stream=True))
-    came: dict[str, list[float]] = defaultdict(list)
-    while engine.has_unfinished:
-        output = engine.step()
-        for delta in output.deltas:
-            came[delta.id] += [engine.clock.now()] * len(delta.token_ids)
-        for done in output.finished:
-            watch.ended(done.id)
-    total = sum(map(len, came.values()))
+    total, _ = check_stream(engine, watch)
     assert 12 < total < 12 * 30
-    assert watch.num_tokens(0.0, np.inf) == total
-    expected = sorted(gap for times in came.values() for gap in np.diff(times).tolist())
-    values, weights = watch.gaps(0.0, np.inf)
-    assert sorted(np.repeat(values, weights.astype(int)).tolist()) == pytest.approx(expected)

@@ -15,6 +15,8 @@ from typing import Any
 
 import pytest
 
+from tests.kernels.absent_gpu import AbsentGpu
+
 pytest.importorskip("triton")
 
 
@@ -34,21 +36,6 @@ def test_compile_ahead(check: str, tmp_path: Path) -> None:
     environment = {**os.environ, "TRITON_CACHE_DIR": str(tmp_path), "TRITON_INTERPRET": "0"}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr[-3000:]
-
-
-class Driver:
-    """The driver of a GPU that is not there."""
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
 
 
 class Compiled:
@@ -233,5 +220,5 @@ def rehearsals_may_fail() -> None:
 if __name__ == "__main__":
     from triton.runtime.driver import driver
 
-    driver.set_active(Driver())  # pyright: ignore[reportArgumentType]
+    driver.set_active(AbsentGpu())  # pyright: ignore[reportArgumentType]
     globals()[sys.argv[1]]()

@@ -10,26 +10,20 @@ import numpy as np
 from nanofw.core.clock import VirtualClock
 from nanofw.core.contracts.kv_allocator import AllocatorConfig
 from nanofw.core.engine import Engine
-from nanofw.core.model_spec import ModelSpec
 from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.core.scheduler import Limits, Scheduler
 from nanofw.core.types import Request, TokenLogprobs
 from nanofw.errors import ExecutorError
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.schedulers.fcfs import Fcfs, FcfsOptions
+from nanofw.testing import engines
 
 BLOCK_SIZE = 4
-SPEC = ModelSpec(
+SPEC = replace(
+    engines.SPEC,
     architecture="ScriptedForCausalLM",
     path="script",
-    dtype="float32",
     vocab_size=300,
-    hidden_size=8,
-    intermediate_size=16,
-    num_layers=1,
-    num_heads=2,
-    num_kv_heads=1,
-    head_dim=4,
     max_model_len=512,
     eos_token_ids=(299,),
 )

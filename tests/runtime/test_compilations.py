@@ -18,6 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.kernels.absent_gpu import AbsentGpu
+
 pytest.importorskip("triton")
 MAX_VARIANTS = 2  # of one kernel: with and without a residual stream or a cut distribution
 MAX_VARIANTS_OF = {"_one_row_kernel": 3}  # by the sizes of weights, and biases
@@ -112,28 +114,13 @@ class Compiled:
             bound[key].zero_()  # what is read again afterwards
 
 
-class Driver:
-    """The driver of a GPU that is not there."""
-
-    def get_current_device(self) -> int:
-        return 0
-
-    def get_current_stream(self, device: int) -> int:
-        return 0
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-
 def main(half: int, folder: Path) -> None:
     """Start an executor, let it serve many mixes of rows, and look at what came late."""
     import torch
     import triton.compiler
     from triton.runtime.driver import driver
 
-    driver.set_active(Driver())  # pyright: ignore[reportArgumentType]
+    driver.set_active(AbsentGpu())  # pyright: ignore[reportArgumentType]
     for number, (name, case) in enumerate(CASES.items()):
         if number % 2 == half:
             variants = Variants()
@@ -156,7 +143,7 @@ def imports(folder: Path) -> None:
     from tests.runtime.driver import executor_config
     from tests.runtime.recorded import COMPONENTS
 
-    driver.set_active(Driver())  # pyright: ignore[reportArgumentType]
+    driver.set_active(AbsentGpu())  # pyright: ignore[reportArgumentType]
     triton.compiler.compile = Variants().compile
     for ranks in (1, 2):
         config = executor_config(
