@@ -231,6 +231,7 @@ def _check_device(device: str) -> None:
 
     try:
         torch.zeros(1, device=device).cpu()
+    # What torch raises: no such device; built without it; a device without content, as meta is.
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         raise ConfigError(
             f"transformers cannot run on {device!r} here: {str(error).splitlines()[0]}",
