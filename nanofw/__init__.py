@@ -6,8 +6,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nanofw.core.engine import Engine
-    from nanofw.core.types import SamplingParams
+    from nanofw.contracts.requests import SamplingParams
+    from nanofw.engine.engine import Engine
     from nanofw.llm.async_llm import AsyncLLM
     from nanofw.llm.llm import LLM
 
@@ -17,8 +17,8 @@ __all__ = ["LLM", "AsyncLLM", "Engine", "SamplingParams", "__version__"]
 _LAZY = {
     "LLM": "nanofw.llm.llm",
     "AsyncLLM": "nanofw.llm.async_llm",
-    "SamplingParams": "nanofw.core.types",
-    "Engine": "nanofw.core.engine",
+    "SamplingParams": "nanofw.contracts.requests",
+    "Engine": "nanofw.engine.engine",
 }
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import nanofw
 from nanofw.assembly import assemble
-from nanofw.configs.load import load_config
+from nanofw.config.load import load_config
 
 ROOT = Path(nanofw.__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -71,7 +71,7 @@ def test_commands_work_without_torch(arguments: list[str]) -> None:
 def test_a_simulated_engine_works_without_torch() -> None:
     code = """
         from nanofw.assembly import assemble
-        from nanofw.configs.load import load_config
+        from nanofw.config.load import load_config
         from nanofw.plugins import Request
 
         engine = assemble(load_config("sim"))
@@ -132,6 +132,6 @@ def test_presets_and_the_type_marker_are_package_data() -> None:
     project = tomllib.loads((ROOT.parent / "pyproject.toml").read_text(encoding="utf-8"))
     patterns = project["tool"]["setuptools"]["package-data"]["nanofw"]
     shipped = {path for pattern in patterns for path in ROOT.glob(pattern)}
-    wanted = {ROOT / "py.typed", *(ROOT / "configs" / "presets").iterdir()}
+    wanted = {ROOT / "py.typed", *(ROOT / "config" / "presets").iterdir()}
     wanted |= {path for path in (ROOT / "models" / "embedded").rglob("*") if path.is_file()}
     assert wanted <= shipped

@@ -26,18 +26,19 @@ from torch.nn import functional
 
 from nanofw.attention_backends import flash_attn
 from nanofw.attention_backends.triton import TritonAttention
-from nanofw.core.contracts.attention_backend import ForwardBatch
-from nanofw.kernels import triton_attention_decode, triton_tuning
-from nanofw.kernels.triton_activation import silu_and_mul_triton
-from nanofw.kernels.triton_cutoff import cutoffs_triton
-from nanofw.kernels.triton_kv_store import qkv_rope_store_triton, store_kv_triton
-from nanofw.kernels.triton_linear import (
+from nanofw.contracts.attention_backend import ForwardBatch
+from nanofw.kernels.triton import attention_decode as triton_attention_decode
+from nanofw.kernels.triton import tuning as triton_tuning
+from nanofw.kernels.triton.activation import silu_and_mul_triton
+from nanofw.kernels.triton.cutoff import cutoffs_triton
+from nanofw.kernels.triton.kv_store import qkv_rope_store_triton, store_kv_triton
+from nanofw.kernels.triton.linear import (
     OneRowConfig,
     one_row_linear_triton,
 )
-from nanofw.kernels.triton_norm import add_rms_norm_triton
-from nanofw.kernels.triton_sampling import draw_triton
-from nanofw.kernels.triton_tuning import DecodeConfig, PrefillConfig
+from nanofw.kernels.triton.norm import add_rms_norm_triton
+from nanofw.kernels.triton.sampling import draw_triton
+from nanofw.kernels.triton.tuning import DecodeConfig, PrefillConfig
 
 KV_HEADS, HEAD_DIM = 8, 128
 SCALE = HEAD_DIM**-0.5

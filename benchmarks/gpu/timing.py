@@ -8,7 +8,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from nanofw.core.contracts.attention_backend import AttentionConfig, ForwardBatch
+from nanofw.contracts.attention_backend import AttentionConfig, ForwardBatch
 
 
 def graph_ms(run: Callable[[], object], repeats: int = 15) -> float:

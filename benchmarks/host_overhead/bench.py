@@ -24,12 +24,12 @@ from rich.console import Console
 from rich.table import Table
 
 from nanofw.assembly.provenance import commit, machine
-from nanofw.core.contracts.kv_allocator import AllocatorConfig, KVAllocator
-from nanofw.core.contracts.policy import Policy
-from nanofw.core.plan import StepPlan, StepResult
-from nanofw.core.scheduler import Limits, Scheduler
-from nanofw.core.state import RequestState
-from nanofw.core.types import Request, SamplingParams
+from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
+from nanofw.contracts.plan import StepPlan, StepResult
+from nanofw.contracts.requests import Request, SamplingParams
+from nanofw.contracts.scheduler import Policy
+from nanofw.engine.request_state import RequestState
+from nanofw.engine.scheduler import Limits, Scheduler
 from nanofw.plugins.descriptor import Plugin, load_target
 from nanofw.plugins.manager import build_registry, load_plugin
 

@@ -37,9 +37,9 @@ from rich.table import Table
 
 import nanofw
 from nanofw.assembly import assemble
-from nanofw.configs.load import load_config
-from nanofw.core.engine import Engine
-from nanofw.core.types import Request, SamplingParams
+from nanofw.config.load import load_config
+from nanofw.contracts.requests import Request, SamplingParams
+from nanofw.engine.engine import Engine
 
 VOCAB = 32000
 BATCH = 32

@@ -48,7 +48,7 @@ from nanofw.bench.clock import ProcessClock
 from nanofw.compare.experiment import ExperimentOptions
 from nanofw.compare.run import RunResult, run_on, run_once
 from nanofw.compare.runner import AA
-from nanofw.configs.layers import (
+from nanofw.config.layers import (
     Layer,
     defaults,
     file_layers,
@@ -56,7 +56,7 @@ from nanofw.configs.layers import (
     override_layer,
     python_layer,
 )  # fmt: skip
-from nanofw.configs.load import resolve
+from nanofw.config.load import resolve
 
 FIRST_SEED = 1000
 MEASURED = ExperimentOptions(arms={"fcfs": {}}, metrics=METRICS)

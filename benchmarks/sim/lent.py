@@ -8,11 +8,11 @@ from dataclasses import replace
 import numpy as np
 
 from nanofw.assembly import Selection, build, build_on
-from nanofw.core.clock import Clock
-from nanofw.core.contracts.executor import Executor
-from nanofw.core.engine import Engine
-from nanofw.core.plan import StepPlan, StepResult
-from nanofw.workloads.observe import PassingExecutor
+from nanofw.contracts.clock import Clock
+from nanofw.contracts.executor import Executor
+from nanofw.contracts.plan import StepPlan, StepResult
+from nanofw.engine.engine import Engine
+from nanofw.measure.observe import PassingExecutor
 
 
 class LentExecutor(PassingExecutor):

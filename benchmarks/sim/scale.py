@@ -23,8 +23,8 @@ from nanofw.assembly.provenance import commit, machine
 from nanofw.compare.experiment import Experiment, ExperimentOptions
 from nanofw.compare.run import run_once
 from nanofw.compare.runner import run_experiment
-from nanofw.configs.layers import defaults, python_layer
-from nanofw.configs.load import load_config
+from nanofw.config.layers import defaults, python_layer
+from nanofw.config.load import load_config
 
 POLICIES = (
     "fcfs", "shortest_job_first", "priority", "longest_prefix_match", "fair_share",

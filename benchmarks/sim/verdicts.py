@@ -24,7 +24,7 @@ from nanofw.compare.experiment import ExperimentOptions
 from nanofw.compare.run import run_once
 from nanofw.compare.runner import AA_SEED
 from nanofw.compare.statistics import paired_effect, verdict
-from nanofw.configs.load import load_config
+from nanofw.config.load import load_config
 
 REPEATS, LOAD, NUM_REQUESTS, METRIC = 10, 0.7, 150, "e2el.mean"
 OPTIONS = ExperimentOptions(arms={"base": {}}, metrics=(METRIC,), primary=METRIC)

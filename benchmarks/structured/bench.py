@@ -26,9 +26,9 @@ from rich.console import Console
 from rich.table import Table
 
 from nanofw.assembly.build import DowngradeWarning, assemble
-from nanofw.configs.load import load_config
-from nanofw.core.engine import Engine
-from nanofw.core.types import Request, SamplingParams
+from nanofw.config.load import load_config
+from nanofw.contracts.requests import Request, SamplingParams
+from nanofw.engine.engine import Engine
 from nanofw.samplers.logits_processors.structured import Structured
 
 PROMPT_TOKENS = 32

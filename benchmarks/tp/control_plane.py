@@ -22,10 +22,10 @@ from statistics import median
 import msgspec
 import numpy as np
 
-from nanofw.core.plan import StepPlan
-from nanofw.runtime.workers.channel import Channel
-from nanofw.runtime.workers.messages import decode_command, encode
-from nanofw.runtime.workers.wire import PlanDecoder, PlanEncoder
+from nanofw.contracts.plan import StepPlan
+from nanofw.runtime.parallel.channel import Channel
+from nanofw.runtime.parallel.messages import decode_command, encode
+from nanofw.runtime.parallel.wire import PlanDecoder, PlanEncoder
 
 NUM_STEPS = 400
 SHORTEST, LONGEST = 300, 1500

@@ -138,7 +138,7 @@ def make_llm(folder: str, ranks: int, **values: Any) -> Any:
 def parity_run(folder: str, dtype: str, ranks: int) -> Row:
     """Greedy and seeded tokens, the gaps of the best two at each, log probabilities of prompts."""
     from nanofw import SamplingParams
-    from nanofw.core.types import Request
+    from nanofw.contracts.requests import Request
 
     backend = {}
     if dtype == "float32" and DEVICE == "cuda":
@@ -172,7 +172,7 @@ def parity_run(folder: str, dtype: str, ranks: int) -> Row:
 def control_run(folder: str, ranks: int) -> Row:
     """Steady decode at 256 rows: microseconds of `submit`, bytes, milliseconds of a step."""
     from nanofw import SamplingParams
-    from nanofw.core.types import Request
+    from nanofw.contracts.requests import Request
 
     with make_llm(folder, ranks) as llm:
         engine, executor = llm.engine, llm.engine.executor
@@ -209,7 +209,7 @@ def kill_run(folder: str, ranks: int) -> Row:
     import signal
 
     from nanofw import SamplingParams
-    from nanofw.core.types import Request
+    from nanofw.contracts.requests import Request
     from nanofw.errors import ExecutorError
 
     llm = make_llm(folder, ranks)

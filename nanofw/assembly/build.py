@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from nanofw.assembly.selection import Selection, is_host, select
-from nanofw.configs.load import LoadedConfig
-from nanofw.core.clock import Clock, RealClock, VirtualClock
-from nanofw.core.contracts.executor import Executor, ExecutorConfig
-from nanofw.core.contracts.kv_allocator import AllocatorConfig, KVAllocator
-from nanofw.core.contracts.logits_processor import HostProcessor
-from nanofw.core.contracts.policy import Policy
-from nanofw.core.engine import Engine
-from nanofw.core.host import HostProcessors
-from nanofw.core.plan import Capacity
-from nanofw.core.scheduler import Limits, Scheduler
+from nanofw.config.load import LoadedConfig
+from nanofw.contracts.clock import Clock, RealClock, VirtualClock
+from nanofw.contracts.executor import Executor, ExecutorConfig
+from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
+from nanofw.contracts.logits_processor import HostProcessor
+from nanofw.contracts.plan import Capacity
+from nanofw.contracts.scheduler import Policy
+from nanofw.engine.engine import Engine
+from nanofw.engine.host_processors import HostProcessors
+from nanofw.engine.scheduler import Limits, Scheduler
 from nanofw.errors import ConfigError, NanofwError, PluginLoadError
 from nanofw.plugins import Component
 from nanofw.plugins.manager import guarded

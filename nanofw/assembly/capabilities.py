@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from nanofw.core.model_spec import ModelSpec
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.plugins import Component
 from nanofw.plugins.manager import guarded
 

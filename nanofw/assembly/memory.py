@@ -7,7 +7,7 @@ from typing import Any
 
 from nanofw.assembly.build import executor_config
 from nanofw.assembly.selection import Selection
-from nanofw.core.clock import RealClock
+from nanofw.contracts.clock import RealClock
 from nanofw.errors import NanofwError
 from nanofw.plugins.descriptor import load_target
 from nanofw.plugins.manager import guarded

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import nanofw
-from nanofw.core.checkpoint import read_checkpoint
-from nanofw.core.model_spec import ModelSpec
+from nanofw.checkpoints.config import read_checkpoint
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ModelError
 from nanofw.plugins.names import near
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import nanofw
 from nanofw.assembly.selection import Selection
-from nanofw.configs.load import plain
+from nanofw.config.load import plain
 
 PACKAGES = ("numpy", "torch", "triton", "tokenspeed-fa3", "flash-attn", "scipy", "statsmodels")
 

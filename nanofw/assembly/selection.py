@@ -14,10 +14,10 @@ from nanofw.assembly.capabilities import Needs
 from nanofw.assembly.explanation import Choice, Explanation, Feature
 from nanofw.assembly.model_source import read_spec
 from nanofw.assembly.threads import let_idle_threads_sleep
-from nanofw.configs.load import LoadedConfig
-from nanofw.configs.schema import ComponentSection
-from nanofw.configs.source import DEFAULT, KeyPath, dotted
-from nanofw.core.model_spec import ModelSpec, tensor_parallel_sizes
+from nanofw.config.load import LoadedConfig
+from nanofw.config.schema import ComponentSection
+from nanofw.config.source import DEFAULT, KeyPath, dotted
+from nanofw.contracts.model_spec import ModelSpec, tensor_parallel_sizes
 from nanofw.errors import (
     CapabilityError,
     ConfigError,

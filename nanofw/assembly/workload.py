@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nanofw.assembly.build import construct
 from nanofw.assembly.selection import Selection, choose_workload
-from nanofw.core.contracts.workload import Workload, WorkloadConfig
+from nanofw.contracts.workload import Workload, WorkloadConfig
 
 
 def build_workload(

@@ -10,7 +10,7 @@ import torch
 
 from nanofw.attention_backends.flash_attn_versions import FlashVersion, find_version
 from nanofw.attention_backends.paged import PagedPool
-from nanofw.core.contracts.attention_backend import AttentionConfig, ForwardBatch
+from nanofw.contracts.attention_backend import AttentionConfig, ForwardBatch
 from nanofw.errors import CapabilityError
 
 

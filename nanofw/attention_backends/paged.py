@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 
 import torch
 
-from nanofw.core.contracts.attention_backend import AttentionConfig, ForwardBatch, FusedInputs
+from nanofw.contracts.attention_backend import AttentionConfig, ForwardBatch, FusedInputs
 
 
 class PagedPool(ABC):
@@ -20,7 +20,7 @@ class PagedPool(ABC):
     heads_first = True
 
     def __init__(self, config: AttentionConfig) -> None:
-        from nanofw.kernels import triton_kv_store
+        from nanofw.kernels.triton import kv_store as triton_kv_store
 
         self.config = config
         self._store = triton_kv_store

@@ -23,8 +23,8 @@ import torch
 
 from nanofw.attention_backends.sdpa_decode import DecodePart, attend_decode, prepare_decode
 from nanofw.attention_backends.sdpa_prefill import PrefillRow, attend_prefill, prepare_prefill
-from nanofw.core.contracts.attention_backend import AttentionConfig, ForwardBatch
-from nanofw.core.types import IntArray
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.attention_backend import AttentionConfig, ForwardBatch
 from nanofw.kernels.transfer import to_device
 
 

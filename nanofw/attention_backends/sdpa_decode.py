@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nanofw.core.types import IntArray
+from nanofw.contracts.arrays import IntArray
 from nanofw.kernels.transfer import to_device
 
 _MAX_GAP = 4  # blocks that nobody reads; computing one costs 4 us, a call 12, copying one 10

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from nanofw.core.contracts.attention_backend import ForwardBatch
-from nanofw.core.types import IntArray
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.attention_backend import ForwardBatch
 from nanofw.kernels.transfer import to_device
 
 _MAX_MASK = 1 << 22  # elements of a mask; more queries are handled in turns

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from nanofw.attention_backends.paged import PagedPool
-from nanofw.core.contracts.attention_backend import AttentionConfig, ForwardBatch
+from nanofw.contracts.attention_backend import AttentionConfig, ForwardBatch
 
 if TYPE_CHECKING:
-    from nanofw.kernels.triton_tuning import PrefillConfig
+    from nanofw.kernels.triton.tuning import PrefillConfig
 
 
 @dataclass(slots=True)
@@ -43,9 +43,10 @@ class TritonAttention(PagedPool):
     """
 
     def __init__(self, options: Any, config: AttentionConfig) -> None:
-        from nanofw.kernels import triton_attention_decode as decode
-        from nanofw.kernels import triton_attention_prefill as prefill
-        from nanofw.kernels import triton_tile_starts, triton_tuning
+        from nanofw.kernels.triton import attention_decode as decode
+        from nanofw.kernels.triton import attention_prefill as prefill
+        from nanofw.kernels.triton import tile_starts as triton_tile_starts
+        from nanofw.kernels.triton import tuning as triton_tuning
 
         super().__init__(config)
         self._decode, self._prefill, self._tile_starts = decode, prefill, triton_tile_starts
@@ -131,7 +132,7 @@ class TritonAttention(PagedPool):
 def probe(device: str, options: Any) -> Mapping[str, Any] | str:
     """What the kernels can do on this device, or why they cannot run."""
     try:
-        from nanofw.kernels.triton_common import INTERPRETED
+        from nanofw.kernels.triton.common import INTERPRETED
     except ImportError as error:
         return f"Triton cannot be imported ({error}): pip install 'nanofw[triton]'"
     if device.startswith("cuda"):

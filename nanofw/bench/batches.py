@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Protocol
 
-from nanofw.core.engine import Engine
-from nanofw.core.types import FinishReason, IntArray, Request, SamplingParams
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.requests import FinishReason, Request, SamplingParams
+from nanofw.engine.engine import Engine
 from nanofw.errors import ExecutorError
 from nanofw.workloads.prompts import key_of, tokens_by_key
 

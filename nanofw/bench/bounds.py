@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nanofw.assembly import Selection
-from nanofw.core.plan import Capacity
+from nanofw.contracts.plan import Capacity
 from nanofw.errors import ConfigError
 
 

@@ -17,19 +17,19 @@ import numpy as np
 from pydantic import Field
 
 from nanofw.assembly import Selection, build
-from nanofw.configs.schema import Section
-from nanofw.core.clock import Clock
-from nanofw.core.contracts.executor import Executor
-from nanofw.core.contracts.workload import WorkloadConfig
-from nanofw.core.engine import Engine
-from nanofw.core.plan import StepPlan, StepResult
-from nanofw.core.types import FloatArray, LongArray
+from nanofw.config.schema import Section
+from nanofw.contracts.arrays import FloatArray, LongArray
+from nanofw.contracts.clock import Clock
+from nanofw.contracts.executor import Executor
+from nanofw.contracts.plan import StepPlan, StepResult
+from nanofw.contracts.workload import WorkloadConfig
+from nanofw.engine.engine import Engine
+from nanofw.measure.drive import drive
+from nanofw.measure.observe import PassingExecutor
 from nanofw.sim.fitted import FEATURES, Fit
 from nanofw.sim.work import StepWork
 from nanofw.workloads.closed_loop import ClosedLoop, ClosedLoopOptions
-from nanofw.workloads.drive import drive
 from nanofw.workloads.lengths import Fixed, Lengths, Uniform
-from nanofw.workloads.observe import PassingExecutor
 
 FOLDS = 5
 HICCUP = 5.0

@@ -13,7 +13,7 @@ from pydantic import Field
 from nanofw.assembly import Selection, build
 from nanofw.bench.batches import Batches, FreshPrompts, seconds_of, step_seconds
 from nanofw.bench.bounds import check_blocks, check_length, check_real, check_rows
-from nanofw.configs.schema import Section
+from nanofw.config.schema import Section
 from nanofw.errors import ConfigError
 
 Positive = Annotated[int, Field(ge=1)]

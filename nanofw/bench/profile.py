@@ -17,8 +17,12 @@ from pydantic import Field
 from nanofw.assembly import Selection, build
 from nanofw.bench.batches import Batches, FreshPrompts, graph_steps, seconds_of
 from nanofw.bench.bounds import check_blocks, check_length, check_real, check_rows
-from nanofw.bench.seams import PhaseTimes, spans
-from nanofw.bench.traces import (
+from nanofw.config.schema import Section
+from nanofw.contracts.requests import FinishReason
+from nanofw.engine.engine import Engine
+from nanofw.errors import ConfigError, ExecutorError
+from nanofw.measure.host_phases import PhaseTimes, spans
+from nanofw.measure.step_traces import (
     KERNEL,
     Trace,
     Work,
@@ -27,10 +31,6 @@ from nanofw.bench.traces import (
     operator_work,
     record,
 )
-from nanofw.configs.schema import Section
-from nanofw.core.engine import Engine
-from nanofw.core.types import FinishReason
-from nanofw.errors import ConfigError, ExecutorError
 
 Positive = Annotated[int, Field(ge=1)]
 Report = Callable[[int, int, str], None]

@@ -27,7 +27,7 @@ from pydantic import Field
 
 from nanofw.assembly import Selection
 from nanofw.bench.bounds import check_length, check_real
-from nanofw.configs.schema import Section
+from nanofw.config.schema import Section
 from nanofw.errors import ExecutorError
 
 State = Literal["cold", "kernels_cold", "warm"]

@@ -39,8 +39,8 @@ def measured(task: dict[str, Any]) -> dict[str, float]:
 
     from nanofw.assembly import build, select
     from nanofw.bench.batches import Batches, FreshPrompts, seconds_of
-    from nanofw.configs.layers import is_override
-    from nanofw.configs.load import DEFAULT_PRESET, load_config
+    from nanofw.config.layers import is_override
+    from nanofw.config.load import DEFAULT_PRESET, load_config
 
     phases.end("imports")
     words: list[str] = task["words"]

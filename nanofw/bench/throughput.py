@@ -16,20 +16,21 @@ from pydantic import Field
 from nanofw.assembly import Selection, build, build_workload
 from nanofw.bench.batches import graph_steps
 from nanofw.bench.bounds import check_real
-from nanofw.configs.schema import Section
-from nanofw.core.contracts.workload import Workload, WorkloadConfig
-from nanofw.core.engine import Engine
-from nanofw.core.types import FinishReason, Request, RequestOutput
+from nanofw.config.schema import Section
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.requests import FinishReason, Request
+from nanofw.contracts.workload import Workload, WorkloadConfig
+from nanofw.engine.engine import Engine
 from nanofw.errors import ConfigError
-from nanofw.workloads.drive import drive
-from nanofw.workloads.latencies import (
+from nanofw.measure.drive import drive
+from nanofw.measure.latencies import (
     PER_REQUEST,
     STATISTICS,
     request_latencies,
     weighted_statistic,
 )
+from nanofw.measure.observe import TokenTimes
 from nanofw.workloads.lengths import Lengths, Uniform
-from nanofw.workloads.observe import TokenTimes
 from nanofw.workloads.prompts import key_of
 from nanofw.workloads.replay import FixedList, FixedOptions
 from nanofw.workloads.trace import TraceRow

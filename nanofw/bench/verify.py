@@ -19,9 +19,11 @@ from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
 from nanofw.assembly import Selection, build
-from nanofw.core.contracts.sampler import SampledTokens, Sampler, SamplerConfig
-from nanofw.core.plan import NewRow
-from nanofw.core.types import IntArray, Request, RequestOutput, SamplingParams
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.plan import NewRow
+from nanofw.contracts.requests import Request, SamplingParams
+from nanofw.contracts.sampler import SampledTokens, Sampler, SamplerConfig
 from nanofw.errors import ConfigError, ExecutorError
 from nanofw.plugins import Component, Plugin
 

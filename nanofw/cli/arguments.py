@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-    from nanofw.configs.load import LoadedConfig
-    from nanofw.configs.schema import Section
+    from nanofw.config.load import LoadedConfig
+    from nanofw.config.schema import Section
 
 M = TypeVar("M", bound="Section")
 WIDTH_OF_A_FILE = 200
@@ -34,7 +34,7 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 
 def split_config(words: Sequence[str]) -> tuple[str | None, list[str]]:
     """The configuration's name, or None, and the `key=value` pairs."""
-    from nanofw.configs.layers import is_override, looks_like_file
+    from nanofw.config.layers import is_override, looks_like_file
     from nanofw.errors import ConfigError
 
     names = [word for word in words if not is_override(word)]
@@ -61,7 +61,7 @@ def split_config(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
 def load(words: Sequence[str]) -> LoadedConfig:
     """Load what `[CONFIG] [key=value ...]` says."""
-    from nanofw.configs.load import DEFAULT_PRESET, load_config
+    from nanofw.config.load import DEFAULT_PRESET, load_config
 
     name, overrides = split_config(words)
     return load_config(name or DEFAULT_PRESET, overrides)
@@ -73,8 +73,8 @@ def own_options(words: Sequence[str], prefix: str, model: type[M]) -> tuple[M, l
     Raises:
         ConfigError: with the key of what is wrong.
     """
-    from nanofw.configs.layers import override_layer
-    from nanofw.configs.validation import Values, validate
+    from nanofw.config.layers import override_layer
+    from nanofw.config.validation import Values, validate
 
     start = f"{prefix}."
     own = [word for word in words if word.startswith(start)]
@@ -122,7 +122,7 @@ def writing(path: Path) -> Generator[None]:
 
 def files_read(loaded: LoadedConfig, words: Sequence[str] = ()) -> set[str]:
     """Files that a configuration came from, with those that the command line names."""
-    from nanofw.configs.layers import looks_like_file
+    from nanofw.config.layers import looks_like_file
 
     names = {source.name for source in loaded.values.sources.values()} | {*words}
     return {name for name in names if looks_like_file(name)}

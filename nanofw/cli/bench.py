@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nanofw.bench.latency import LatencyOptions, Timing
     from nanofw.bench.startup import Start
     from nanofw.bench.throughput import Pass
-    from nanofw.core.types import Request
+    from nanofw.contracts.requests import Request
 
 SOME_FAILED = 1
 LATENCY = """\

@@ -42,7 +42,7 @@ def main(arguments: list[str]) -> int:
     )  # fmt: skip
     options = parser.parse_intermixed_args(arguments)
     from nanofw.compare.experiment import load_experiment
-    from nanofw.configs.layers import is_override
+    from nanofw.config.layers import is_override
     from nanofw.errors import ConfigError
 
     _check_installed("scipy", "statsmodels")

@@ -37,7 +37,7 @@ def main(arguments: list[str]) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    from nanofw.configs.show import as_lines, as_records, as_yaml
+    from nanofw.config.show import as_lines, as_records, as_yaml
 
     loaded = load(options.config)
     if options.json:
@@ -67,7 +67,7 @@ def _schema(options: argparse.Namespace) -> int:
 
 
 def _presets(options: argparse.Namespace) -> int:
-    from nanofw.configs.layers import PRESETS, presets
+    from nanofw.config.layers import PRESETS, presets
 
     for name in presets():
         first = (PRESETS / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0]

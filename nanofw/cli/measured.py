@@ -13,8 +13,8 @@ from nanofw.cli.arguments import check_writable, console, files_read, load, own_
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
-    from nanofw.configs.load import LoadedConfig
-    from nanofw.configs.schema import Section
+    from nanofw.config.load import LoadedConfig
+    from nanofw.config.schema import Section
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Section")
@@ -87,7 +87,7 @@ class Measured(Generic[T]):
         """Everything as plain values."""
         from nanofw.assembly.provenance import origin, run_record
         from nanofw.cli import environment
-        from nanofw.configs.load import plain
+        from nanofw.config.load import plain
 
         return {
             "command": self._command,

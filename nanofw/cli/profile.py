@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from nanofw.bench.profile import Profile
-    from nanofw.bench.traces import Trace, Work
+    from nanofw.measure.step_traces import Trace, Work
 
 ROWS = 16
 """Kernels or operators that a table shows; the JSON has all."""
@@ -57,8 +57,8 @@ def main(arguments: list[str]) -> int:
     given = parser.parse_intermixed_args(arguments)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is imported, below
     from nanofw.assembly import select
-    from nanofw.bench import traces
     from nanofw.bench.profile import ProfileOptions, profiles
+    from nanofw.measure import step_traces as traces
 
     options, words, loaded, measured = begin("profile", "profile", ProfileOptions, given, arguments)
     if given.trace is not None:
@@ -115,7 +115,7 @@ def print_profile(profile: Profile, out: Console) -> None:
 
 
 def _work(item: Work, base: float) -> tuple[str, ...]:
-    from nanofw.bench.traces import short_name
+    from nanofw.measure.step_traces import short_name
 
     name = short_name(item.name)
     if len(name) > NAME_WIDTH:  # both ends tell kernels of one library apart
@@ -129,7 +129,7 @@ def _numbers(count: float | None, seconds: float, base: float) -> tuple[str, str
 
 def _host(profile: Profile) -> list[tuple[str, str, str]]:
     """Phases that follow each other, their parts indented, and what is left of the step."""
-    from nanofw.bench.seams import SUBMIT, TOP_PHASES
+    from nanofw.measure.host_phases import SUBMIT, TOP_PHASES
 
     base, host = profile.step_seconds, profile.host
     lines: list[tuple[str, str, str]] = []

@@ -15,10 +15,10 @@ from nanofw.cli.outputs import PENDING_SUFFIX, JsonlFile, JsonlStream, NoTexts, 
 from nanofw.cli.sources import PromptSource, Source, WorkloadSource
 from nanofw.cli.steps import StepsFile, open_steps
 from nanofw.cli.summary import Summary
-from nanofw.configs.load import LoadedConfig
-from nanofw.configs.schema import Config, InputSection, OutputSection
-from nanofw.core.clock import VirtualClock
-from nanofw.core.types import FinishReason, SamplingParams
+from nanofw.config.load import LoadedConfig
+from nanofw.config.schema import Config, InputSection, OutputSection
+from nanofw.contracts.clock import VirtualClock
+from nanofw.contracts.requests import FinishReason, SamplingParams
 from nanofw.errors import ConfigError, NanofwError
 from nanofw.llm.logs import log_to_stderr
 from nanofw.llm.opening import open_session

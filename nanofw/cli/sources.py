@@ -8,13 +8,14 @@ from dataclasses import replace
 from typing import Protocol
 
 from nanofw.cli.inputs import Entry
-from nanofw.core.contracts.workload import Workload
-from nanofw.core.plan import EMPTY_INT
-from nanofw.core.types import Request, RequestOutput, SamplingParams
+from nanofw.contracts.arrays import EMPTY_INT
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.requests import Request, SamplingParams
+from nanofw.contracts.workload import Workload
 from nanofw.llm.prompts import Prompt, chosen_ids, parse_prompt
 from nanofw.llm.session import Finished, Session
+from nanofw.measure.drive import Arrivals
 from nanofw.text.chat import check_messages
-from nanofw.workloads.drive import Arrivals
 
 
 class Source(Protocol):

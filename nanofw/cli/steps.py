@@ -10,8 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
-from nanofw.configs.schema import OutputSection
-from nanofw.core.types import StepReport
+from nanofw.config.schema import OutputSection
+from nanofw.contracts.outputs import StepReport
 from nanofw.errors import ConfigError
 
 

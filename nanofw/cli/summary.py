@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from nanofw.core.types import FinishReason, StepReport
+from nanofw.contracts.outputs import StepReport
+from nanofw.contracts.requests import FinishReason
 from nanofw.llm.results import RequestResult, Timings
 
 PERCENTILES = (50, 90, 99)

@@ -7,7 +7,9 @@ from collections import Counter
 
 import numpy as np
 
-from nanofw.core.types import FinishReason, FloatArray, RequestOutput
+from nanofw.contracts.arrays import FloatArray
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.requests import FinishReason
 
 SERVED = (FinishReason.STOP, FinishReason.LENGTH)
 """Reasons of requests that got what they asked for; the others ended early."""

@@ -24,12 +24,12 @@ from pydantic import Field
 
 from nanofw.compare.metrics import DEFAULT_METRICS, Metric
 from nanofw.compare.statistics import Verdict
-from nanofw.configs.document import read_file
-from nanofw.configs.layers import defaults, file_layers, override_layer
-from nanofw.configs.load import LoadedConfig, resolve
-from nanofw.configs.schema import Config, Section
-from nanofw.configs.source import KeyPath, Layer, Source, nearest_source
-from nanofw.configs.validation import Values, validate
+from nanofw.config.document import read_file
+from nanofw.config.layers import defaults, file_layers, override_layer
+from nanofw.config.load import LoadedConfig, resolve
+from nanofw.config.schema import Config, Section
+from nanofw.config.source import KeyPath, Layer, Source, nearest_source
+from nanofw.config.validation import Values, validate
 from nanofw.errors import ConfigError
 
 AA = "A/A"

@@ -1,6 +1,6 @@
 """What is measured, and how each metric is defined. All times from the engine's one clock.
 
-Per request: `nanofw.workloads.latencies`. Over all tokens: ITL is every gap between tokens of
+Per request: `nanofw.measure.latencies`. Over all tokens: ITL is every gap between tokens of
 one request, a preemption's pause included.
 """
 
@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from nanofw.core.types import FloatArray
-from nanofw.workloads.latencies import PER_REQUEST, STATISTICS, weighted_statistic
+from nanofw.contracts.arrays import FloatArray
+from nanofw.measure.latencies import PER_REQUEST, STATISTICS, weighted_statistic
 
 LATENCIES = (*PER_REQUEST, "itl")
 """Quantities in seconds, of requests that were served; they say nothing of others."""

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanofw.core.clock import Clock
-from nanofw.core.contracts.executor import Executor
-from nanofw.core.plan import StepPlan
-from nanofw.core.types import FloatArray, LongArray, Request
-from nanofw.workloads.observe import TokenTimes
+from nanofw.contracts.arrays import FloatArray, LongArray
+from nanofw.contracts.clock import Clock
+from nanofw.contracts.executor import Executor
+from nanofw.contracts.plan import StepPlan
+from nanofw.contracts.requests import Request
+from nanofw.measure.observe import TokenTimes
 
 
 class ObservedExecutor(TokenTimes):

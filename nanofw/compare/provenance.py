@@ -7,7 +7,7 @@ from typing import Any
 
 from nanofw.assembly.provenance import origin, run_record
 from nanofw.compare.runner import Results
-from nanofw.configs.load import plain
+from nanofw.config.load import plain
 
 
 def provenance(results: Results, arguments: Sequence[str] = ()) -> dict[str, Any]:

@@ -14,12 +14,14 @@ from nanofw.compare.experiment import ExperimentOptions, Slo
 from nanofw.compare.metrics import Measured, jain
 from nanofw.compare.observe import ObservedExecutor
 from nanofw.compare.statistics import MIN_RUNS, within_run_interval
-from nanofw.core.clock import Clock
-from nanofw.core.contracts.workload import Workload
-from nanofw.core.engine import Engine
-from nanofw.core.types import FinishReason, FloatArray, Request, RequestOutput
-from nanofw.workloads.drive import drive
-from nanofw.workloads.latencies import latencies
+from nanofw.contracts.arrays import FloatArray
+from nanofw.contracts.clock import Clock
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.requests import FinishReason, Request
+from nanofw.contracts.workload import Workload
+from nanofw.engine.engine import Engine
+from nanofw.measure.drive import drive
+from nanofw.measure.latencies import latencies
 
 GROWTH_LIMIT = 0.1
 """Overload: more than this share of the measured arrivals was still waiting at their end, and

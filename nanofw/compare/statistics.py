@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from nanofw.core.types import FloatArray
+from nanofw.contracts.arrays import FloatArray
 
 Verdict = Literal["better", "worse", "negligible", "no evidence"]
 POWER = 0.8

@@ -11,7 +11,7 @@ from nanofw.kernels.dispatch import uses_triton
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """silu(gate) * up of [..., 2d], gate first; gives [..., d]."""
     if uses_triton(x):
-        from nanofw.kernels.triton_activation import silu_and_mul_triton
+        from nanofw.kernels.triton.activation import silu_and_mul_triton
 
         return silu_and_mul_triton(x)
     gate, up = x.chunk(2, dim=-1)

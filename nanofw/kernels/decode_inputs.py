@@ -67,7 +67,7 @@ def gather_decode_inputs(
         block_tables: int32[rows, w]; of a line's table, the blocks of its context are copied.
     """
     if uses_triton(lines):
-        from nanofw.kernels.triton_decode_inputs import gather_decode_inputs_triton
+        from nanofw.kernels.triton.decode_inputs import gather_decode_inputs_triton
 
         gather_decode_inputs_triton(lines, token_ids, block_tables, block_size, into)
         return

@@ -11,7 +11,7 @@ from functools import cache
 
 import torch
 
-from nanofw.kernels import rehearsal
+from nanofw.kernels.aot import dry_run as rehearsal
 
 
 def uses_triton(tensor: torch.Tensor) -> bool:

@@ -21,7 +21,7 @@ def store_kv(
         slots: block * block_size + offset.
     """
     if uses_triton(key):
-        from nanofw.kernels.triton_kv_store import store_kv_triton
+        from nanofw.kernels.triton.kv_store import store_kv_triton
 
         store_kv_triton(key, value, key_pool, value_pool, slots)
         return

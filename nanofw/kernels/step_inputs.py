@@ -79,7 +79,7 @@ def gather_step_inputs(
         block_tables: int32[rows, w]; of a line's table, the blocks of its context are copied.
     """
     if uses_triton(lines):
-        from nanofw.kernels.triton_step_inputs import gather_step_inputs_triton
+        from nanofw.kernels.triton.step_inputs import gather_step_inputs_triton
 
         gather_step_inputs_triton(lines, token_ids, block_tables, block_size, into)
         return

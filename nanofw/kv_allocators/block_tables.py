@@ -6,9 +6,8 @@ from abc import ABC, abstractmethod
 
 import numpy as np
 
-from nanofw.core.contracts.kv_allocator import AllocatorConfig, Extension
-from nanofw.core.plan import EMPTY_INT
-from nanofw.core.types import IntArray
+from nanofw.contracts.arrays import EMPTY_INT, IntArray
+from nanofw.contracts.kv_allocator import AllocatorConfig, Extension
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.free_stack import FreeStack
 

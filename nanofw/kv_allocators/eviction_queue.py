@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanofw.core.types import IntArray, LongArray
+from nanofw.contracts.arrays import IntArray, LongArray
 
 
 class EvictionQueue:

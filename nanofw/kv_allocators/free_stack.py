@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanofw.core.types import IntArray
+from nanofw.contracts.arrays import IntArray
 
 
 class FreeStack:

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanofw.core.contracts.kv_allocator import AllocatorConfig, AllocatorStats, Match
-from nanofw.core.plan import EMPTY_INT
-from nanofw.core.types import IntArray
+from nanofw.contracts.arrays import EMPTY_INT, IntArray
+from nanofw.contracts.kv_allocator import AllocatorConfig, AllocatorStats, Match
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.block_tables import BlockTables
 

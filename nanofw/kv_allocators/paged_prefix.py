@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 import xxhash
 
-from nanofw.core.contracts.kv_allocator import AllocatorConfig, AllocatorStats, Match
-from nanofw.core.plan import EMPTY_INT
-from nanofw.core.types import IntArray
+from nanofw.contracts.arrays import EMPTY_INT, IntArray
+from nanofw.contracts.kv_allocator import AllocatorConfig, AllocatorStats, Match
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.block_tables import BlockTables, flatten
 from nanofw.kv_allocators.eviction_queue import EvictionQueue

@@ -15,7 +15,7 @@ from typing import TypeAlias
 import numpy as np
 import xxhash
 
-from nanofw.core.types import IntArray
+from nanofw.contracts.arrays import IntArray
 from nanofw.errors import AllocatorError
 
 BlockHash: TypeAlias = Callable[[bytes, int], int]

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from nanofw.configs.layers import PYTHON
-from nanofw.configs.load import LoadedConfig, load_config
-from nanofw.core.types import SamplingParams
+from nanofw.config.layers import PYTHON
+from nanofw.config.load import LoadedConfig, load_config
+from nanofw.contracts.requests import SamplingParams
 from nanofw.errors import RequestError
 from nanofw.llm.encoding import Encoded
 from nanofw.llm.engine_thread import EngineThread, Item

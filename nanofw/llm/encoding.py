@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nanofw.core.types import IntArray, Request, SamplingParams
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.llm.prompts import Prompt
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.stop import StopStrings

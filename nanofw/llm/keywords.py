@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from nanofw.configs.schema import Config, EngineSection, ModelSection
+from nanofw.config.schema import Config, EngineSection, ModelSection
 from nanofw.errors import ConfigError
 from nanofw.llm.prompts import near_or_known
 

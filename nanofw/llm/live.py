@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from nanofw.core.types import FinishReason, RequestOutput, SamplingParams, TokenDelta
+from nanofw.contracts.outputs import RequestOutput, TokenDelta
+from nanofw.contracts.requests import FinishReason, SamplingParams
 from nanofw.llm.encoding import Encoded
 from nanofw.llm.logprobs import readable
 from nanofw.llm.results import ENDED_WELL, Completion, RequestResult, Timings, make_timings

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from nanofw.configs.layers import PYTHON
-from nanofw.configs.load import LoadedConfig, load_config
-from nanofw.core.engine import Engine
-from nanofw.core.types import SamplingParams
+from nanofw.config.layers import PYTHON
+from nanofw.config.load import LoadedConfig, load_config
+from nanofw.contracts.requests import SamplingParams
+from nanofw.engine.engine import Engine
 from nanofw.llm.interrupt import postponed
 from nanofw.llm.keywords import nested_values
 from nanofw.llm.logprobs import PositionLogprobs

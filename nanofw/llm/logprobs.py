@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
-from nanofw.core.types import TokenLogprobs
+from nanofw.contracts.outputs import TokenLogprobs
 from nanofw.text.tokenizer import Tokenizer
 
 

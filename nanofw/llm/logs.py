@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from nanofw.configs.schema import LoggingSection
+from nanofw.config.schema import LoggingSection
 
 
 def set_levels(section: LoggingSection) -> None:

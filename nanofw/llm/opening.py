@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from nanofw.assembly import Selection, build, select
-from nanofw.configs.load import LoadedConfig
-from nanofw.configs.schema import LoggingSection
-from nanofw.core.clock import VirtualClock
-from nanofw.core.model_spec import ModelSpec
+from nanofw.config.load import LoadedConfig
+from nanofw.config.schema import LoggingSection
+from nanofw.contracts.clock import VirtualClock
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.llm.logs import set_levels
 from nanofw.llm.session import AnyEngine, Session
 from nanofw.text.byte_level import ByteTokenizer
@@ -42,7 +42,7 @@ def open_engine(selection: Selection) -> AnyEngine:
     """The engine of a selection, or the front of several: `engine.replicas`."""
     if selection.loaded.config.engine.replicas == 1:
         return build(selection)
-    from nanofw.llm.replicas.engine import ReplicatedEngine
+    from nanofw.replicas.router import ReplicatedEngine
 
     return ReplicatedEngine(selection)
 

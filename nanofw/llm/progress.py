@@ -7,7 +7,7 @@ from collections import deque
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from nanofw.core.types import StepReport
+from nanofw.contracts.outputs import StepReport
 
 if TYPE_CHECKING:
     from rich.progress import Progress

@@ -8,8 +8,8 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
-from nanofw.core.accept import by_token_id
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.requests import SamplingParams
+from nanofw.engine.request_checks import by_token_id
 from nanofw.plugins.names import near
 
 PromptLike: TypeAlias = str | Sequence[int] | Mapping[str, Any]

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from nanofw.core.types import FinishReason, RequestOutput
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.requests import FinishReason
 from nanofw.llm.logprobs import PositionLogprobs
 from nanofw.llm.logprobs import to_record as logprob_record
 

@@ -7,28 +7,22 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
 
-from nanofw.core.engine import Engine
-from nanofw.core.metrics import exposition
-from nanofw.core.types import (
-    FinishReason,
-    Request,
-    RequestOutput,
-    StepOutput,
-    StepReport,
-    TokenDelta,
-)
+from nanofw.contracts.outputs import RequestOutput, StepOutput, StepReport, TokenDelta
+from nanofw.contracts.requests import FinishReason, Request
+from nanofw.engine.engine import Engine
 from nanofw.errors import RequestError
 from nanofw.llm.encoding import Encoded, Encoder, request_of
 from nanofw.llm.live import LiveRequest
 from nanofw.llm.logprobs import PositionLogprobs, readable
-from nanofw.llm.metrics import RequestMetrics
 from nanofw.llm.prompts import Prompt
+from nanofw.llm.request_metrics import RequestMetrics
 from nanofw.llm.results import RequestResult, refused
+from nanofw.measure.prometheus import exposition
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
-    from nanofw.llm.replicas.engine import ReplicatedEngine
+    from nanofw.replicas.router import ReplicatedEngine
 
 AnyEngine: TypeAlias = "Engine | ReplicatedEngine"
 

@@ -6,8 +6,8 @@ Llama 3 Herd of Models"; Jiang et al., "Mistral 7B".
 
 from __future__ import annotations
 
-from nanofw.core.contracts.model import ModelContext
-from nanofw.core.model_spec import ModelSpec
+from nanofw.contracts.model import ModelContext
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.models.layers import DecoderFeatures, PreNormDecoder
 
 

@@ -5,8 +5,8 @@ Yang et al., "Qwen3 Technical Report".
 
 from __future__ import annotations
 
-from nanofw.core.contracts.model import ModelContext
-from nanofw.core.model_spec import ModelSpec
+from nanofw.contracts.model import ModelContext
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.models.layers import DecoderFeatures, PreNormDecoder
 
 

@@ -16,34 +16,38 @@ and the manifest describes them, importing nothing heavy:
 
 from __future__ import annotations
 
-from nanofw.core.clock import Clock, RealClock, VirtualClock
-from nanofw.core.contracts.attention_backend import (
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.attention_backend import (
     AttentionBackend,
     AttentionConfig,
     ForwardBatch,
     FusedAttentionBackend,
     FusedInputs,
 )
-from nanofw.core.contracts.communicator import Communicator, SingleRank
-from nanofw.core.contracts.cost_model import CostModel, CostModelConfig
-from nanofw.core.contracts.executor import Executor, ExecutorConfig
-from nanofw.core.contracts.kv_allocator import (
+from nanofw.contracts.clock import Clock, RealClock, VirtualClock
+from nanofw.contracts.communicator import Communicator, SingleRank
+from nanofw.contracts.cost_model import CostModel, CostModelConfig
+from nanofw.contracts.executor import Executor, ExecutorConfig
+from nanofw.contracts.kv_allocator import (
     AllocatorConfig,
     AllocatorStats,
     Extension,
     KVAllocator,
     Match,
 )
-from nanofw.core.contracts.logits_processor import (
+from nanofw.contracts.logits_processor import (
     HearsDraws,
     HostProcessor,
     HostProcessorConfig,
     LogitsProcessor,
     MasksRows,
 )
-from nanofw.core.contracts.model import Model, ModelContext
-from nanofw.core.contracts.policy import Policy, Rank, RequestView, RunningView, SchedulerView
-from nanofw.core.contracts.sampler import (
+from nanofw.contracts.model import Model, ModelContext
+from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.plan import Capacity, HostMasks, NewRow, StepPlan, StepResult
+from nanofw.contracts.requests import FinishReason, Request, SamplingParams
+from nanofw.contracts.sampler import (
     DefersMemory,
     DeviceSampler,
     SampledTokens,
@@ -52,10 +56,8 @@ from nanofw.core.contracts.sampler import (
     ShardDeviceSampler,
     ShardSampler,
 )
-from nanofw.core.contracts.workload import Workload, WorkloadConfig
-from nanofw.core.model_spec import ModelSpec
-from nanofw.core.plan import Capacity, HostMasks, NewRow, StepPlan, StepResult
-from nanofw.core.types import FinishReason, IntArray, Request, RequestOutput, SamplingParams
+from nanofw.contracts.scheduler import Policy, Rank, RequestView, RunningView, SchedulerView
+from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.plugins.component import Component
 from nanofw.plugins.descriptor import (
     API_VERSIONS,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nanofw.core.contracts.attention_backend import ForwardBatch
-from nanofw.core.plan import StepPlan
-from nanofw.core.types import BoolArray, IntArray
+from nanofw.contracts.arrays import BoolArray, IntArray
+from nanofw.contracts.attention_backend import ForwardBatch
+from nanofw.contracts.plan import StepPlan
 from nanofw.kernels.linear import padded_rows
 from nanofw.kernels.transfer import to_device
 from nanofw.runtime.logprobs import RowLogprobs

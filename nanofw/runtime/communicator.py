@@ -14,7 +14,7 @@ import torch
 from torch import distributed
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from nanofw.runtime.workers.lost import RankLost
+from nanofw.runtime.parallel.lost import RankLost
 
 LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915

@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from nanofw.core.contracts.executor import ExecutorConfig
-from nanofw.core.model_spec import ModelSpec, heads_of_rank
+from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.model_spec import ModelSpec, heads_of_rank
 from nanofw.errors import ConfigError, ModelError
 from nanofw.runtime import memory
 from nanofw.runtime.runner import MAX_CPU_TOKENS

@@ -14,22 +14,22 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from nanofw.core.contracts.communicator import Communicator, SingleRank
-from nanofw.core.contracts.executor import ExecutorConfig
-from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
-from nanofw.core.types import Request
+from nanofw.contracts.communicator import Communicator, SingleRank
+from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
+from nanofw.contracts.requests import Request
 from nanofw.errors import ExecutorError, NanofwError
 from nanofw.runtime import memory, profiling, rehearsal
 from nanofw.runtime.batch import StepBatch
-from nanofw.runtime.graph_sizes import largest_prefill
+from nanofw.runtime.graphs.capture import CudaRecorder
+from nanofw.runtime.graphs.sizes import largest_prefill
 from nanofw.runtime.options import TorchOptions
 from nanofw.runtime.phases import Phases
-from nanofw.runtime.recording import CudaRecorder
 from nanofw.runtime.results import Timer, Transfer
 from nanofw.runtime.runner import Runner
 
 if TYPE_CHECKING:
-    from nanofw.kernels.compile_ahead import AheadCompiler
+    from nanofw.kernels.aot.compile_ahead import AheadCompiler
 
 _MAX_IN_FLIGHT = 2
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nanofw.core.plan import NewRow, StepPlan
-from nanofw.core.types import BoolArray, IntArray, LongArray, TokenLogprobs
+from nanofw.contracts.arrays import BoolArray, IntArray, LongArray
+from nanofw.contracts.outputs import TokenLogprobs
+from nanofw.contracts.plan import NewRow, StepPlan
 from nanofw.kernels.logprobs import Logprobs, joined, lines_at_once, logprobs_of
 
 _NONE = -1

@@ -10,7 +10,7 @@ CAPABILITIES = {
     "overlap": True,
     "cuda_graph": True,
     "cuda_graph_prefill": True,
-    "graphs": "nanofw.runtime.graph_sizes:describe",
+    "graphs": "nanofw.runtime.graphs.sizes:describe",
     "estimate": "nanofw.runtime.estimate:estimate",
     "needs": ("model", "attention_backend", "sampler", "logits_processor"),
 }

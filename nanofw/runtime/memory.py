@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from nanofw.core.model_spec import ModelSpec
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ConfigError
 
 GIB = 1 << 30

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from nanofw.core.contracts.communicator import Communicator
+from nanofw.contracts.communicator import Communicator
 from nanofw.errors import ConfigError
 from nanofw.kernels.norm import add_rms_norm
 from nanofw.runtime.communicator import GroupCommunicator
@@ -94,7 +94,7 @@ class OneShotCommunicator(GroupCommunicator):
             self._inboxes = self._make_inboxes(device, *stream)
 
     def _make_inboxes(self, device: torch.device, width: int, num_rows: int) -> Any:
-        from nanofw.kernels.triton_all_reduce import Inboxes, inbox_elements
+        from nanofw.kernels.triton.all_reduce import Inboxes, inbox_elements
 
         num_rows = min(num_rows, NORM_LIMIT_BYTES // (4 * width * (self.size - 1)))
         if num_rows < 1:
@@ -182,7 +182,7 @@ def _sum_add_norm(
     eps: float,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if inboxes is not None and x.dtype == dtype:
-        from nanofw.kernels.triton_all_reduce import fits, sum_add_rms_norm_triton
+        from nanofw.kernels.triton.all_reduce import fits, sum_add_rms_norm_triton
 
         if fits(x, inboxes):
             return sum_add_rms_norm_triton(x, residual, weight, eps, inboxes)

@@ -7,7 +7,7 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from nanofw.plugins import Options
-from nanofw.runtime.graph_sizes import DEFAULT_PREFILL_TOKENS
+from nanofw.runtime.graphs.sizes import DEFAULT_PREFILL_TOKENS
 
 Timeout: TypeAlias = Annotated[float, Field(gt=0, le=1_000_000)]
 """Seconds; the bound (11 days) is what a system call that waits can be told."""

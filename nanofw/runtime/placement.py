@@ -6,10 +6,10 @@ from typing import Any
 
 import torch
 
-from nanofw.core.contracts.executor import Executor, ExecutorConfig
+from nanofw.contracts.executor import Executor, ExecutorConfig
 from nanofw.runtime.executor import TorchExecutor
 from nanofw.runtime.options import TorchOptions
-from nanofw.runtime.workers.executor import ParallelExecutor
+from nanofw.runtime.parallel.executor import ParallelExecutor
 
 
 def torch_executor(options: TorchOptions | None, config: ExecutorConfig) -> Executor:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from nanofw.core.contracts.executor import ExecutorConfig
-from nanofw.core.plan import NewRow, StepPlan
-from nanofw.core.types import IntArray, SamplingParams
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.plan import NewRow, StepPlan
+from nanofw.contracts.requests import SamplingParams
 from nanofw.runtime.runner import Runner
 
 

@@ -1,7 +1,7 @@
 """What a run launches, found on tensors without content, and compiled while weights are loaded.
 
 The components are built a second time on the device `meta`, and every kind of step that a run
-profiles and captures is carried out there (`nanofw.kernels.compile_ahead`). Components must claim
+profiles and captures is carried out there (`nanofw.kernels.aot`). Components must claim
 the capability `compile_ahead`; where one does not, kernels are compiled when they are launched
 first.
 """
@@ -15,18 +15,18 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from nanofw.core.contracts.communicator import Communicator, SingleRank
-from nanofw.core.contracts.executor import ExecutorConfig
-from nanofw.core.plan import StepPlan
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.communicator import Communicator, SingleRank
+from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.plan import StepPlan
+from nanofw.contracts.requests import SamplingParams
 from nanofw.kernels.dispatch import has_triton
 from nanofw.runtime import profiling
+from nanofw.runtime.graphs.capture import Run
 from nanofw.runtime.meta_communicator import MetaCommunicator
-from nanofw.runtime.recording import Run
 from nanofw.runtime.runner import Runner
 
 if TYPE_CHECKING:
-    from nanofw.kernels.compile_ahead import AheadCompiler
+    from nanofw.kernels.aot.compile_ahead import AheadCompiler
 
 CLAIM = "compile_ahead"
 _KINDS = ("model", "attention_backend", "sampler")
@@ -50,7 +50,7 @@ def begin(
     if silent:
         logger.info("kernels are compiled at first launch: no %s by %s", CLAIM, ", ".join(silent))
         return None
-    from nanofw.kernels import compile_ahead
+    from nanofw.kernels.aot import compile_ahead
 
     if not compile_ahead.is_possible():
         return None

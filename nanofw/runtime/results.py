@@ -6,8 +6,9 @@ import time
 
 import torch
 
-from nanofw.core.contracts.sampler import SampledTokens
-from nanofw.core.types import BoolArray, IntArray, TokenLogprobs
+from nanofw.contracts.arrays import BoolArray, IntArray
+from nanofw.contracts.outputs import TokenLogprobs
+from nanofw.contracts.sampler import SampledTokens
 from nanofw.runtime.logprobs import RowLogprobs
 
 

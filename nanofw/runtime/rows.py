@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from nanofw.core.plan import StepPlan
-from nanofw.core.types import IntArray
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.plan import StepPlan
 from nanofw.kernels.transfer import to_device
 
 _NOTHING = np.empty(0, np.int64)

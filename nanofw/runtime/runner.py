@@ -11,16 +11,20 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from nanofw.core.contracts.attention_backend import (
+from nanofw.contracts.arrays import BoolArray, IntArray
+from nanofw.contracts.attention_backend import (
     AttentionBackend,
     AttentionConfig,
     ForwardBatch,
 )
-from nanofw.core.contracts.communicator import Communicator
-from nanofw.core.contracts.executor import ExecutorConfig
-from nanofw.core.contracts.logits_processor import HearsDraws, LogitsProcessor
-from nanofw.core.contracts.model import Model
-from nanofw.core.contracts.sampler import (
+from nanofw.contracts.communicator import Communicator
+from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.logits_processor import HearsDraws, LogitsProcessor
+from nanofw.contracts.model import Model
+from nanofw.contracts.model_spec import heads_of_rank, vocabulary_of_rank
+from nanofw.contracts.plan import HostMasks, NewRow, StepPlan
+from nanofw.contracts.requests import Request
+from nanofw.contracts.sampler import (
     DefersMemory,
     DeviceSampler,
     SampledTokens,
@@ -29,17 +33,14 @@ from nanofw.core.contracts.sampler import (
     ShardDeviceSampler,
     ShardSampler,
 )
-from nanofw.core.model_spec import heads_of_rank, vocabulary_of_rank
-from nanofw.core.plan import HostMasks, NewRow, StepPlan
-from nanofw.core.types import BoolArray, IntArray, Request
 from nanofw.kernels.linear import padded_rows
 from nanofw.kernels.sampling import forbid
 from nanofw.kernels.transfer import to_device
 from nanofw.plugins import Component
 from nanofw.runtime.batch import StepBatch, make_batch
-from nanofw.runtime.graphs import StepGraphs
+from nanofw.runtime.graphs.capture import GraphParts, Recorder
+from nanofw.runtime.graphs.step import StepGraphs
 from nanofw.runtime.logprobs import LogprobRows, PromptTokens
-from nanofw.runtime.recording import GraphParts, Recorder
 from nanofw.runtime.rows import RowState
 from nanofw.runtime.weights import Checkpoint, open_checkpoint
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from nanofw.core.plan import NewRow
-from nanofw.core.types import BoolArray, IntArray
+from nanofw.contracts.arrays import BoolArray, IntArray
+from nanofw.contracts.plan import NewRow
 from nanofw.kernels.random import base_key
 from nanofw.kernels.transfer import to_device
 from nanofw.samplers.parameters import LOWEST_TEMPERATURE

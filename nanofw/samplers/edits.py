@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import torch
 
-from nanofw.core.contracts.sampler import SamplerConfig
-from nanofw.core.plan import NewRow
-from nanofw.core.types import IntArray
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.plan import NewRow
+from nanofw.contracts.sampler import SamplerConfig
 from nanofw.samplers.bad_words import BadWords
 from nanofw.samplers.penalties import Penalties
 from nanofw.samplers.token_biases import TokenBiases

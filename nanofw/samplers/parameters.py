@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nanofw.core.plan import NewRow
-from nanofw.core.types import BoolArray, IntArray, LongArray
+from nanofw.contracts.arrays import BoolArray, IntArray, LongArray
+from nanofw.contracts.plan import NewRow
 from nanofw.kernels.random import base_key
 from nanofw.kernels.transfer import to_device
 

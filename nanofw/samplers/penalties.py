@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nanofw.core.contracts.sampler import SamplerConfig
-from nanofw.core.plan import NewRow
-from nanofw.core.types import BoolArray, IntArray, LongArray
+from nanofw.contracts.arrays import BoolArray, IntArray, LongArray
+from nanofw.contracts.plan import NewRow
+from nanofw.contracts.sampler import SamplerConfig
 from nanofw.kernels.penalties import penalise
 from nanofw.kernels.transfer import to_device
 

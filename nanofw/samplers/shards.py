@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import torch
 
-from nanofw.core.contracts.communicator import Communicator, SingleRank
-from nanofw.core.model_spec import vocabulary_of_rank
+from nanofw.contracts.communicator import Communicator, SingleRank
+from nanofw.contracts.model_spec import vocabulary_of_rank
 
 
 class Shards:

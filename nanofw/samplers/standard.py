@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from nanofw.core.contracts.sampler import SampledTokens, Sampler, SamplerConfig
-from nanofw.core.plan import NewRow
-from nanofw.core.types import IntArray, SamplingParams
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.plan import NewRow
+from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.sampler import SampledTokens, Sampler, SamplerConfig
 from nanofw.kernels.dispatch import has_triton
 from nanofw.kernels.random import position_keys
 from nanofw.kernels.sampling import (

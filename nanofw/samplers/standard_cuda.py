@@ -12,9 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from nanofw.core.contracts.sampler import SampledTokens, SamplerConfig
-from nanofw.core.plan import NewRow
-from nanofw.core.types import IntArray, SamplingParams
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.plan import NewRow
+from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.sampler import SampledTokens, SamplerConfig
 from nanofw.kernels.transfer import to_device
 from nanofw.samplers.device_parameters import DeviceParameters
 from nanofw.samplers.edits import LogitEdits
@@ -65,8 +66,8 @@ class CudaSampler:
         self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
     ) -> SampledTokens:
         """Draw one token for each of s rows. See the contract."""
-        from nanofw.kernels.triton_cutoff import cutoffs_triton
-        from nanofw.kernels.triton_sampling import draw_triton
+        from nanofw.kernels.triton.cutoff import cutoffs_triton
+        from nanofw.kernels.triton.sampling import draw_triton
 
         p = self.parameters
         cutoffs = None
@@ -83,7 +84,7 @@ class CudaSampler:
         self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
     ) -> SampledTokens:
         """Draw one token for each of s rows from the ranks' parts. See the contract."""
-        from nanofw.kernels.triton_sampling import draw_triton
+        from nanofw.kernels.triton.sampling import draw_triton
 
         assert variant in self.shard_variants
         p = self.parameters

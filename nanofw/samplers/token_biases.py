@@ -7,9 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nanofw.core.contracts.sampler import SamplerConfig
-from nanofw.core.plan import NewRow
-from nanofw.core.types import BoolArray, IntArray, LongArray, SamplingParams
+from nanofw.contracts.arrays import BoolArray, IntArray, LongArray
+from nanofw.contracts.plan import NewRow
+from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.sampler import SamplerConfig
 from nanofw.kernels.transfer import to_device
 
 

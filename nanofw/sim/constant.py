@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nanofw.core.contracts.cost_model import CostModelConfig
-from nanofw.core.plan import StepPlan
+from nanofw.contracts.cost_model import CostModelConfig
+from nanofw.contracts.plan import StepPlan
 from nanofw.plugins import Options
 
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]

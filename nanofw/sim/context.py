@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanofw.core.contracts.executor import ExecutorConfig
-from nanofw.core.plan import Capacity, NewRow, StepPlan
-from nanofw.core.types import BoolArray, IntArray, LongArray
+from nanofw.contracts.arrays import BoolArray, IntArray, LongArray
+from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.plan import Capacity, NewRow, StepPlan
 from nanofw.errors import ExecutorError
 from nanofw.sim.tokens import GOLDEN, HashArray, mix
 

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from nanofw.core.contracts.cost_model import CostModel, CostModelConfig, OccupiesHost
-from nanofw.core.contracts.executor import ExecutorConfig
-from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
-from nanofw.core.types import BoolArray, IntArray, Request
+from nanofw.contracts.arrays import BoolArray, IntArray
+from nanofw.contracts.cost_model import CostModel, CostModelConfig, OccupiesHost
+from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
+from nanofw.contracts.requests import Request
 from nanofw.errors import ConfigError, ExecutorError
 from nanofw.plugins import Component
 from nanofw.sim.constant import ConstantCost, ConstantOptions

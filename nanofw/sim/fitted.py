@@ -16,8 +16,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from nanofw.core.contracts.cost_model import CostModelConfig
-from nanofw.core.plan import StepPlan
+from nanofw.contracts.cost_model import CostModelConfig
+from nanofw.contracts.plan import StepPlan
 from nanofw.errors import ConfigError
 from nanofw.plugins import Options
 from nanofw.sim.work import StepWork

@@ -12,8 +12,8 @@ from typing import Annotated
 
 from pydantic import Field, field_validator
 
-from nanofw.core.contracts.cost_model import CostModelConfig
-from nanofw.core.plan import StepPlan
+from nanofw.contracts.cost_model import CostModelConfig
+from nanofw.contracts.plan import StepPlan
 from nanofw.errors import ExecutorError
 from nanofw.plugins import Options
 from nanofw.sim.devices import DEVICES

@@ -5,7 +5,7 @@ Numbers as in the published `config.json` of each checkpoint.
 
 from __future__ import annotations
 
-from nanofw.core.model_spec import ModelSpec
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ModelError
 
 _QWEN3 = {  # hidden, intermediate, layers, heads, tied

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from nanofw.core.types import BoolArray, IntArray
+from nanofw.contracts.arrays import BoolArray, IntArray
 
 HashArray: TypeAlias = NDArray[np.uint64]
 

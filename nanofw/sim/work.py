@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nanofw.core.plan import StepPlan
+from nanofw.contracts.plan import StepPlan
 
 
 class StepWork(NamedTuple):

@@ -8,8 +8,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from nanofw.core.contracts.kv_allocator import AllocatorConfig, KVAllocator
-from nanofw.core.types import IntArray
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.testing.allocator_driver import AllocatorDriver, random_walk
 
 

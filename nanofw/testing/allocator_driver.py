@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from nanofw.core.contracts.kv_allocator import (
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.kv_allocator import (
     AllocatorConfig,
     AllocatorStats,
     KVAllocator,
     Match,
 )
-from nanofw.core.types import IntArray
 
 GARBAGE = -1
 

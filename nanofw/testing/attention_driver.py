@@ -8,14 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nanofw.core.contracts.attention_backend import (
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.attention_backend import (
     AttentionBackend,
     AttentionConfig,
     ForwardBatch,
     FusedAttentionBackend,
     FusedInputs,
 )
-from nanofw.core.types import IntArray
 
 TOLERANCES = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 3e-2}
 """Largest error that is accepted, relative to the largest value of the reference."""

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import SkipTest
 
-from nanofw.core.contracts.attention_backend import AttentionBackend, AttentionConfig
+from nanofw.contracts.attention_backend import AttentionBackend, AttentionConfig
 
 if TYPE_CHECKING:
     from nanofw.testing.attention_driver import AttentionDriver

@@ -7,11 +7,11 @@ from types import MappingProxyType
 from typing import Any
 from unittest import SkipTest
 
-from nanofw.core.contracts.attention_backend import AttentionBackend, AttentionConfig
-from nanofw.core.contracts.kv_allocator import AllocatorConfig, KVAllocator
-from nanofw.core.contracts.logits_processor import LogitsProcessor
-from nanofw.core.contracts.policy import Policy
-from nanofw.core.contracts.sampler import Sampler, SamplerConfig
+from nanofw.contracts.attention_backend import AttentionBackend, AttentionConfig
+from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
+from nanofw.contracts.logits_processor import LogitsProcessor
+from nanofw.contracts.sampler import Sampler, SamplerConfig
+from nanofw.contracts.scheduler import Policy
 from nanofw.testing.allocator import AllocatorChecks
 from nanofw.testing.backend import BackendChecks
 from nanofw.testing.logits_processor import LogitsProcessorChecks

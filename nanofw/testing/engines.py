@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nanofw.core.clock import VirtualClock
-from nanofw.core.contracts.executor import ExecutorConfig
-from nanofw.core.contracts.kv_allocator import AllocatorConfig, KVAllocator
-from nanofw.core.contracts.policy import Policy
-from nanofw.core.engine import Engine
-from nanofw.core.host import HostProcessors
-from nanofw.core.limits import Limits
-from nanofw.core.model_spec import ModelSpec
-from nanofw.core.scheduler import Scheduler
+from nanofw.contracts.clock import VirtualClock
+from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
+from nanofw.contracts.limits import Limits
+from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.scheduler import Policy
+from nanofw.engine.engine import Engine
+from nanofw.engine.host_processors import HostProcessors
+from nanofw.engine.scheduler import Scheduler
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
 from nanofw.sim.executor import SimExecutor

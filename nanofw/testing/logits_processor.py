@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from nanofw.core.contracts.logits_processor import HearsDraws, LogitsProcessor
-from nanofw.core.contracts.sampler import SamplerConfig
-from nanofw.core.plan import NewRow
-from nanofw.core.types import IntArray, SamplingParams
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.logits_processor import HearsDraws, LogitsProcessor
+from nanofw.contracts.plan import NewRow
+from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.sampler import SamplerConfig
 
 if TYPE_CHECKING:
     import torch

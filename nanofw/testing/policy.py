@@ -12,8 +12,8 @@ from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar
 
-from nanofw.core.contracts.policy import Policy, RequestView
-from nanofw.core.types import FinishReason, Request, SamplingParams
+from nanofw.contracts.requests import FinishReason, Request, SamplingParams
+from nanofw.contracts.scheduler import Policy, RequestView
 from nanofw.testing.engines import EngineShape, simulated_engine
 from nanofw.testing.traffic import Traffic, random_traffic, serve
 

@@ -8,8 +8,8 @@ from unittest import SkipTest
 
 import numpy as np
 
-from nanofw.core.contracts.sampler import Sampler, SamplerConfig
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.sampler import Sampler, SamplerConfig
 from nanofw.testing.sampler_driver import (
     NUM_ROWS,
     STEPS,

@@ -9,9 +9,10 @@ from unittest import SkipTest
 
 import numpy as np
 
-from nanofw.core.contracts.sampler import SampledTokens, Sampler, SamplerConfig
-from nanofw.core.plan import NewRow
-from nanofw.core.types import FloatArray, IntArray, SamplingParams
+from nanofw.contracts.arrays import FloatArray, IntArray
+from nanofw.contracts.plan import NewRow
+from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.sampler import SampledTokens, Sampler, SamplerConfig
 from nanofw.testing.sampler_shapes import EOS_TOKEN, NUM_DRAWS
 
 if TYPE_CHECKING:

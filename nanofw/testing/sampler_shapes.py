@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanofw.core.types import FloatArray, SamplingParams
+from nanofw.contracts.arrays import FloatArray
+from nanofw.contracts.requests import SamplingParams
 
 NUM_DRAWS = 2000
 EOS_TOKEN = 5

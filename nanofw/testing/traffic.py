@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nanofw.core.engine import Engine
-from nanofw.core.types import FinishReason, Request, RequestOutput, SamplingParams, StepReport
+from nanofw.contracts.outputs import RequestOutput, StepReport
+from nanofw.contracts.requests import FinishReason, Request, SamplingParams
+from nanofw.engine.engine import Engine
 from nanofw.testing.engines import END_TOKEN, SECONDS_PER_STEP
 
 MAX_STEPS = 20_000

@@ -7,8 +7,9 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nanofw.core.contracts.workload import Workload, WorkloadConfig
-from nanofw.core.types import Request, RequestOutput
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.requests import Request
+from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.workloads.mix import ARRIVALS, MixOptions, RequestMix, generator
 
 

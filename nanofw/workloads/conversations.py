@@ -9,8 +9,10 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from nanofw.core.contracts.workload import Workload, WorkloadConfig
-from nanofw.core.types import IntArray, LongArray, Request, RequestOutput
+from nanofw.contracts.arrays import IntArray, LongArray
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.requests import Request
+from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.workloads.lengths import Lengths, Uniform
 from nanofw.workloads.mix import ARRIVALS, MixOptions, RequestMix, generator
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
-from nanofw.core.types import LongArray
+from nanofw.contracts.arrays import LongArray
 from nanofw.plugins import Options
 
 Tokens = Annotated[int, Field(ge=1, le=1 << 30)]

@@ -9,8 +9,9 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import Field
 
-from nanofw.core.contracts.workload import WorkloadConfig
-from nanofw.core.types import FloatArray, IntArray, LongArray, Request, SamplingParams
+from nanofw.contracts.arrays import FloatArray, IntArray, LongArray
+from nanofw.contracts.requests import Request, SamplingParams
+from nanofw.contracts.workload import WorkloadConfig
 from nanofw.plugins import Options
 from nanofw.workloads.lengths import Fixed, Lengths
 from nanofw.workloads.prompts import key_of, tokens_by_key

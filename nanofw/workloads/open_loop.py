@@ -13,8 +13,9 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 from pydantic import Field
 
-from nanofw.core.contracts.workload import Workload, WorkloadConfig
-from nanofw.core.types import FloatArray, Request
+from nanofw.contracts.arrays import FloatArray
+from nanofw.contracts.requests import Request
+from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.plugins import Options
 from nanofw.workloads.mix import ARRIVALS, MixOptions, RequestMix, generator
 

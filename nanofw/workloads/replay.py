@@ -10,8 +10,9 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field
 
-from nanofw.core.contracts.workload import Workload, WorkloadConfig
-from nanofw.core.types import IntArray, Request
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.requests import Request
+from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.plugins import Options
 from nanofw.workloads.mix import ARRIVALS, cut_notes, generator
 from nanofw.workloads.prompts import key_of, tokens_by_key

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from nanofw.assembly import Selection, select
-from nanofw.configs.load import LoadedConfig, load_config
+from nanofw.config.load import LoadedConfig, load_config
 
 SIMULATED: dict[str, Any] = {
     "model": {"path": "shape:qwen3-0.6b"},

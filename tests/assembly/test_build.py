@@ -7,10 +7,11 @@ import pytest
 
 from nanofw.assembly import DowngradeWarning, Selection, assemble, build
 from nanofw.assembly.build import PluginSettingWarning
-from nanofw.configs.load import LoadedConfig, load_config
-from nanofw.core.clock import RealClock, VirtualClock
-from nanofw.core.engine import Engine
-from nanofw.core.types import FinishReason, Request, RequestOutput, SamplingParams
+from nanofw.config.load import LoadedConfig, load_config
+from nanofw.contracts.clock import RealClock, VirtualClock
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.requests import FinishReason, Request, SamplingParams
+from nanofw.engine.engine import Engine
 from nanofw.errors import ConfigError, ExecutorError, PluginLoadError
 from tests.assembly.test_selection import OPTIONS, PLAIN_POLICY
 

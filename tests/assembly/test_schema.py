@@ -7,8 +7,8 @@ import pytest
 import yaml
 
 from nanofw.assembly import json_schema
-from nanofw.configs.layers import PRESETS
-from nanofw.configs.load import load_config
+from nanofw.config.layers import PRESETS
+from nanofw.config.load import load_config
 from nanofw.plugins import build_registry
 from tests.plugins.packages import manifest, write_dist_info
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from nanofw.assembly import Selection, check, select
-from nanofw.configs.load import LoadedConfig, load_config
+from nanofw.config.load import LoadedConfig, load_config
 from nanofw.errors import (
     CapabilityError,
     ConfigError,
@@ -147,7 +147,7 @@ def test_a_simulated_run_is_chosen_and_explained(choose: Choose) -> None:
 
 
 def test_options_are_validated_with_their_place(load: Load, local: Local, tmp_path: Path) -> None:
-    from nanofw.configs.load import load_config
+    from nanofw.config.load import load_config
 
     plugin = local(OPTIONS)
     file = tmp_path / "run.yaml"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nanofw.core.contracts.attention_backend import AttentionConfig, ForwardBatch
+from nanofw.contracts.attention_backend import AttentionConfig, ForwardBatch
 from tests.kernels.paged import device
 
 

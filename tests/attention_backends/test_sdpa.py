@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanofw.attention_backends.sdpa import SdpaBackend
-from nanofw.core.contracts.attention_backend import AttentionConfig
+from nanofw.contracts.attention_backend import AttentionConfig
 from tests.attention_backends.paged import Rows, config, make_batch, plain_attention, tables_for
 
 NUM_BLOCKS = 96

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from nanofw.attention_backends.triton import TritonAttention, probe
-from nanofw.core.contracts.attention_backend import FusedAttentionBackend, FusedInputs
+from nanofw.contracts.attention_backend import FusedAttentionBackend, FusedInputs
 from nanofw.testing import BackendChecks
 from tests.attention_backends.batches import make_config, make_rows
 from tests.attention_backends.passes import plain, run_passes
@@ -116,7 +116,7 @@ def test_copied_blocks_are_equal_and_the_others_untouched() -> None:
 
 
 def test_probe_says_what_it_would_take_on_cpu() -> None:
-    from nanofw.kernels.triton_common import INTERPRETED
+    from nanofw.kernels.triton.common import INTERPRETED
 
     answer = probe("cpu", None)
     off = {"cuda_graph": False, "cuda_graph_prefill": False}

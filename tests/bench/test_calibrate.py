@@ -17,7 +17,7 @@ import pytest
 from nanofw.assembly import Selection, select
 from nanofw.bench.calibrate import Design, Step, fit, record, table
 from nanofw.cli.main import main
-from nanofw.configs.load import load_config
+from nanofw.config.load import load_config
 from nanofw.errors import ConfigError
 from nanofw.sim.fitted import FEATURES, Fit
 from nanofw.sim.work import StepWork

@@ -12,9 +12,9 @@ from benchmarks.sim.fidelity import Bench, parser, run_turns
 from benchmarks.sim.fidelity_lines import Turn, lines_of
 from benchmarks.sim.lent import RealEngines
 from nanofw.assembly import build, select
-from nanofw.configs.load import load_config
-from nanofw.core.engine import Engine
-from nanofw.core.types import Request, SamplingParams
+from nanofw.config.load import load_config
+from nanofw.contracts.requests import Request, SamplingParams
+from nanofw.engine.engine import Engine
 
 
 def generate(engine: Engine, seed: int) -> list[list[int]]:

@@ -6,10 +6,10 @@ from contextlib import suppress
 
 import pytest
 
-from nanofw.bench.seams import STEP, SUBMIT, TOP_PHASES, PhaseTimes, seams, spans
-from nanofw.bench.traces import record
-from nanofw.core.contracts.executor import Executor
-from tests.core.engines import FirstCome, make_engine, make_request
+from nanofw.contracts.executor import Executor
+from nanofw.measure.host_phases import STEP, SUBMIT, TOP_PHASES, PhaseTimes, seams, spans
+from nanofw.measure.step_traces import record
+from tests.engine.engines import FirstCome, make_engine, make_request
 
 
 @pytest.mark.parametrize("overlap", [False, True])

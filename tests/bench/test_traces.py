@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from nanofw.bench.traces import (
+from nanofw.errors import ExecutorError
+from nanofw.measure.step_traces import (
     busy_seconds,
     device_work,
     joined,
@@ -19,7 +20,6 @@ from nanofw.bench.traces import (
     short_name,
     write,
 )
-from nanofw.errors import ExecutorError
 
 
 def event(category: str, name: str, ts: float, dur: float, tid: int = 7) -> dict[str, Any]:

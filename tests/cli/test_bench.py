@@ -14,7 +14,7 @@ from nanofw.assembly import select
 from nanofw.bench import latency
 from nanofw.bench.throughput import ThroughputOptions, make_workload
 from nanofw.cli.main import main
-from nanofw.configs.load import load_config
+from nanofw.config.load import load_config
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
 from tests.cli.measuring import SMALL, nanofw, read_record
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nanofw.cli.outputs import PENDING_SUFFIX, JsonlFile, JsonlStream, PlainText
-from nanofw.core.types import FinishReason
+from nanofw.contracts.requests import FinishReason
 from nanofw.errors import ConfigError
 from nanofw.llm.results import Completion, RequestResult, refused
 from nanofw.llm.session import TextDelta

@@ -13,10 +13,10 @@ import torch
 from rich.console import Console
 
 from nanofw.bench.profile import Profile
-from nanofw.bench.seams import TOP_PHASES
-from nanofw.bench.traces import Work
 from nanofw.cli.main import main
 from nanofw.cli.profile import print_profile
+from nanofw.measure.host_phases import TOP_PHASES
+from nanofw.measure.step_traces import Work
 from tests.cli.measuring import SMALL, nanofw, read_record
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device here")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from nanofw.cli.summary import Summary
-from nanofw.core.types import FinishReason, StepReport
+from nanofw.contracts.outputs import StepReport
+from nanofw.contracts.requests import FinishReason
 from nanofw.llm.progress import Throughput
 from nanofw.llm.results import Completion, RequestResult, Timings, refused
 

@@ -11,7 +11,7 @@ from nanofw.assembly import build_workload, select
 from nanofw.compare.analysis import analyse
 from nanofw.compare.experiment import load_experiment
 from nanofw.compare.runner import run_experiment
-from nanofw.configs.load import load_config
+from nanofw.config.load import load_config
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = sorted((ROOT / "examples" / "compare").glob("*.yaml"))

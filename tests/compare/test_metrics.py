@@ -10,8 +10,9 @@ import pytest
 from nanofw.compare.experiment import Slo
 from nanofw.compare.metrics import Measured, Metric, jain, weighted_statistic
 from nanofw.compare.run import checksum, meets
-from nanofw.core.types import FinishReason, RequestOutput
-from nanofw.workloads.latencies import request_latencies
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.requests import FinishReason
+from nanofw.measure.latencies import request_latencies
 
 
 def output(

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from nanofw.compare.observe import ObservedExecutor
-from nanofw.core.contracts.executor import Executor
-from nanofw.core.engine import Engine
-from tests.core.engines import FirstCome, Run, make_engine, make_request
+from nanofw.contracts.executor import Executor
+from nanofw.engine.engine import Engine
+from tests.engine.engines import FirstCome, Run, make_engine, make_request
 
 
 @pytest.mark.parametrize("overlap", [False, True])

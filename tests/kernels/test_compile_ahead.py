@@ -72,7 +72,7 @@ class Compiler:
 def launch(*sizes: int, device: str = "meta") -> None:
     import torch
 
-    from nanofw.kernels.triton_activation import silu_and_mul_triton
+    from nanofw.kernels.triton.activation import silu_and_mul_triton
 
     for size in sizes:
         silu_and_mul_triton(torch.empty(3, 2 * size, device=device, dtype=torch.bfloat16))
@@ -95,7 +95,7 @@ def started(compiler: Any, *sizes: int, threads: int = 1) -> Any:
     """An `AheadCompiler` after a rehearsal that launches such sizes."""
     import triton.compiler
 
-    from nanofw.kernels.compile_ahead import AheadCompiler
+    from nanofw.kernels.aot.compile_ahead import AheadCompiler
 
     if compiler is not None:
         triton.compiler.compile = compiler
@@ -118,7 +118,7 @@ def compiles_for_a_gpu() -> None:
     )
     started(None, 64, 80, 64, threads=2).close()
     assert loaded == ["_silu_mul_kernel"] * 2
-    from nanofw.kernels.triton_activation import _silu_mul_kernel
+    from nanofw.kernels.triton.activation import _silu_mul_kernel
 
     for kernel in _silu_mul_kernel.device_caches[0][0].values():
         assert ".target sm_90" in kernel.asm["ptx"]
@@ -173,7 +173,7 @@ def other_threads_launch() -> None:
     """While a rehearsal runs, as if there were none."""
     import triton.compiler
 
-    from nanofw.kernels.compile_ahead import AheadCompiler
+    from nanofw.kernels.aot.compile_ahead import AheadCompiler
 
     triton.compiler.compile = compiler = Compiler()
     compiler.may_end.set()
@@ -199,7 +199,7 @@ def rehearsals_may_fail() -> None:
     """What came before is compiled; what did not, by its launch."""
     import triton.compiler
 
-    from nanofw.kernels.compile_ahead import AheadCompiler
+    from nanofw.kernels.aot.compile_ahead import AheadCompiler
 
     triton.compiler.compile = compiler = Compiler()
     compiler.may_end.set()

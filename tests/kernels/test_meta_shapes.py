@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from nanofw.kernels.meta_shapes import _RULES, MetaShapes
+from nanofw.kernels.aot.meta_shapes import _RULES, MetaShapes
 
 Operation = Callable[[torch.device], torch.Tensor]
 

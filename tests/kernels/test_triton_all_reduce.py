@@ -8,17 +8,17 @@ import pytest
 import torch
 from torch import multiprocessing
 
-from nanofw.kernels.triton_all_reduce import (
+from nanofw.kernels.triton.all_reduce import (
     Inboxes,
     fits,
     inbox_elements,
     sum_add_rms_norm_triton,
 )
-from nanofw.kernels.triton_common import INTERPRETED
+from nanofw.kernels.triton.common import INTERPRETED
 from tests.kernels.paged import relative_error, tolerance
 
 pytestmark = pytest.mark.skipif(
-    not INTERPRETED, reason="between GPUs: tests/runtime/workers/test_gpu.py"
+    not INTERPRETED, reason="between GPUs: tests/runtime/parallel/test_gpu.py"
 )
 NUM_ROWS, EPS = 5, 1e-6
 BATCHES = (5, 1, 3, 1, 5, 2)

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from nanofw.kernels import triton_attention_decode as decode
-from nanofw.kernels import triton_attention_prefill as prefill
-from nanofw.kernels.triton_common import next_power_of_2
-from nanofw.kernels.triton_tuning import DecodeConfig, PrefillConfig, decode_config
+from nanofw.kernels.triton import attention_decode as decode
+from nanofw.kernels.triton import attention_prefill as prefill
+from nanofw.kernels.triton.common import next_power_of_2
+from nanofw.kernels.triton.tuning import DecodeConfig, PrefillConfig, decode_config
 from tests.kernels.paged import attention, device, make_paged, relative_error, tolerance
 
 LENGTHS = [1, 0, 37, 64, 130, 16]

@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from nanofw.kernels import triton_activation, triton_kv_store, triton_norm
+from nanofw.kernels.triton import activation as triton_activation
+from nanofw.kernels.triton import kv_store as triton_kv_store
+from nanofw.kernels.triton import norm as triton_norm
 from tests.kernels.paged import device, relative_error, tolerance
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from nanofw.kernels import linear as dispatched
-from nanofw.kernels.triton_linear import (
+from nanofw.kernels.triton.linear import (
     CONFIGS,
     config_for,
     has_one_row,

@@ -5,7 +5,7 @@ import triton
 import triton.language as tl
 
 from nanofw.kernels import random
-from nanofw.kernels.triton_random import log_exponential, position_key, random_bits
+from nanofw.kernels.triton.random import log_exponential, position_key, random_bits
 from tests.kernels.paged import device
 
 

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from nanofw.kernels import random
-from nanofw.kernels.triton_cutoff import cutoffs_triton
-from nanofw.kernels.triton_sampling import draw_triton
+from nanofw.kernels.triton.cutoff import cutoffs_triton
+from nanofw.kernels.triton.sampling import draw_triton
 from tests.kernels.paged import device
 
 

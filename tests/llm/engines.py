@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from nanofw.core.clock import VirtualClock
-from nanofw.core.contracts.kv_allocator import AllocatorConfig
-from nanofw.core.engine import Engine
-from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
-from nanofw.core.scheduler import Limits, Scheduler
-from nanofw.core.types import Request, TokenLogprobs
+from nanofw.contracts.clock import VirtualClock
+from nanofw.contracts.kv_allocator import AllocatorConfig
+from nanofw.contracts.outputs import TokenLogprobs
+from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
+from nanofw.contracts.requests import Request
+from nanofw.engine.engine import Engine
+from nanofw.engine.scheduler import Limits, Scheduler
 from nanofw.errors import ExecutorError
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.schedulers.fcfs import Fcfs, FcfsOptions

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from nanofw import LLM, SamplingParams
-from nanofw.configs.load import load_config
-from nanofw.core.types import FinishReason
+from nanofw.config.load import load_config
+from nanofw.contracts.requests import FinishReason
 from nanofw.errors import ConfigError, NanofwError
 from nanofw.llm.interrupt import postponed
 

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from nanofw.core.types import TokenLogprobs
+from nanofw.contracts.outputs import TokenLogprobs
 from nanofw.llm.logprobs import readable, to_record
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.requests import SamplingParams
 from nanofw.llm.prompts import override_sampling, parse_prompt
 
 DEFAULTS = SamplingParams(temperature=0.5, max_tokens=7)

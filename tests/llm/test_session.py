@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from nanofw.core.engine import Engine
-from nanofw.core.types import FinishReason, SamplingParams
+from nanofw.contracts.requests import FinishReason, SamplingParams
+from nanofw.engine.engine import Engine
 from nanofw.errors import ExecutorError
 from nanofw.llm.prompts import parse_prompt
 from nanofw.llm.results import RequestResult

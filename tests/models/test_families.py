@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from nanofw.assembly import select
-from nanofw.configs.load import load_config
+from nanofw.config.load import load_config
 from nanofw.errors import CapabilityError, ModelError
 from tests.runtime.checkpoints import write_model
 from tests.runtime.driver import make_executor

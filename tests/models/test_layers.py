@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from nanofw.core.contracts.communicator import Communicator, SingleRank
-from nanofw.core.model_spec import ModelSpec
+from nanofw.contracts.communicator import Communicator, SingleRank
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ModelError
 from nanofw.models.layers import (
     GatedMLP,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from nanofw.core.model_spec import ModelSpec
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ModelError
 from nanofw.models.layers import ROPE_TYPES, RotaryEmbedding
 

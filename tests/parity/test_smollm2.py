@@ -11,7 +11,7 @@ import pytest
 from nanofw import LLM, SamplingParams
 from nanofw.assembly import select
 from nanofw.bench.verify import VerifyOptions, compare, make_prompts, run_engine
-from nanofw.configs.load import load_config
+from nanofw.config.load import load_config
 from tests.parity.reference import compare as compare_tokens
 from tests.parity.reference import load_reference
 from tests.parity.test_greedy import generate

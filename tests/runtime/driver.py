@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from nanofw.core.checkpoint import read_checkpoint
-from nanofw.core.clock import RealClock
-from nanofw.core.contracts.executor import ExecutorConfig
-from nanofw.core.contracts.sampler import SampledTokens, SamplerConfig
-from nanofw.core.plan import NewRow, StepPlan, StepResult
-from nanofw.core.types import IntArray, SamplingParams
+from nanofw.checkpoints.config import read_checkpoint
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.clock import RealClock
+from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.plan import NewRow, StepPlan, StepResult
+from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.sampler import SampledTokens, SamplerConfig
 from nanofw.models import manifest
 from nanofw.plugins import Component, Plugin
 from nanofw.runtime.executor import TorchExecutor

@@ -10,13 +10,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from nanofw.core.contracts.sampler import SampledTokens, SamplerConfig
-from nanofw.core.engine import Engine
-from nanofw.core.plan import NewRow
-from nanofw.core.scheduler import Limits, Scheduler
-from nanofw.core.types import IntArray, Request, RequestOutput, SamplingParams
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.plan import NewRow
+from nanofw.contracts.requests import Request, SamplingParams
+from nanofw.contracts.sampler import SampledTokens, SamplerConfig
+from nanofw.engine.engine import Engine
+from nanofw.engine.scheduler import Limits, Scheduler
 from nanofw.samplers.standard import StandardSampler
-from tests.core.engines import FirstCome, make_allocator
+from tests.engine.engines import FirstCome, make_allocator
 from tests.runtime.driver import component, make_executor
 from tests.samplers.plain import draw, edited
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from nanofw.core.types import SamplingParams
-from nanofw.runtime.recording import CudaRecorder
+from nanofw.contracts.requests import SamplingParams
+from nanofw.runtime.graphs.capture import CudaRecorder
 from tests.kernels.paged import device
 from tests.runtime.driver import Driver, component, make_executor
 

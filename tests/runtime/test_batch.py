@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanofw.core.plan import StepPlan
+from nanofw.contracts.plan import StepPlan
 from nanofw.runtime.batch import make_batch, split
 from nanofw.runtime.rows import RowState
 

@@ -137,8 +137,8 @@ def imports(folder: Path) -> None:
     import triton.compiler
     from triton.runtime.driver import driver
 
-    from nanofw.core.contracts.communicator import SingleRank
-    from nanofw.kernels.compile_ahead import AheadCompiler
+    from nanofw.contracts.communicator import SingleRank
+    from nanofw.kernels.aot.compile_ahead import AheadCompiler
     from nanofw.runtime.rehearsal import rehearse
     from tests.runtime.driver import executor_config
     from tests.runtime.recorded import COMPONENTS
@@ -165,7 +165,7 @@ def forget() -> None:
     from triton.runtime.jit import JITFunction
 
     for module in list(sys.modules.values()):
-        if module.__name__.startswith("nanofw.kernels.triton_"):
+        if module.__name__.startswith("nanofw.kernels.triton."):
             for kernel in vars(module).values():
                 if isinstance(kernel, JITFunction):
                     kernel.device_caches.clear()
@@ -174,8 +174,8 @@ def forget() -> None:
 def check(
     variants: Variants, folder: Path, family: str, sizes: dict[str, Any], changes: dict[str, Any]
 ) -> None:
-    from nanofw.core.contracts.communicator import SingleRank
-    from nanofw.kernels.compile_ahead import AheadCompiler
+    from nanofw.contracts.communicator import SingleRank
+    from nanofw.kernels.aot.compile_ahead import AheadCompiler
     from nanofw.runtime import rehearsal
     from nanofw.runtime.executor import TorchExecutor
     from tests.runtime import driver, recorded
@@ -247,7 +247,7 @@ def two_ranks(width: int) -> Any:
     """The first of two ranks, whose sums are kernels; the other is not there."""
     import torch
 
-    from nanofw.kernels.triton_all_reduce import Inboxes
+    from nanofw.kernels.triton.all_reduce import Inboxes
     from nanofw.runtime.one_shot import MetaOneShot
 
     inboxes = Inboxes(
@@ -301,7 +301,7 @@ def start(runner: Any, prefill_tokens: int) -> None:
 
 def serve(driver: Any, *, graphs: bool) -> None:
     """Prompts together and one by one, decoding rows beside them, replayed and eager."""
-    from nanofw.core.types import SamplingParams
+    from nanofw.contracts.requests import SamplingParams
     from tests.runtime.recorded import prompt
 
     generator = np.random.default_rng(0)

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from nanofw.core.checkpoint import read_checkpoint
-from nanofw.core.model_spec import ModelSpec
+from nanofw.checkpoints.config import read_checkpoint
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.runtime.estimate import estimate, weight_bytes
 from tests.runtime.checkpoints import write_model
 from tests.runtime.driver import executor_config, make_executor

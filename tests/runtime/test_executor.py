@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from nanofw.attention_backends.sdpa import SdpaBackend
-from nanofw.core.contracts.attention_backend import FusedInputs
-from nanofw.core.plan import HostMasks
-from nanofw.core.types import Request, SamplingParams
+from nanofw.contracts.attention_backend import FusedInputs
+from nanofw.contracts.plan import HostMasks
+from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.errors import ExecutorError
 from nanofw.kernels.qk_norm_rope import qk_norm_rope
 from nanofw.kernels.rope import rotation

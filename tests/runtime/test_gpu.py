@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.requests import SamplingParams
 from tests.runtime.checkpoints import reference_logits, write_qwen3
 from tests.runtime.driver import Driver, component, make_executor
 from tests.runtime.test_parity import random_tokens

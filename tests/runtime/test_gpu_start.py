@@ -50,7 +50,7 @@ def main(folder: Path, threads: int | None) -> None:
     """Start, serve, and say which thread compiled how many variants in either phase."""
     from triton import knobs
 
-    from nanofw.core.types import SamplingParams
+    from nanofw.contracts.requests import SamplingParams
     from nanofw.models import manifest as models
     from nanofw.plugins import Component
     from nanofw.runtime.executor import TorchExecutor

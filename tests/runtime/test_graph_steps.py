@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanofw.attention_backends.sdpa import PassPlan, SdpaBackend
-from nanofw.core.contracts.attention_backend import ForwardBatch
-from nanofw.core.contracts.sampler import SampledTokens
-from nanofw.core.types import IntArray, SamplingParams
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.attention_backend import ForwardBatch
+from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.sampler import SampledTokens
 from nanofw.samplers.standard import StandardSampler
 from tests.runtime.checkpoints import write_qwen3
 from tests.runtime.driver import GREEDY, Driver, component, make_executor

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from nanofw.core.contracts.executor import ExecutorConfig
-from nanofw.runtime.graph_sizes import buckets, describe, num_lines, token_buckets
+from nanofw.contracts.executor import ExecutorConfig
+from nanofw.runtime.graphs.sizes import buckets, describe, num_lines, token_buckets
 from nanofw.runtime.options import TorchOptions
 from tests.runtime.checkpoints import write_qwen3
 from tests.runtime.driver import executor_config

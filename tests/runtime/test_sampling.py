@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from nanofw.core.types import FinishReason, Request, TokenLogprobs
+from nanofw.contracts.outputs import TokenLogprobs
+from nanofw.contracts.requests import FinishReason, Request
 from nanofw.errors import RequestError
 from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
 from tests.runtime.checkpoints import reference_logits, write_qwen3

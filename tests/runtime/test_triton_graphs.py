@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.requests import SamplingParams
 from nanofw.kernels.decode_inputs import DecodeInputs, gather_decode_inputs
-from nanofw.kernels.triton_decode_inputs import gather_decode_inputs_triton
+from nanofw.kernels.triton.decode_inputs import gather_decode_inputs_triton
 from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
 from tests.kernels.paged import device
 from tests.runtime.checkpoints import reference_logits, write_qwen3

@@ -11,11 +11,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.requests import SamplingParams
 from nanofw.kernels.decode_inputs import DecodeInputs
 from nanofw.kernels.step_inputs import StepInputs, gather_step_inputs
-from nanofw.kernels.triton_step_inputs import gather_step_inputs_triton
-from nanofw.runtime import prefill_graphs
+from nanofw.kernels.triton.step_inputs import gather_step_inputs_triton
+from nanofw.runtime.graphs.step import prefill as prefill_graphs
 from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
 from tests.kernels.paged import device
 from tests.runtime.checkpoints import reference_logits, write_qwen3

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from nanofw.core.contracts.sampler import SamplerConfig
-from nanofw.core.plan import NewRow
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.plan import NewRow
+from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.sampler import SamplerConfig
 from nanofw.kernels.random import base_key, position_keys, random_bits
 from nanofw.samplers.standard import StandardSampler
 

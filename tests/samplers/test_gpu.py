@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.requests import SamplingParams
 from nanofw.samplers.standard import StandardSampler, standard_sampler
 from tests.runtime.test_gpu import no_waiting
 from tests.samplers.plain import new_row, sampler_for

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.requests import SamplingParams
 from tests.samplers.plain import draw, edited, new_row, sampler_for
 
 EOS = (2, 5)

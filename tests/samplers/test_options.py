@@ -9,7 +9,7 @@ import pytest
 import torch
 from scipy import stats
 
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.requests import SamplingParams
 from tests.samplers.plain import edited, kept_tokens, new_row, probabilities, sampler_for
 
 DRAWS = 6000

@@ -11,8 +11,8 @@ import pytest
 import yaml
 
 import nanofw
-from nanofw.core.accept import MAX_LOGPROBS, MAX_SAMPLES, check_sampling
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.requests import SamplingParams
+from nanofw.engine.request_checks import MAX_LOGPROBS, MAX_SAMPLES, check_sampling
 
 PAGE = Path(nanofw.__file__).parent.parent / "docs" / "sampling.md"
 ROW = re.compile(r"^\| `(\w+)` \| (\S+) \| ([^|]*) \| ([^|]+) \|$", re.MULTILINE)

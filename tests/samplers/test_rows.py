@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.requests import SamplingParams
 from tests.samplers.plain import new_row, sampler_for
 
 VOCAB = 512

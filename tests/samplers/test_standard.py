@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import stats
 
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.requests import SamplingParams
 from nanofw.kernels.sampling import greedy
 from nanofw.samplers import standard
 from tests.samplers.plain import draw, kept_tokens, new_row, probabilities, sampler_for

@@ -13,14 +13,15 @@ import pytest
 from tokenizers import Tokenizer
 
 import nanofw.models
-from nanofw.core.host import HostProcessors
-from nanofw.core.types import FinishReason, IntArray, Request
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.requests import FinishReason, Request
+from nanofw.engine.host_processors import HostProcessors
 from nanofw.errors import ConfigError, RequestError
 from nanofw.plugins import HostProcessor, MasksRows
 from nanofw.samplers.logits_processors.grammars import COPIES_PER_LEXER
 from nanofw.samplers.logits_processors.manifest import StructuredOptions
 from nanofw.samplers.logits_processors.structured import Structured
-from tests.core.engines import SPEC, Run, make_engine, make_request
+from tests.engine.engines import SPEC, Run, make_engine, make_request
 from tests.samplers.grammar_cases import problem, random_arguments
 from tests.text.conftest import (
     byte_level,

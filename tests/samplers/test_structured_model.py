@@ -13,7 +13,7 @@ import pytest
 
 from nanofw import LLM, AsyncLLM, SamplingParams
 from nanofw.cli.main import main
-from nanofw.core.types import FinishReason
+from nanofw.contracts.requests import FinishReason
 from tests.samplers.grammar_cases import problem, random_arguments
 from tests.samplers.test_structured import EMPTY, make
 

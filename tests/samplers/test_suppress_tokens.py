@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from nanofw.core.contracts.sampler import SamplerConfig
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.sampler import SamplerConfig
 from nanofw.errors import ConfigError
 from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
 from nanofw.samplers.logits_processors.suppress_tokens import SuppressTokens

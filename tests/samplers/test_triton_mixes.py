@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.requests import SamplingParams
 from nanofw.samplers.standard_cuda import CudaSampler
 from tests.kernels.paged import device
 from tests.samplers.plain import new_row, sampler_for

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from nanofw.core.contracts.sampler import SamplerConfig
-from nanofw.core.model_spec import vocabulary_of_rank
-from nanofw.core.plan import NewRow
-from nanofw.core.types import SamplingParams
+from nanofw.contracts.model_spec import vocabulary_of_rank
+from nanofw.contracts.plan import NewRow
+from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.sampler import SamplerConfig
 from nanofw.samplers.standard import StandardSampler
 from nanofw.samplers.standard_cuda import CudaSampler
 from tests.kernels.paged import device

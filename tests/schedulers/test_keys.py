@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanofw.core.contracts.policy import RequestView, RunningView, SchedulerView
-from nanofw.core.types import FinishReason
+from nanofw.contracts.requests import FinishReason
+from nanofw.contracts.scheduler import RequestView, RunningView, SchedulerView
 from nanofw.schedulers.fcfs import Fcfs, FcfsOptions
 from nanofw.schedulers.shortest_job_first import ShortestJobFirst, ShortestJobFirstOptions
 

@@ -10,16 +10,17 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nanofw.assembly import select
-from nanofw.configs.load import load_config
-from nanofw.core.contracts.policy import Policy
-from nanofw.core.engine import Engine
-from nanofw.core.types import Request, RequestOutput
+from nanofw.config.load import load_config
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.requests import Request
+from nanofw.contracts.scheduler import Policy
+from nanofw.engine.engine import Engine
 from nanofw.errors import ConfigError
 from nanofw.plugins import Plugin, load_target
 from nanofw.schedulers.earliest_deadline_first import EarliestDeadlineFirstOptions
 from nanofw.schedulers.manifest import scheduler
 from nanofw.schedulers.partitioned import PartitionedOptions
-from tests.core.engines import Run, make_engine, make_request, run
+from tests.engine.engines import Run, make_engine, make_request, run
 
 PLUGINS: dict[str, Plugin] = {plugin.name: plugin for plugin in scheduler()}
 STEP = 0.01

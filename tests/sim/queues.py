@@ -7,10 +7,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from nanofw.assembly import assemble
-from nanofw.configs.load import load_config
-from nanofw.core.contracts.workload import Workload
-from nanofw.core.types import FloatArray, LongArray, Request, RequestOutput, SamplingParams
-from nanofw.workloads.drive import drive
+from nanofw.config.load import load_config
+from nanofw.contracts.arrays import FloatArray, LongArray
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.requests import Request, SamplingParams
+from nanofw.contracts.workload import Workload
+from nanofw.measure.drive import drive
 
 TICK = 1e-3
 """Seconds of service per prompt token."""

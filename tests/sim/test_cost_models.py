@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from nanofw.core.clock import VirtualClock
-from nanofw.core.contracts.cost_model import CostModel, CostModelConfig
-from nanofw.core.contracts.executor import ExecutorConfig
-from nanofw.core.plan import StepPlan
+from nanofw.contracts.clock import VirtualClock
+from nanofw.contracts.cost_model import CostModel, CostModelConfig
+from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.plan import StepPlan
 from nanofw.errors import ExecutorError, ModelError
 from nanofw.plugins import Component
 from nanofw.sim.constant import ConstantCost, ConstantOptions

@@ -11,11 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanofw.core.clock import VirtualClock
-from nanofw.core.contracts.executor import Executor, ExecutorConfig
-from nanofw.core.model_spec import ModelSpec
-from nanofw.core.plan import HostMasks, NewRow, StepPlan
-from nanofw.core.types import IntArray, SamplingParams
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.clock import VirtualClock
+from nanofw.contracts.executor import Executor, ExecutorConfig
+from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.plan import HostMasks, NewRow, StepPlan
+from nanofw.contracts.requests import SamplingParams
 from nanofw.errors import ExecutorError
 from nanofw.sim.executor import SimExecutor
 from nanofw.sim.options import SimOptions

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nanofw.core.types import FloatArray, LongArray
+from nanofw.contracts.arrays import FloatArray, LongArray
 from nanofw.schedulers.manifest import scheduler
 from tests.sim.queues import TICK, lindley, mean_wait, serve, stationary_means, waits
 

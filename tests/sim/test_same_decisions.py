@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from nanofw.assembly import build, build_workload, select
-from nanofw.configs.load import load_config
-from nanofw.core.clock import VirtualClock
-from nanofw.core.contracts.executor import Executor
-from nanofw.core.plan import Capacity, HostMasks, StepPlan, StepResult
-from nanofw.core.types import Request
-from nanofw.workloads.drive import drive
+from nanofw.config.load import load_config
+from nanofw.contracts.clock import VirtualClock
+from nanofw.contracts.executor import Executor
+from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
+from nanofw.contracts.requests import Request
+from nanofw.measure.drive import drive
 
 STEP, TOKEN = 0.01, 0.001
 

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from nanofw.configs.load import load_config
-from nanofw.core.types import FinishReason, SamplingParams
+from nanofw.config.load import load_config
+from nanofw.contracts.requests import FinishReason, SamplingParams
 from nanofw.llm.opening import open_session
 from nanofw.llm.prompts import parse_prompt
 from nanofw.llm.session import Session

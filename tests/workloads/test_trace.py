@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from nanofw.core.contracts.workload import WorkloadConfig
+from nanofw.contracts.workload import WorkloadConfig
 from nanofw.errors import ConfigError
 from nanofw.workloads.replay import Replay, ReplayOptions
 from nanofw.workloads.trace import FORMATS, Trace, TraceRow, read_trace, write_trace

@@ -12,10 +12,11 @@ import pytest
 from pydantic import TypeAdapter, ValidationError
 
 from nanofw.assembly import build_workload, select
-from nanofw.configs.load import load_config
-from nanofw.core.contracts.workload import Workload, WorkloadConfig
-from nanofw.core.plan import EMPTY_INT
-from nanofw.core.types import FinishReason, Request, RequestOutput
+from nanofw.config.load import load_config
+from nanofw.contracts.arrays import EMPTY_INT
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.requests import FinishReason, Request
+from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.errors import ConfigError
 from nanofw.plugins import load_target
 from nanofw.workloads.lengths import Lengths

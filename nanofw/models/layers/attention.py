@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from nanofw.core.contracts.attention_backend import (
+from nanofw.contracts.attention_backend import (
     ForwardBatch,
     FusedInputs,
 )
-from nanofw.core.contracts.model import ModelContext
-from nanofw.core.model_spec import ModelSpec
+from nanofw.contracts.model import ModelContext
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.kernels.qk_norm_rope import qk_norm_rope
 from nanofw.kernels.rope import Rotation
 from nanofw.models.layers.layer import Layer

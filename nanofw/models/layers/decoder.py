@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from nanofw.core.contracts.attention_backend import ForwardBatch
-from nanofw.core.contracts.model import ModelContext
-from nanofw.core.model_spec import ModelSpec
+from nanofw.contracts.attention_backend import ForwardBatch
+from nanofw.contracts.model import ModelContext
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ModelError
 from nanofw.models.layers.attention import Attention, PassInputs, pass_inputs
 from nanofw.models.layers.embedding import ParallelHead, VocabParallelEmbedding

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from nanofw.core.contracts.communicator import Communicator
-from nanofw.core.model_spec import vocabulary_of_rank
+from nanofw.contracts.communicator import Communicator
+from nanofw.contracts.model_spec import vocabulary_of_rank
 from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.linear import Linear
 from nanofw.models.layers.loading import Targets, empty_parameter, fill

@@ -14,8 +14,8 @@ from functools import partial
 import torch
 from torch import nn
 
-from nanofw.core.contracts.communicator import Communicator
-from nanofw.core.model_spec import heads_of_rank
+from nanofw.contracts.communicator import Communicator
+from nanofw.contracts.model_spec import heads_of_rank
 from nanofw.errors import ModelError
 from nanofw.kernels.linear import can_pack, linear, pack, packed_linear
 from nanofw.models.layers.layer import Layer

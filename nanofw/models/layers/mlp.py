@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nanofw.core.contracts.model import ModelContext
+from nanofw.contracts.model import ModelContext
 from nanofw.kernels.activation import silu_and_mul
 from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.linear import MergedColumnParallelLinear, RowParallelLinear

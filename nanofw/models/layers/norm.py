@@ -6,7 +6,7 @@ from functools import partial
 
 import torch
 
-from nanofw.core.contracts.communicator import Communicator
+from nanofw.contracts.communicator import Communicator
 from nanofw.kernels.norm import add_rms_norm, rms_norm
 from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.loading import Targets, empty_parameter, fill

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nanofw.core.model_spec import ModelSpec
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ModelError
 from nanofw.kernels.rope import Rotation, rotation
 from nanofw.models.layers.rope_types import ROPE_TYPES, RopeSettings

@@ -11,8 +11,8 @@ from typing import Any
 
 import ray
 
+from nanofw.runtime.parallel.main import Rank, report
 from nanofw.runtime.ray.mailbox import Mailbox
-from nanofw.runtime.workers.main import Rank, report
 
 
 class RankActor:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import sys
 
-from nanofw.core.contracts.executor import Executor, ExecutorConfig
+from nanofw.contracts.executor import Executor, ExecutorConfig
 from nanofw.errors import ConfigError
+from nanofw.runtime.parallel.executor import ParallelExecutor, check_all_reduce
+from nanofw.runtime.parallel.transport import LOOPBACK, Place
 from nanofw.runtime.placement import probe
 from nanofw.runtime.ray.options import RayOptions
 from nanofw.runtime.ray.transport import RayTransport
-from nanofw.runtime.workers.executor import ParallelExecutor, check_all_reduce
-from nanofw.runtime.workers.transport import LOOPBACK, Place
 
 __all__ = ["probe", "ray_executor"]
 

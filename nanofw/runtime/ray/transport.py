@@ -10,11 +10,11 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from nanofw.errors import ExecutorError
+from nanofw.runtime.parallel.transport import LOOPBACK, News, Place
 from nanofw.runtime.ray import cluster
 from nanofw.runtime.ray.actor import RemoteRank
 from nanofw.runtime.ray.options import RayOptions
-from nanofw.runtime.ray.room import Room, RoomHere, bundle_of
-from nanofw.runtime.workers.transport import LOOPBACK, News, Place
+from nanofw.runtime.ray.placement_group import Room, RoomHere, bundle_of
 
 _STACK_WAIT_S = 1.0
 _END_WAIT_S = 5.0

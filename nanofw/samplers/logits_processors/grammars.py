@@ -11,7 +11,7 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from nanofw.core.contracts.logits_processor import HostProcessorConfig
+from nanofw.contracts.logits_processor import HostProcessorConfig
 from nanofw.errors import ConfigError
 
 WHITESPACE: Mapping[str, Any] = {

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from llguidance import LLExecutor, LLMatcher, LLParserLimits
 
-from nanofw.core.contracts.logits_processor import HostProcessorConfig
-from nanofw.core.types import IntArray
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.logits_processor import HostProcessorConfig
 from nanofw.errors import ConfigError
 from nanofw.samplers.logits_processors.grammars import Grammar, Grammars, read_tokenizer, reason
 

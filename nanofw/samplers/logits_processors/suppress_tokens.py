@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from nanofw.core.contracts.sampler import SamplerConfig
-from nanofw.core.plan import NewRow
-from nanofw.core.types import IntArray
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.plan import NewRow
+from nanofw.contracts.sampler import SamplerConfig
 from nanofw.errors import ConfigError
 from nanofw.kernels.transfer import to_device
 

@@ -11,7 +11,7 @@ import sys
 import time
 
 from nanofw import LLM, SamplingParams
-from tests.runtime.workers.test_parity import DEMO
+from tests.runtime.parallel.test_parity import DEMO
 
 
 def main(address: str, phase: str) -> None:

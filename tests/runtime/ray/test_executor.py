@@ -16,13 +16,13 @@ from typing import Any
 import pytest
 
 from nanofw import LLM
-from nanofw.core.clock import RealClock
-from nanofw.core.contracts.executor import ExecutorConfig
-from nanofw.core.types import Request, SamplingParams
+from nanofw.contracts.clock import RealClock
+from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.errors import ConfigError, ExecutorError
 from tests.runtime.driver import component
-from tests.runtime.workers.faults import FaultOptions
-from tests.runtime.workers.ranks import (
+from tests.runtime.parallel.faults import FaultOptions
+from tests.runtime.parallel.ranks import (
     BLOCK_SIZE,
     COMPONENTS,
     MAX_LEN,
@@ -33,8 +33,8 @@ from tests.runtime.workers.ranks import (
     run,
     spec_of,
 )
-from tests.runtime.workers.test_faults import LIMIT_S, step_until_it_fails
-from tests.runtime.workers.test_parity import DEMO, KINDS
+from tests.runtime.parallel.test_faults import LIMIT_S, step_until_it_fails
+from tests.runtime.parallel.test_parity import DEMO, KINDS
 
 ray = pytest.importorskip("ray")
 
@@ -58,8 +58,8 @@ def ray_executor_of(size: int, components: dict[str, Any] | None = None, **optio
 
 
 def faulty(rank: int, phase: str, deed: str, **options: Any) -> Any:
-    sampler = component("sampler", "faulty", "tests.runtime.workers.faults:FaultySampler")
-    plugin = replace(sampler.plugin, options="tests.runtime.workers.faults:FaultOptions")
+    sampler = component("sampler", "faulty", "tests.runtime.parallel.faults:FaultySampler")
+    plugin = replace(sampler.plugin, options="tests.runtime.parallel.faults:FaultOptions")
     fault = FaultOptions(rank=rank, phase=phase, deed=deed)  # type: ignore[arg-type]
     chosen = replace(sampler, plugin=plugin, options=fault)
     return ray_executor_of(2, {"sampler": chosen}, **options)
@@ -219,9 +219,9 @@ def test_a_cluster_that_is_not_there_is_refused_at_once() -> None:
 
 
 def test_sums_in_one_kernel_are_for_ranks_on_one_node() -> None:
+    from nanofw.runtime.parallel.transport import Place
     from nanofw.runtime.ray.executor import for_places
     from nanofw.runtime.ray.options import RayOptions
-    from nanofw.runtime.workers.transport import Place
 
     near, far = [Place(device="cuda:0")] * 2, [Place(device="cuda:0", host="10.0.0.1")] * 2
     assert for_places(RayOptions(), near).all_reduce == "auto"

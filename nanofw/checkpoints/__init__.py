@@ -1,0 +1,1 @@
+"""What a folder with a model says of it: `config.json` and the files beside it."""

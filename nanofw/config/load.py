@@ -1,0 +1,215 @@
+"""From YAML, presets and `key=value` to one validated `Config`: the only user of omegaconf.
+
+Layers are merged before interpolations are resolved, and validated after: a value that refers
+to another follows whatever the highest layer says of it.
+"""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from nanofw.config.document import parse_scalar
+from nanofw.config.layers import (
+    COMMAND_LINE,
+    defaults,
+    file_layers,
+    override_layer,
+    python_layer,
+)
+from nanofw.config.merge import Dropped, merge
+from nanofw.config.schema import Config, ModelSection
+from nanofw.config.source import KeyPath, Layer, Source, dotted, expanded, walk
+from nanofw.config.validation import M, Values, validate
+from nanofw.engine.request_checks import by_token_id, check_sampling
+from nanofw.errors import ConfigError
+from nanofw.plugins.names import near
+
+ANY_VOCABULARY = 1 << 31
+"""Token ids are held to the model's vocabulary later, when there is a model."""
+DEFAULT_PRESET = "qwen3-demo"
+"""What the command line runs when no configuration is named."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedConfig:
+    """A configuration and where it came from. Nothing writes to it.
+
+    Attributes:
+        config: the validated configuration; components' options are raw.
+        values: the plain values behind it, with the source of each.
+        dropped: options that were dropped because a higher layer chose another component.
+    """
+
+    config: Config
+    values: Values
+    dropped: tuple[Dropped, ...] = ()
+
+    def options(self, section: KeyPath, raw: Mapping[str, Any], model: type[M] | None) -> M | None:
+        """Validate a component's options. Raises `ConfigError` with key, file and line."""
+        if model is not None:
+            return validate(model, dict(raw), self.values, section)
+        if raw:
+            keys = ", ".join(raw)
+            hint = "".join(near(key, ("name",)) for key in raw)
+            raise self.error(f"the component has no options, {keys} cannot be set{hint}", section)
+        return None
+
+    def error(self, message: str, path: KeyPath) -> ConfigError:
+        """An error about a key, with its place."""
+        return self.values.error(message, path)
+
+    def placed(self, error: ConfigError) -> ConfigError:
+        """The error with its place, when it knows only its key."""
+        if error.source is not None or error.key is None:
+            return error
+        path = _split(error.key, self.values.data)
+        source = self.values.source(path)
+        return ConfigError(error.message, key=error.key, source=source.name, line=source.line)
+
+
+def load_config(
+    config: str | Path | None = None,
+    overrides: Sequence[str] = (),
+    *,
+    values: Mapping[str, Any] | None = None,
+    named_by: Source = COMMAND_LINE,
+) -> LoadedConfig:
+    """Read, merge, interpolate and validate.
+
+    Args:
+        config: a YAML file or a preset's name; None: the defaults alone.
+        overrides: `key=value` strings, the highest layer.
+        values: nested plain values, above the file and below the overrides.
+        named_by: where `config` and `overrides` were written, for messages.
+
+    Raises:
+        ConfigError: with key, file and line.
+    """
+    layers = [defaults()]
+    if config is not None:
+        layers += file_layers(config, named_by)
+    if values:
+        layers.append(python_layer(values))
+    if overrides:
+        layers.append(override_layer(overrides, named_by))
+    return resolve(layers)
+
+
+def resolve(layers: Sequence[Layer]) -> LoadedConfig:
+    """Merge layers, lowest first, and validate the result."""
+    merged = merge(layers, interpolate)
+    data = interpolate(merged.data, merged.sources)
+    values = _values(merged.data, data, merged.sources, merged.texts)
+    made = validate(Config, data, values)
+    _check_sampling(made, values)
+    return LoadedConfig(_with_model_path(made, values), values, tuple(merged.dropped))
+
+
+def _check_sampling(config: Config, values: Values) -> None:
+    """What every request would be refused for is wrong in the configuration."""
+    try:
+        sampling = dataclasses.replace(config.sampling, bad_words=())
+        if sampling.logit_bias:  # its keys as they were written
+            biases = by_token_id(_get(values.data, ("sampling", "logit_bias")))
+            sampling = dataclasses.replace(sampling, logit_bias=biases)
+        check_sampling(sampling, ANY_VOCABULARY)
+    except ValueError as error:
+        key = str(error).partition(" ")[0]
+        path: KeyPath = ("sampling", key) if hasattr(config.sampling, key) else ("sampling",)
+        raise values.error(str(error), path) from None
+
+
+def interpolate(
+    data: dict[str, Any], sources: Mapping[KeyPath, Source] | None = None
+) -> dict[str, Any]:
+    """The data with every `${...}` resolved, unless a backslash stands before it."""
+    if not any(isinstance(value, str) and "${" in value for _, value in walk(data)):
+        return copy.deepcopy(data)
+    from omegaconf import OmegaConf
+    from omegaconf.errors import OmegaConfBaseException
+
+    try:
+        made = OmegaConf.to_container(OmegaConf.create(data), resolve=True)
+    except OmegaConfBaseException as error:
+        raise _interpolation_error(error, data, sources or {}) from None
+    return cast("dict[str, Any]", made)
+
+
+def _interpolation_error(
+    error: Any, data: dict[str, Any], sources: Mapping[KeyPath, Source]
+) -> ConfigError:
+    key = str(getattr(error, "full_key", None) or "")
+    path = _split(key, data) if key else ()
+    values = Values(data, sources, {}, {})
+    message = str(getattr(error, "msg", None) or error).splitlines()[0]
+    message = re.sub(r"^\w+ raised while resolving interpolation: ", "", message).strip('"')
+    written = _get(data, path)
+    if isinstance(written, str):
+        message = f"{written!r} cannot be resolved: {message}; a literal is written \\${{"
+    return values.error(message, path) if path else ConfigError(message)
+
+
+def _values(
+    written: dict[str, Any],
+    data: dict[str, Any],
+    sources: Mapping[KeyPath, Source],
+    texts: Mapping[KeyPath, str],
+) -> Values:
+    """Note which values are text by nature, and how else each could be read."""
+    alternatives: dict[KeyPath, Any] = {}
+    interpolated: dict[KeyPath, str] = {}
+    for path, raw in walk(written):
+        value = _get(data, path)
+        if isinstance(raw, str) and "${" in raw and raw != value:
+            interpolated[path] = raw
+            if isinstance(value, str) and parse_scalar(value) != value:
+                alternatives[path] = parse_scalar(value)
+        elif path in texts and texts[path] != value:
+            alternatives[path] = texts[path]
+    return Values(data, sources, alternatives, interpolated)
+
+
+def _with_model_path(config: Config, values: Values) -> Config:
+    """`model.path` relative to the file that names it, when it is a folder and no hub id."""
+    path = config.model.path
+    if path is None or path.startswith("embedded:"):
+        return config
+    folder = values.source(("model", "path")).folder or Path.cwd()
+    try:
+        local = folder / expanded(path)
+    except ValueError as error:
+        raise values.error(str(error), ("model", "path")) from None
+    if not (local.is_dir() or path.startswith((".", "/", "~"))):
+        return config
+    model: ModelSection = config.model.model_copy(update={"path": str(local)})
+    return config.model_copy(update={"model": model})
+
+
+def _get(data: Any, path: KeyPath) -> Any:
+    for part in path:
+        try:
+            data = data[part]
+        except (KeyError, IndexError, TypeError):
+            return None
+    return data
+
+
+def _split(key: str, data: Any) -> KeyPath:
+    """The path of a dotted key: among the keys that exist, else cut at the dots."""
+    for path, _ in walk(data):
+        if dotted(path) == key:
+            return path
+    return tuple(key.split("."))
+
+
+def plain(config: BaseModel) -> dict[str, Any]:
+    """A configuration as nested plain values, for printing and for records."""
+    return config.model_dump(mode="json")

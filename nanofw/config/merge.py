@@ -1,0 +1,172 @@
+"""Merging of layers: a mapping merges, everything else replaces, and a new name drops options."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias, cast
+
+from nanofw.config.schema import COMPONENT_SECTIONS, INPUT_CHOICES
+from nanofw.config.source import KeyPath, Layer, Source, nearest_source
+from nanofw.errors import ConfigError
+
+Interpolate: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A value of a lower layer that a higher one made meaningless.
+
+    Attributes:
+        path: its key.
+        value: as it was written.
+        source: where it was set.
+        reason: which choice was made above it, and where.
+    """
+
+    path: KeyPath
+    value: Any
+    source: Source
+    reason: str
+
+
+@dataclass(slots=True)
+class Merged:
+    """All layers in one; interpolations are unresolved."""
+
+    data: dict[str, Any] = field(default_factory=dict[str, Any])
+    sources: dict[KeyPath, Source] = field(default_factory=dict[KeyPath, Source])
+    texts: dict[KeyPath, str] = field(default_factory=dict[KeyPath, str])
+    dropped: list[Dropped] = field(default_factory=list[Dropped])
+
+
+def merge(layers: Sequence[Layer], interpolate: Interpolate) -> Merged:
+    """Merge layers, lowest first."""
+    names = _Names(layers, interpolate)
+    merged = Merged()
+    for layer in layers:
+        for section, core_keys in COMPONENT_SECTIONS.items():
+            _drop_options(merged, layer, section, core_keys, names)
+        _drop_inputs(merged, layer)
+        _merge_into(merged, merged.data, layer.data, (), layer)
+    return merged
+
+
+class _Names:
+    """What a component's `name` comes to when it is an interpolation.
+
+    It is read in the context of all layers together: the same in whichever layer it stands.
+    """
+
+    def __init__(self, layers: Sequence[Layer], interpolate: Interpolate) -> None:
+        self._layers, self._interpolate = layers, interpolate
+
+    def resolve(self, name: Any, section: tuple[str, ...]) -> Any:
+        """The name, resolved."""
+        if not isinstance(name, str) or "${" not in name:
+            return name
+        context = Merged()
+        for layer in self._layers:
+            _merge_into(context, context.data, layer.data, (), layer)
+        data = context.data
+        for part in section:
+            below: dict[str, Any] = _section(data, (part,)) or {}
+            data[part] = below
+            data = below
+        data["name"] = name
+        try:
+            resolved = _section(self._interpolate(context.data), section)
+        except ConfigError:  # told with its place when all layers are resolved, if it still counts
+            return name
+        return resolved["name"] if resolved else name
+
+
+def _drop_options(
+    merged: Merged,
+    layer: Layer,
+    section: tuple[str, ...],
+    core_keys: frozenset[str],
+    names: _Names,
+) -> None:
+    """A layer that names another component drops the options of the one below."""
+    below, above = _section(merged.data, section), _section(layer.data, section)
+    if below is None or above is None or "name" not in above or "name" not in below:
+        return
+    old, new = names.resolve(below["name"], section), names.resolve(above["name"], section)
+    if old == new:
+        return
+    source = nearest_source(layer.sources, (*section, "name"))
+    for key in [key for key in below if key not in core_keys]:
+        if below[key] is not None:
+            _record(merged, (*section, key), f"{source} changes the name from {old} to {new}")
+        _remove(merged, below, (*section, key))
+
+
+def _drop_inputs(merged: Merged, layer: Layer) -> None:
+    """A layer that says where requests come from drops what lower layers said of it."""
+    below, above = _section(merged.data, ("input",)), _section(layer.data, ("input",))
+    if above is None:
+        return
+    chosen = [key for key in INPUT_CHOICES if above.get(key) is not None]
+    if len(chosen) > 1:
+        source = nearest_source(layer.sources, ("input", chosen[1]))
+        raise ConfigError(
+            f"stands beside input.{chosen[0]}; requests come from one place: name one of "
+            f"{', '.join(INPUT_CHOICES)}",
+            key=f"input.{chosen[1]}",
+            source=source.name,
+            line=source.line,
+        )
+    if below is None:
+        return
+    for key in INPUT_CHOICES:
+        if chosen and key not in chosen and below.get(key) is not None:
+            source = nearest_source(layer.sources, ("input", chosen[0]))
+            _record(merged, ("input", key), f"{source} sets input.{chosen[0]}")
+            below[key] = None
+            _forget(merged, ("input", key))
+
+
+def _record(merged: Merged, path: KeyPath, reason: str) -> None:
+    value: Any = merged.data
+    for part in path:
+        value = value[part]
+    source = nearest_source(merged.sources, path)
+    merged.dropped.append(Dropped(path, value, source, reason))
+
+
+def _remove(merged: Merged, mapping: dict[str, Any], path: KeyPath) -> None:
+    del mapping[str(path[-1])]
+    _forget(merged, path)
+
+
+def _forget(merged: Merged, path: KeyPath) -> None:
+    for known in (merged.sources, merged.texts):
+        for key in [key for key in known if key[: len(path)] == path]:
+            del known[key]
+
+
+def _section(data: Mapping[str, Any], section: tuple[str, ...]) -> dict[str, Any] | None:
+    value: Any = data
+    for part in section:
+        value = cast("dict[str, Any]", value).get(part) if isinstance(value, dict) else None
+    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+
+
+def _merge_into(
+    merged: Merged, target: dict[str, Any], data: dict[str, Any], path: KeyPath, layer: Layer
+) -> None:
+    for key, value in data.items():
+        here = (*path, key)
+        old = target.get(key)
+        if isinstance(old, dict) and isinstance(value, dict):
+            merged.sources[here] = layer.sources.get(here, Source(layer.name))
+            _merge_into(
+                merged, cast("dict[str, Any]", old), cast("dict[str, Any]", value), here, layer
+            )
+            continue
+        _forget(merged, here)
+        target[key] = copy.deepcopy(value)
+        merged.sources.update({k: v for k, v in layer.sources.items() if k[: len(here)] == here})
+        merged.texts.update({k: v for k, v in layer.texts.items() if k[: len(here)] == here})

@@ -1,0 +1,219 @@
+"""The configuration's shape. It states intent; what is found out later has types of its own.
+
+Everything is frozen, and unknown keys are errors. The options of a component sit beside its
+`name`; they stay raw here and are validated by the model that the component's manifest names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from nanofw.contracts.requests import SamplingParams
+
+Auto: TypeAlias = Literal["auto"]
+Positive: TypeAlias = Annotated[int, Field(ge=1)]
+Size: TypeAlias = Annotated[int, Field(ge=1, le=1 << 40)]
+"""Arrays are made of it; beyond, they have no size that could be said not to fit in memory."""
+Switch: TypeAlias = bool | Auto
+LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+
+
+class Section(BaseModel):
+    """Base of all sections."""
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=()
+    )
+
+
+class ComponentSection(Section):
+    """A component's `name` and, beside it, its options."""
+
+    model_config = ConfigDict(extra="allow")
+    core_keys: ClassVar[frozenset[str]] = frozenset({"name"})
+
+    name: str
+    """Which one; `distribution:name` when several distributions offer the name."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The keys beside `name`, as they were written."""
+        return MappingProxyType(self.model_extra or {})
+
+
+class ModelSection(Section):
+    """Which model runs."""
+
+    path: str | None = None
+    """Folder of a checkpoint, hub id, or `embedded:demo`."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Element type of weights and KV; auto: float32 on CPU, the checkpoint's own elsewhere."""
+    name: str | None = None
+    """The implementation; null: by the architecture that the checkpoint states."""
+
+
+class EngineSection(Section):
+    """Bounds and modes of the engine."""
+
+    device: Annotated[str, Field(pattern=r"^[a-z]+(:\d+)?$")] = "auto"
+    """auto, cpu, cuda, cuda:1, ..."""
+    max_model_len: Positive | None = None
+    """Tokens of a request, prompt included; null: from the model."""
+    max_num_seqs: Size = 256
+    """Requests running at once."""
+    max_num_batched_tokens: Size = 8192
+    """Tokens in a step."""
+    batching: Literal["mixed", "prefill_first"] = "mixed"
+    """prefill_first: a step is all prefill or all decode."""
+    chunk_tokens: Positive | None = None
+    """Longest prefill chunk of one request; null: the step's budget."""
+    max_partial_prefills: Positive = 1
+    """Requests that may be left in the middle of their prefill."""
+    memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Share of the device's memory that weights, activations and KV may take."""
+    tensor_parallel_size: Positive = 1
+    """Devices over which each layer is split."""
+    replicas: Positive = 1
+    """Engines of the same model that share the requests; for executors that place them."""
+    cuda_graphs: Switch = "auto"
+    """Replay recorded graphs instead of launching kernels one by one."""
+    overlap: Switch = "auto"
+    """Plan a step while the one before runs; auto: on, except on CPU."""
+    seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
+    """A request without a seed gets one derived from this and its submission index."""
+
+
+class AllocatorSection(ComponentSection):
+    """Where KV lives. `block_size` and `num_blocks` belong to the engine, not to the component."""
+
+    core_keys: ClassVar[frozenset[str]] = frozenset({"name", "block_size", "num_blocks"})
+
+    name: str = "paged_prefix"
+    block_size: Positive | Auto = "auto"
+    """Tokens in a block; auto: the first that all components accept."""
+    num_blocks: Positive | Auto = "auto"
+    """Blocks in the pool; auto: as many as fit."""
+
+
+class SchedulerSection(ComponentSection):
+    """Whom to serve first."""
+
+    name: str = "fcfs"
+
+
+class AttentionBackendSection(ComponentSection):
+    """Which kernel attends."""
+
+    name: str = "auto"
+
+
+class SamplerSection(ComponentSection):
+    """How a token is drawn."""
+
+    name: str = "standard"
+
+
+class ExecutorSection(ComponentSection):
+    """Who carries out the plans."""
+
+    core_keys: ClassVar[frozenset[str]] = frozenset({"name"})
+
+    name: str = "auto"
+    cost_model: ComponentSection | None = None
+    """How long a simulated step takes, for executors that ask for one."""
+
+
+class InputSection(Section):
+    """Where requests come from: at most one of the three. A higher layer's choice wins."""
+
+    prompts: tuple[str | Mapping[str, Any], ...] | None = None
+    """The prompts themselves: texts, or objects as the lines of a JSONL file."""
+    file: Path | None = None
+    """JSONL or text, one request a line; `-` is standard input."""
+    format: Literal["auto", "text", "jsonl"] = "auto"
+    """Of the file; auto: by its suffix, or by its first line where that says nothing."""
+    workload: ComponentSection | None = None
+    """Generated traffic."""
+
+
+class OutputSection(Section):
+    """What is written."""
+
+    file: Path | None = None
+    """Results as JSONL, in input order; `-`: on standard output; null: texts for reading."""
+    token_times: bool = False
+    """Note in each result when every token came."""
+    steps: Path | None = None
+    """A line of JSON for each step: tokens, rows, blocks, seconds, preemptions; null: none."""
+    logprobs: Annotated[int, Field(ge=0)] | None = None
+    """Log probabilities of this many alternatives per token; null: none."""
+
+
+class LoggingSection(Section):
+    """What is told on standard error."""
+
+    level: LogLevel = "warning"
+    """Of all modules of nanofw."""
+    modules: Mapping[str, LogLevel] = {}
+    """Module -> level, for one module or package: `nanofw.engine.scheduler: debug`."""
+
+
+class PluginsSection(Section):
+    """Which plugins a run may choose from."""
+
+    only: tuple[str, ...] | None = None
+    """Distributions or KIND.NAMEs that are looked at beside the built-ins; null: all."""
+    disable: tuple[str, ...] = ()
+    """Distributions or KIND.NAMEs that may not be chosen."""
+    load: tuple[Path, ...] = ()
+    """Local files or folders with plugins."""
+    require: Mapping[str, str] = {}
+    """Distribution -> version specifier that must hold."""
+    override: Mapping[str, str] = {}
+    """KIND.NAME -> distribution that is meant when several offer the name."""
+    strict: bool = False
+    """Turn a downgrade (a feature asked for that some component lacks) into an error."""
+
+
+class Config(Section):
+    """One run."""
+
+    extra_known_keys: ClassVar[tuple[str, ...]] = ("base",)
+    """Keys of a file that are gone once it is loaded."""
+
+    model: ModelSection = ModelSection()
+    engine: EngineSection = EngineSection()
+    scheduler: SchedulerSection = SchedulerSection()
+    kv_allocator: AllocatorSection = AllocatorSection()
+    attention_backend: AttentionBackendSection = AttentionBackendSection()
+    sampler: SamplerSection = SamplerSection()
+    logits_processors: tuple[ComponentSection, ...] = ()
+    """Applied in this order."""
+    executor: ExecutorSection = ExecutorSection()
+    sampling: SamplingParams = SamplingParams(temperature=0.7, top_p=0.95, max_tokens=128)
+    """Defaults of requests."""
+    input: InputSection = InputSection()
+    output: OutputSection = OutputSection()
+    logging: LoggingSection = LoggingSection()
+    plugins: PluginsSection = PluginsSection()
+
+
+COMPONENT_SECTIONS: Mapping[tuple[str, ...], frozenset[str]] = MappingProxyType(
+    {
+        ("scheduler",): SchedulerSection.core_keys,
+        ("kv_allocator",): AllocatorSection.core_keys,
+        ("attention_backend",): AttentionBackendSection.core_keys,
+        ("sampler",): SamplerSection.core_keys,
+        ("executor",): ExecutorSection.core_keys,
+        ("executor", "cost_model"): ComponentSection.core_keys,
+        ("input", "workload"): ComponentSection.core_keys,
+    }
+)
+"""Where components are named, and the keys there that are not the component's options."""
+
+INPUT_CHOICES = ("prompts", "file", "workload")

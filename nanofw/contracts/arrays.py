@@ -1,0 +1,18 @@
+"""Types of arrays, and the empty ones that are shared. Nobody can write into those."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray: TypeAlias = NDArray[np.int32]
+LongArray: TypeAlias = NDArray[np.int64]
+BoolArray: TypeAlias = NDArray[np.bool_]
+FloatArray: TypeAlias = NDArray[np.float64]
+
+EMPTY_INT: IntArray = np.empty(0, np.int32)
+EMPTY_COPIES: IntArray = np.empty((0, 2), np.int32)
+EMPTY_INT.flags.writeable = False
+EMPTY_COPIES.flags.writeable = False

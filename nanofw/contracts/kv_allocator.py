@@ -1,0 +1,152 @@
+"""Contract `kv_allocator/1` (provisional): where the keys and values of a request live.
+
+The pool has `num_blocks` blocks of `block_size` tokens. A row owns a table of blocks; position
+p of its tokens lives in slot `p % block_size` of block `table[p // block_size]`. The allocator
+is the one writer of block tables; it knows token ids only through what it is handed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+from nanofw.contracts.arrays import EMPTY_COPIES, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """A cached prefix, valid until the next call that changes the allocator.
+
+    Attributes:
+        num_tokens: cached tokens, a multiple of the block size.
+        block_ids: int32[num_tokens / block_size], the blocks that hold them.
+    """
+
+    num_tokens: int
+    block_ids: IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class Extension:
+    """Blocks appended to tables: `table[rows[i], positions[i]] = block_ids[i]`.
+
+    Attributes:
+        rows, positions, block_ids: int32[m].
+        copies: int32[c, 2], blocks to copy (source, target) before the step.
+    """
+
+    rows: IntArray
+    positions: IntArray
+    block_ids: IntArray
+    copies: IntArray = field(default_factory=lambda: EMPTY_COPIES)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorStats:
+    """Counters since the last `reset`; blocks are counts now.
+
+    free + cached + used == total, at any time: a block is either free, or cached (holds
+    reusable content, owned by nobody), or used (in at least one table).
+
+    Attributes:
+        num_hits: blocks that `acquire` took from a match. An allocator cannot tell a first
+            admission from a return after a preemption: the hit rate that users read comes from
+            the scheduler (`num_cached_tokens`, `num_recovered_tokens`).
+        num_evictions: cached blocks whose content was given up because room was short.
+        num_duplicates: blocks committed though another block already held their content, by
+            rows that computed the same side by side.
+    """
+
+    num_blocks: int
+    num_free: int
+    num_cached: int
+    num_used: int
+    num_hits: int = 0
+    num_evictions: int = 0
+    num_duplicates: int = 0
+
+
+@runtime_checkable
+class KVAllocator(Protocol):
+    """Implemented by allocators. Constructed as `target(options, AllocatorConfig)`."""
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that could be taken now: free and evictable."""
+        ...
+
+    def match(self, token_ids: IntArray) -> Match:
+        """The longest cached prefix of int32[t] tokens. Changes nothing.
+
+        A request must compute at least one token: whoever needs that hands in all tokens but
+        the last, and the match is still one for `acquire` with all of them.
+        """
+        ...
+
+    def acquire(self, row: int, token_ids: IntArray, match: Match | None) -> IntArray | None:
+        """Give an empty row blocks for all of its int32[t] tokens.
+
+        Takes the match (of these tokens or the first of them, with no change in between) and
+        new blocks for the rest: all or nothing. Returns the row's table
+        int32[ceil(t / block_size)], or None when there is no room, and then nothing has changed.
+        """
+        ...
+
+    def extend(self, rows: IntArray, num_tokens: IntArray) -> Extension | None:
+        """Make room for `num_tokens[i]` tokens in all in each row (int32[n] both).
+
+        All or nothing: None when there is no room for all of them, and nothing has changed.
+        Rows that have room already get nothing.
+        """
+        ...
+
+    def commit(self, rows: IntArray, num_tokens: IntArray, tokens: IntArray) -> None:
+        """The first `num_tokens[i]` tokens of each row are computed and may be shared.
+
+        Called when the step that wrote them was collected without error. `tokens[row]` holds
+        the row's token ids (int32[max_num_seqs, t]); they are to be read, never kept. A row
+        is not named with fewer tokens than before, nor one whose step failed.
+        """
+        ...
+
+    def release(self, row: int) -> None:
+        """The row gives up its blocks. Idempotent: an empty row stays empty."""
+        ...
+
+    def reset(self) -> None:
+        """Forget cached content and counters. Called with no row in use."""
+        ...
+
+    def stats(self) -> AllocatorStats:
+        """Counters for reports."""
+        ...
+
+    def check_integrity(self) -> None:
+        """Raise `AllocatorError` when the accounting does not add up. For tests; may be slow."""
+        ...
+
+
+@runtime_checkable
+class CountsMatches(Protocol):
+    """An allocator that can say how long a match is for less than what finding it costs.
+
+    Policies ask that of many waiting requests in each step.
+    """
+
+    def num_cached_tokens(self, token_ids: IntArray) -> int:
+        """The length of the match of int32[t] tokens. Changes nothing."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatorConfig:
+    """Facts that an allocator is built with."""
+
+    num_blocks: int
+    block_size: int
+    max_num_seqs: int
+    max_blocks_per_row: int
+
+
+AllocatorFactory = Any
+"""`Callable[[options, AllocatorConfig], KVAllocator]`."""

@@ -1,0 +1,149 @@
+"""What comes out of the engine: token ids and numbers, no text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.requests import FinishReason
+
+
+@dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """Log probabilities at t positions, of the model's own distribution.
+
+    Attributes:
+        token_logprobs: float32[t], of the token that stands there.
+        ranks: int32[t], how many tokens are more likely than it, plus one.
+        top_ids: int32[t, k], the most likely tokens, best first.
+        top_logprobs: float32[t, k], theirs.
+    """
+
+    token_logprobs: NDArray[np.float32]
+    ranks: IntArray
+    top_ids: IntArray
+    top_logprobs: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.token_logprobs)
+
+    def cut(self, length: int) -> TokenLogprobs:
+        """The first `length` positions."""
+        return TokenLogprobs(
+            self.token_logprobs[:length],
+            self.ranks[:length],
+            self.top_ids[:length],
+            self.top_logprobs[:length],
+        )
+
+    def after(self, count: int) -> TokenLogprobs:
+        """All but the first `count` positions."""
+        return TokenLogprobs(
+            self.token_logprobs[count:],
+            self.ranks[count:],
+            self.top_ids[count:],
+            self.top_logprobs[count:],
+        )
+
+    @staticmethod
+    def joined(parts: Sequence[TokenLogprobs]) -> TokenLogprobs:
+        """Positions one after the other; at least one part."""
+        return TokenLogprobs(
+            np.concatenate([part.token_logprobs for part in parts]),
+            np.concatenate([part.ranks for part in parts]),
+            np.concatenate([part.top_ids for part in parts]),
+            np.concatenate([part.top_logprobs for part in parts]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestOutput:
+    """A finished request, or one of its `n` samples.
+
+    Attributes:
+        sample_index: which of the `n` samples it is.
+        token_ids: the generated tokens, an end or stop token included.
+        error: a sentence for the user when the reason is `error` or `refused`.
+        logprobs: of the generated tokens, when asked for.
+        prompt_logprobs: of the prompt's tokens from the second on, when asked for; the first
+            sample has them.
+        num_cached_tokens: prompt tokens taken from the prefix cache at first admission.
+        num_recomputed_tokens: tokens computed again after preemptions.
+        num_recovered_tokens: tokens of a preempted request found in the cache on its return.
+        arrival, scheduled, first_token, finished: seconds on the engine's clock; None where
+            the request never got so far.
+    """
+
+    id: str
+    token_ids: IntArray
+    finish_reason: FinishReason
+    num_prompt_tokens: int
+    sample_index: int = 0
+    error: str | None = None
+    logprobs: TokenLogprobs | None = None
+    prompt_logprobs: TokenLogprobs | None = None
+    num_cached_tokens: int = 0
+    num_preemptions: int = 0
+    num_recomputed_tokens: int = 0
+    num_recovered_tokens: int = 0
+    arrival: float = 0.0
+    scheduled: float | None = None
+    first_token: float | None = None
+    finished: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class TokenDelta:
+    """New tokens of a streaming request, and their log probabilities when asked for."""
+
+    id: str
+    token_ids: IntArray
+    sample_index: int = 0
+    logprobs: TokenLogprobs | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class StepReport:
+    """Facts about one committed step.
+
+    Attributes:
+        step: the plan's number.
+        num_prefill_tokens, num_decode_tokens: tokens computed in it.
+        num_rows: rows that ran.
+        num_running, num_waiting: after the commit.
+        num_used_blocks: blocks owned by running requests after the commit.
+        preemptions: victims of the plan.
+        waited: the plan had to wait for the step in flight because room was short.
+        planned, committed: seconds on the engine's clock.
+    """
+
+    step: int
+    num_prefill_tokens: int
+    num_decode_tokens: int
+    num_rows: int
+    num_running: int
+    num_waiting: int
+    num_used_blocks: int
+    preemptions: int
+    waited: bool
+    planned: float
+    committed: float
+
+
+@dataclass(slots=True, kw_only=True)
+class StepOutput:
+    """What one `Engine.step` brought.
+
+    Attributes:
+        finished: requests that ended, in the order in which they did.
+        deltas: new tokens of streaming requests.
+        report: the committed step, or None when only planning happened.
+    """
+
+    finished: list[RequestOutput] = field(default_factory=list[RequestOutput])
+    deltas: list[TokenDelta] = field(default_factory=list[TokenDelta])
+    report: StepReport | None = None

@@ -1,0 +1,146 @@
+"""The plan that goes down to the executor and the result that comes up: plain arrays.
+
+Shape letters: n rows that run, m appended blocks, r removed rows, h rows that wait for host
+masks, s rows that sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from nanofw.contracts.arrays import EMPTY_COPIES, EMPTY_INT, BoolArray, IntArray
+from nanofw.contracts.outputs import TokenLogprobs
+from nanofw.contracts.requests import SamplingParams
+
+
+@dataclass(slots=True, kw_only=True)
+class NewRow:
+    """A request that enters the running set, new or returning after a preemption.
+
+    Attributes:
+        row: its place in every per-row array, until it is listed as removed.
+        token_ids: int32[t], all tokens known: prompt, then outputs made before a preemption.
+        num_prompt_tokens: how many of them are the prompt.
+        block_ids: int32[b], its block table so far.
+        seed: 64-bit start of its random numbers.
+        sample_index: which of the `n` siblings it is.
+        arguments: per-request arguments of logits processors, by their name.
+    """
+
+    row: int
+    request_id: str
+    token_ids: IntArray
+    num_prompt_tokens: int
+    block_ids: IntArray
+    sampling: SamplingParams
+    seed: int
+    sample_index: int = 0
+    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(slots=True, kw_only=True)
+class StepPlan:
+    """One forward pass, as a change against the plan before it.
+
+    The executor keeps token ids, block table and sampling state of each row from the plan
+    that names it in `new` until the plan that names it in `removed`; removals apply first.
+    The token at position `starts[i]` of a decoding row is the one that the row sampled last:
+    the executor has it, the plan does not carry it.
+
+    Attributes:
+        step: number of the plan, from 0, without gaps.
+        rows: int32[n], each row at most once; the first `num_decodes` compute one token
+            beyond their prompt, the rest are prefill chunks.
+        num_tokens: int32[n], tokens to compute, at least 1.
+        starts: int32[n], position of the first of them: the row's computed length.
+        samples: bool[n], whether the row draws a token after its last position.
+        block_rows, block_positions, block_ids: int32[m], blocks appended to tables of rows
+            that were there before: `table[block_rows, block_positions] = block_ids`.
+        copies: int32[c, 2], blocks to copy (source, target) before the pass.
+        host_rows: int32[h], sampling rows that wait for `provide`.
+        lookahead: slots reserved in each row past its tokens.
+        same_rows: `rows`, `num_tokens` and `samples` equal those of the plan before.
+    """
+
+    step: int
+    rows: IntArray
+    num_tokens: IntArray
+    starts: IntArray
+    samples: BoolArray
+    num_decodes: int
+    new: list[NewRow] = field(default_factory=list[NewRow])
+    removed: IntArray = field(default_factory=lambda: EMPTY_INT)
+    block_rows: IntArray = field(default_factory=lambda: EMPTY_INT)
+    block_positions: IntArray = field(default_factory=lambda: EMPTY_INT)
+    block_ids: IntArray = field(default_factory=lambda: EMPTY_INT)
+    copies: IntArray = field(default_factory=lambda: EMPTY_COPIES)
+    host_rows: IntArray = field(default_factory=lambda: EMPTY_INT)
+    lookahead: int = 0
+    same_rows: bool = False
+    _sampled_rows: IntArray | None = field(default=None, init=False, repr=False, compare=False)
+
+    @property
+    def total_tokens(self) -> int:
+        if self.num_decodes == len(self.rows):
+            return self.num_decodes
+        return int(self.num_tokens.sum())
+
+    @property
+    def sampled_rows(self) -> IntArray:
+        """int32[s], the rows that sample, in the plan's order. Found once."""
+        if self._sampled_rows is None:
+            self._sampled_rows = self.rows if self.samples.all() else self.rows[self.samples]
+        return self._sampled_rows
+
+
+@dataclass(slots=True, kw_only=True)
+class StepResult:
+    """What one step produced, in the order of the plan's `sampled_rows`.
+
+    Attributes:
+        step: the plan's number.
+        token_ids: int32[s].
+        failed: bool[s], rows whose logits were not finite; None: none failed.
+        logprobs: by row, the log probabilities of its drawn token (one position), for rows
+            whose requests ask for them.
+        prompt_logprobs: by row, those of the prompt tokens that follow each of the chunk's
+            positions, for rows of first samples whose requests ask for them.
+        seconds: time that the device spent on the step, where it is known.
+    """
+
+    step: int
+    token_ids: IntArray
+    failed: BoolArray | None = None
+    logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict[int, TokenLogprobs])
+    prompt_logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict[int, TokenLogprobs])
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capacity:
+    """What an executor found that it can hold.
+
+    Attributes:
+        num_blocks: KV blocks in the pool.
+        block_size: tokens in a block.
+        max_in_flight: steps that may be submitted before the first is collected.
+    """
+
+    num_blocks: int
+    block_size: int
+    max_in_flight: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostMasks:
+    """Allowed tokens of the rows in `StepPlan.host_rows`, in their order.
+
+    Attributes:
+        step: the plan's number.
+        bits: int32[h, ceil(vocab / 32)]; bit `v % 32` of word `v // 32` allows token v.
+    """
+
+    step: int
+    bits: IntArray

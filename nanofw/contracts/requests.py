@@ -1,0 +1,105 @@
+"""What goes into the engine: a prompt as token ids, and how its continuation is sampled."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any
+
+from nanofw.contracts.arrays import IntArray
+
+
+class FinishReason(StrEnum):
+    """Why a request ended."""
+
+    STOP = "stop"  # an end token, a stop token, or a stop string found outside
+    LENGTH = "length"  # max_tokens, the model's length or the pool's size
+    ABORT = "abort"  # somebody asked for it
+    ERROR = "error"  # numerical trouble or a failing component
+    REFUSED = "refused"  # never accepted
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams:
+    """How the tokens of one request are drawn. Checked when the request is submitted.
+
+    Attributes:
+        temperature: 0 takes the most likely token; otherwise logits are divided by it.
+        top_k: keep the k most likely tokens; 0 or -1 keeps all.
+        top_p: keep the smallest set of most likely tokens with at least this probability.
+        min_p: keep tokens of at least this share of the most likely token's probability.
+        repetition_penalty: divide positive logits, multiply negative ones, of tokens that the
+            prompt or the output has; 1 changes nothing.
+        presence_penalty: subtract from logits of tokens that the output has.
+        frequency_penalty: subtract for each time that the output has the token.
+        logit_bias: add to the logits of these tokens.
+        bad_words: sequences of token ids that the output must not contain; the text side
+            replaces words by their ids.
+        max_tokens: most tokens to generate; None: up to the model's length.
+        min_tokens: draw no end or stop token before so many tokens.
+        n: samples of the same prompt; each has random numbers of its own.
+        seed: start of the request's random numbers; None: derived from `engine.seed` and
+            the submission index.
+        logprobs: report the log probability of each drawn token and of so many most likely
+            ones; None: none. Of the model's own distribution, before anything above.
+        prompt_logprobs: the same for the prompt's tokens; such a request takes no cache hits.
+            With several samples the first has them.
+        stop_token_ids: further tokens that end the request; they are part of the output.
+        ignore_eos: go on past the model's end tokens (`stop_token_ids` still end it).
+        stop: texts that end the request, one or several. Like the two below it is read by the
+            text side alone, which ends the request through `Engine.finish`.
+        include_stop_str_in_output: the text ends with the stop string, or the stop token's text,
+            instead of before it.
+        skip_special_tokens: leave special tokens out of the text.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[int, float] | None = None
+    bad_words: tuple[tuple[int, ...] | str, ...] = ()
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    n: int = 1
+    seed: int | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool = False
+    stop: Sequence[str] | str = ()
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One prompt to continue.
+
+    Attributes:
+        id: unique among the live requests.
+        prompt_token_ids: the prompt; not empty.
+        arrival: when it arrived on the engine's clock, in seconds; None: when it is added.
+        client: who sent it, for policies that share between clients.
+        priority: smaller is more urgent.
+        deadline: when it should be finished, on the engine's clock, in seconds.
+        expected_output_tokens: a guess of the output's length, for policies that rank by it.
+        stream: report the tokens of each step, not only the finished output.
+        arguments: per-request arguments of logits processors, by their name.
+    """
+
+    id: str
+    prompt_token_ids: Sequence[int] | IntArray
+    sampling: SamplingParams = field(default_factory=SamplingParams)
+    arrival: float | None = None
+    client: str = ""
+    priority: int = 0
+    deadline: float | None = None
+    expected_output_tokens: int | None = None
+    stream: bool = False
+    arguments: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))

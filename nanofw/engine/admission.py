@@ -1,0 +1,216 @@
+"""The prefill part of a step: chunks of requests already admitted, then new requests."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nanofw.contracts.arrays import EMPTY_INT, IntArray
+from nanofw.contracts.kv_allocator import KVAllocator, Match
+from nanofw.contracts.limits import Limits
+from nanofw.contracts.plan import NewRow
+from nanofw.engine.counters import Counters
+from nanofw.engine.policy_guard import PolicyGuard
+from nanofw.engine.request_state import RequestState
+from nanofw.engine.running import RunningSet
+from nanofw.engine.views import EngineView
+from nanofw.engine.waiting import Entry, WaitingQueue
+
+NO_MATCH = Match(0, EMPTY_INT)
+RETRY_STEPS = 8
+"""A head that did not fit is tried again when blocks were freed, and anyway after so many plans:
+blocks that became shareable can make room without being freed."""
+
+
+@dataclass(slots=True)
+class Prefills:
+    """Rows of one plan that compute prompt tokens, and how many each."""
+
+    rows: list[int] = field(default_factory=list[int])
+    counts: list[int] = field(default_factory=list[int])
+    new: list[NewRow] = field(default_factory=list[NewRow])
+
+    def add(self, row: int, count: int) -> None:
+        self.rows.append(row)
+        self.counts.append(count)
+
+    def arrays(self) -> tuple[IntArray, IntArray]:
+        """int32[p] rows and int32[p] token counts."""
+        return np.array(self.rows, np.int32), np.array(self.counts, np.int32)
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocked:
+    """A head that found no room: it is not looked at again before something changed."""
+
+    state: RequestState
+    num_available: int
+    attempt: int
+
+
+class Admission:
+    """Fills the token budget of a step with prefill, in the policy's order."""
+
+    def __init__(
+        self,
+        limits: Limits,
+        running: RunningSet,
+        queue: WaitingQueue,
+        guard: PolicyGuard,
+        view: EngineView,
+        allocator: KVAllocator,
+        counters: Counters,
+    ) -> None:
+        self._limits, self._running, self._queue = limits, running, queue
+        self._guard, self._view = guard, view
+        self._allocator, self._counters = allocator, counters
+        self._blocked: _Blocked | None = None
+        self._no_room = False  # the last request tried found no blocks
+        self._attempt = 0
+
+    def fill(self, now: float, budget: int, *, closed: bool) -> Prefills | None:
+        """Prefill of at most `budget` tokens; `closed`: nobody new is admitted."""
+        self._attempt += 1
+        part = Prefills()
+        for row in list(self._running.prefilling):
+            if budget > 0:
+                budget -= self._continue(row, budget, part)
+        if budget > 0 and not closed and self._worth_looking(now):
+            self._admit(now, budget, part)
+        return part if part.rows else None
+
+    def _continue(self, row: int, budget: int, part: Prefills) -> int:
+        rows = self._running.rows
+        state, computed = rows.state(row), int(rows.computed[row])
+        left = int(rows.planned[row]) - computed
+        count = min(left, self._chunk_limit(state, budget))
+        self._count_recomputed(state, computed, count)
+        if count == left:
+            self._running.end_prefill(row)
+        part.add(row, count)
+        return count
+
+    def _chunk_limit(self, state: RequestState, budget: int) -> int:
+        limit = min(self._limits.chunk_tokens or budget, budget)
+        self._view.budget = budget
+        chunk = self._guard.chunk(state, self._view)
+        return limit if chunk is None else min(limit, chunk)
+
+    def _worth_looking(self, now: float) -> bool:
+        """A row is free, and something changed since the head found no room."""
+        if not len(self._queue) or not self._running.rows.free:
+            return False
+        blocked = self._blocked
+        if blocked is None or self._attempt - blocked.attempt >= RETRY_STEPS:
+            return True
+        if self._allocator.num_available > blocked.num_available:
+            return True
+        entry = self._queue.peek(now)
+        return entry is None or entry[4] is not blocked.state
+
+    def _admit(self, now: float, budget: int, part: Prefills) -> None:
+        """Start waiting requests until the head does not fit, nor `skip_ahead` after it."""
+        policy = self._guard.policy
+        window = self._window(now) if policy.window > 0 else None
+        passed: list[Entry] = []
+        self._blocked, self._no_room = None, False
+        try:
+            while budget > 0 and self._running.rows.free and len(passed) <= policy.skip_ahead:
+                entry = self._next(window, now)
+                if entry is None:
+                    break
+                passed.append(entry)
+                count = self._start(entry[4], now, budget, part)
+                if count:
+                    passed.pop()
+                    budget -= count
+        finally:
+            self._note_blocked(passed, window)
+            for entry in passed + (window or []):
+                self._queue.push_back(entry, now)
+
+    def _note_blocked(self, passed: list[Entry], window: list[Entry] | None) -> None:
+        plain = window is None and not self._guard.admits and not self._guard.policy.skip_ahead
+        if plain and passed and self._no_room:
+            available = self._allocator.num_available
+            self._blocked = _Blocked(passed[0][4], available, self._attempt)
+
+    def _next(self, window: list[Entry] | None, now: float) -> Entry | None:
+        if window is None:
+            return self._queue.pop(now)
+        return window.pop(0) if window else None
+
+    def _window(self, now: float) -> list[Entry]:
+        """The first `window` requests in the order of their momentary ranks."""
+        entries: list[Entry] = []
+        size = self._guard.policy.window
+        while len(entries) < size and (entry := self._queue.pop(now)) is not None:
+            entries.append(entry)
+        self._view.budget = self._limits.max_num_batched_tokens
+        try:
+            order = self._guard.window_order([entry[4] for entry in entries], self._view)
+        except BaseException:
+            for entry in entries:
+                self._queue.push_back(entry, now)
+            raise
+        return [entries[i] for i in order]
+
+    def _start(self, state: RequestState, now: float, budget: int, part: Prefills) -> int:
+        """Admit a waiting request: the tokens that it computes in this step, 0 if it stays."""
+        self._view.budget = budget
+        if not self._guard.admit(state, self._view):
+            return 0
+        tokens = state.tokens
+        # The last token is always computed: its logits are what the request waits for.
+        match = NO_MATCH if state.wants_prompt_logprobs else self._allocator.match(tokens[:-1])
+        left = len(tokens) - match.num_tokens
+        count = min(left, self._chunk_limit(state, budget))
+        partial = count < left
+        if partial and len(self._running.prefilling) >= self._limits.max_partial_prefills:
+            return 0
+        table = self._allocator.acquire(self._running.rows.free[-1], tokens, match)
+        if table is None:
+            self._no_room = True
+            return 0
+        row = self._running.enter(state, match.num_tokens)
+        self._count_start(state, match.num_tokens, count, now)
+        part.add(row, count)
+        part.new.append(_new_row(state, row, tokens, table))
+        if partial:
+            self._running.begin_prefill(row)
+        self._guard.on_start(row, state, now)
+        return count
+
+    def _count_start(self, state: RequestState, num_cached: int, count: int, now: float) -> None:
+        """Hits of a returning request are recovered work, not hits of the prefix cache."""
+        counters = self._counters
+        if state.num_preemptions:
+            state.num_recovered += num_cached
+            counters.num_recovered_tokens += num_cached
+            self._count_recomputed(state, num_cached, count)
+            return
+        state.scheduled, state.num_cached = now, num_cached
+        counters.num_prompt_tokens += state.num_prompt
+        counters.num_cached_tokens += num_cached
+
+    def _count_recomputed(self, state: RequestState, start: int, count: int) -> None:
+        """Tokens below what the request had computed before its last preemption."""
+        if state.num_preemptions:
+            again = max(0, min(start + count, state.num_computed_before) - start)
+            state.num_recomputed += again
+            self._counters.num_recomputed_tokens += again
+
+
+def _new_row(state: RequestState, row: int, tokens: IntArray, table: IntArray) -> NewRow:
+    return NewRow(
+        row=row,
+        request_id=state.request.id,
+        token_ids=tokens,
+        num_prompt_tokens=state.num_prompt,
+        block_ids=table,
+        sampling=state.request.sampling,
+        seed=state.seed,
+        sample_index=state.sample_index,
+        arguments=state.request.arguments,
+    )

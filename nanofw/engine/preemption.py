@@ -1,0 +1,135 @@
+"""Who gives way, and when: for running requests short of blocks, or for a waiting one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum
+
+from nanofw.contracts.kv_allocator import Extension, KVAllocator
+from nanofw.contracts.limits import Limits
+from nanofw.engine.counters import Counters
+from nanofw.engine.policy_guard import PolicyGuard
+from nanofw.engine.request_state import RequestState, Status
+from nanofw.engine.running import RunningSet
+from nanofw.engine.views import Running
+from nanofw.engine.waiting import WaitingQueue
+from nanofw.errors import AllocatorError
+
+
+class Wait(Enum):
+    """Room is short, and only a step that is not in flight may lose a row."""
+
+    FOR_STEP_IN_FLIGHT = 1
+
+
+class Preemption:
+    """Gives up rows by recompute: tokens are kept, their KV is computed again later.
+
+    Attributes:
+        made_room: somebody was given up in the plan being made, because the pool was short.
+    """
+
+    def __init__(
+        self,
+        limits: Limits,
+        running: RunningSet,
+        queue: WaitingQueue,
+        guard: PolicyGuard,
+        allocator: KVAllocator,
+        counters: Counters,
+        view: Callable[[], Running],
+    ) -> None:
+        self._limits, self._running, self._queue = limits, running, queue
+        self._guard, self._allocator, self._counters = guard, allocator, counters
+        self._view = view
+        self._last_worst: tuple[int, RequestState | None] = (-1, None)  # for a running.version
+        self.made_room = False
+
+    def extend(self, now: float, *, in_flight: bool) -> Extension | Wait | None:
+        """Blocks for one more token in each decoding row; victims give up theirs if need be."""
+        running = self._running
+        while len(running.decoding):
+            rows = running.decoding
+            extension = self._allocator.extend(rows, running.starts + 1)
+            if extension is not None:
+                return extension
+            if in_flight:
+                return Wait.FOR_STEP_IN_FLIGHT
+            self._check_not_alone()
+            self._give_up(self._victim_for_room(), now)
+            self.made_room = True
+            running.refresh()
+        return None
+
+    def make_way(self, now: float, *, in_flight: bool) -> Wait | None:
+        """Give up rows for a waiting head that outranks them and does not fit."""
+        if not self._guard.names_victims:
+            return None
+        while (entry := self._queue.peek(now)) is not None and not self._fits(entry[4]):
+            head, key = entry[4], entry[0]
+            worst = self._worst()
+            if worst is None or not self._guard.outranks(key, worst.rank[0]):
+                return None
+            row = self._guard.victim(self._view(), head)
+            if row is None:
+                return None
+            victim = self._running.rows.state(row)
+            if not self._guard.outranks(key, victim.rank[0]):
+                raise self._guard.error(
+                    f"victim() gave up {victim.view!r} of rank {victim.rank[0]!r} for "
+                    f"{head.view!r} of rank {key!r}, which is not smaller"
+                )
+            if in_flight:
+                return Wait.FOR_STEP_IN_FLIGHT
+            self._give_up(victim, now)
+        return None
+
+    def _fits(self, state: RequestState) -> bool:
+        if not self._running.rows.free:
+            return False
+        needed = self._limits.blocks_for(len(state.tokens))
+        if needed <= self._allocator.num_available:
+            return True
+        match = self._allocator.match(state.tokens[:-1])
+        return needed - len(match.block_ids) <= self._allocator.num_available
+
+    def _victim_for_room(self) -> RequestState:
+        if self._guard.names_victims:
+            row = self._guard.victim(self._view(), None)
+            if row is not None:
+                return self._running.rows.state(row)
+        worst = self._worst()
+        assert worst is not None
+        return worst
+
+    def _worst(self) -> RequestState | None:
+        version, worst = self._last_worst
+        if version != self._running.version:
+            states = self._running.states()
+            worst = self._guard.call("key", lambda: max(states, key=lambda s: s.rank, default=None))
+            self._last_worst = self._running.version, worst
+        return worst
+
+    def _give_up(self, state: RequestState, now: float) -> None:
+        row = state.row
+        state.num_computed_before = int(self._running.rows.computed[row])
+        self._running.drop(state)
+        state.status = Status.WAITING
+        state.num_preemptions += 1
+        self._counters.num_preemptions += 1
+        try:
+            self._guard.on_preempt(row, state, now)
+        finally:
+            self._queue.push(state, now)
+
+    def _check_not_alone(self) -> None:
+        """A request that fits the pool alone must find its blocks when it runs alone."""
+        if len(self._running) > 1:
+            return
+        state = self._running.states()[0]
+        raise AllocatorError(
+            f"request {state.request.id!r} runs alone with "
+            f"{int(self._running.rows.planned[state.row])} tokens and finds no block: the "
+            f"allocator says that {self._allocator.num_available} of "
+            f"{self._limits.num_blocks} are available"
+        )

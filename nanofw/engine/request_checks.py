@@ -1,0 +1,230 @@
+"""Whether a request can be served: refused alone, with a reason, before it queues."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+import numpy as np
+
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.requests import Request, SamplingParams
+from nanofw.engine.request_state import SAMPLE_SEPARATOR
+from nanofw.engine.scheduler import Limits
+
+MAX_SEED = 1 << 64
+MAX_SAMPLES = 1024
+MAX_LOGPROBS = 64
+
+
+def check_id(request_id: object) -> None:
+    """Raise ValueError when the id cannot name a request."""
+    if not isinstance(request_id, str) or not request_id:
+        raise ValueError(f"id is {request_id!r}; it must be a string that is not empty")
+    if SAMPLE_SEPARATOR in request_id:
+        raise ValueError(f"id is {request_id!r}; it must not contain {SAMPLE_SEPARATOR!r}")
+
+
+def prompt_tokens(prompt: Sequence[int] | IntArray, vocab_size: int) -> IntArray:
+    """The prompt as int32[t]. Raises ValueError when it is empty or not made of token ids."""
+    try:
+        ids = np.asarray(prompt)
+    except ValueError:  # nested sequences of different lengths
+        ids = np.asarray(None)
+    if ids.ndim == 1 and len(ids) == 0:
+        raise ValueError("the prompt is empty; it needs at least one token")
+    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+        raise ValueError("prompt_token_ids must be a flat sequence of integers")
+    if ids.min() < 0 or ids.max() >= vocab_size:
+        wrong = ids[(ids < 0) | (ids >= vocab_size)]
+        raise ValueError(
+            f"token id {int(wrong[0])} is outside the vocabulary (0 to {vocab_size - 1})"
+        )
+    return ids.astype(np.int32)
+
+
+def token_limit(num_prompt: int, sampling: SamplingParams, limits: Limits) -> int:
+    """Most tokens that the request may have in all. Raises ValueError when there is no room.
+
+    The last token that is generated is never computed, so it needs no slot in the pool.
+    """
+    if num_prompt >= limits.max_model_len:
+        raise ValueError(
+            f"the prompt has {num_prompt} tokens; at most {limits.max_model_len - 1} leave room "
+            f"for an answer within max_model_len {limits.max_model_len}"
+        )
+    if num_prompt > limits.pool_tokens:
+        needed = -(-num_prompt // limits.block_size)
+        raise ValueError(
+            f"the prompt needs {needed} KV blocks of {limits.block_size} tokens, the pool has "
+            f"{limits.num_blocks}; shorten the prompt or raise kv_allocator.num_blocks"
+        )
+    room = min(limits.max_model_len, limits.pool_tokens + 1)
+    if sampling.max_tokens is None:
+        return room
+    # A numpy integer would keep its own width in the sum.
+    return min(room, num_prompt + int(sampling.max_tokens))
+
+
+def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
+    """Raise ValueError, naming the allowed range, for the first value outside it."""
+    if not isinstance(sampling, SamplingParams):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"sampling is {sampling!r}; it must be a SamplingParams object")
+    _check_integer(
+        "max_tokens", sampling.max_tokens, "at least 1, or null for no limit", low=1, optional=True
+    )
+    _check_number("temperature", sampling.temperature, "a finite number, 0 or greater", low=0.0)
+    _check_number("top_p", sampling.top_p, "greater than 0 and at most 1", low=0.0, high=1.0)
+    if sampling.top_p == 0:
+        raise ValueError("top_p is 0; it must be greater than 0 and at most 1")
+    _check_number("min_p", sampling.min_p, "from 0 to 1", low=0.0, high=1.0)
+    _check_integer("top_k", sampling.top_k, "at least 1, or 0 or -1 for no limit", low=-1)
+    _check_integer(
+        "seed", sampling.seed, f"from 0 to {MAX_SEED - 1}", low=0, high=MAX_SEED - 1, optional=True
+    )
+    for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
+        if not isinstance(getattr(sampling, name), (bool, np.bool_)):
+            raise ValueError(f"{name} is {getattr(sampling, name)!r}; it must be true or false")
+    _check_penalties(sampling)
+    _check_counts(sampling)
+    _check_tokens(sampling, vocab_size)
+
+
+def by_token_id(biases: Mapping[Any, Any]) -> dict[Any, Any]:
+    """A `logit_bias` as JSON and YAML can write it, whose keys may be strings of digits.
+
+    Raises:
+        ValueError: a string that is no token id, or a token id that is there twice.
+    """
+    made = {_token_key(key): bias for key, bias in biases.items()}
+    if len(made) != len(biases):
+        raise ValueError("logit_bias names a token id twice")
+    return made
+
+
+def _token_key(key: Any) -> Any:
+    if not isinstance(key, str):
+        return key
+    if not re.fullmatch(r"-?(?:0|[1-9][0-9]{0,18})", key) or key == "-0":
+        raise ValueError(f"logit_bias key {key!r} is no token id")
+    return int(key)
+
+
+def _check_penalties(sampling: SamplingParams) -> None:
+    repetition = sampling.repetition_penalty
+    _check_number("repetition_penalty", repetition, "a finite number greater than 0", low=0.0)
+    if repetition == 0:
+        raise ValueError("repetition_penalty is 0; it must be a finite number greater than 0")
+    for name in ("presence_penalty", "frequency_penalty"):
+        _check_number(name, getattr(sampling, name), "from -2 to 2", low=-2.0, high=2.0)
+
+
+def _check_counts(sampling: SamplingParams) -> None:
+    _check_integer("n", sampling.n, f"from 1 to {MAX_SAMPLES}", low=1, high=MAX_SAMPLES)
+    high = sampling.max_tokens
+    allowed = "at least 0" if high is None else f"from 0 to max_tokens ({high})"
+    _check_integer("min_tokens", sampling.min_tokens, allowed, low=0, high=high)
+    for name in ("logprobs", "prompt_logprobs"):
+        allowed = f"from 0 to {MAX_LOGPROBS}, or null for none"
+        _check_integer(
+            name, getattr(sampling, name), allowed, low=0, high=MAX_LOGPROBS, optional=True
+        )
+
+
+def _check_tokens(sampling: SamplingParams, vocab_size: int) -> None:
+    """Token ids that the parameters name."""
+    if sampling.logit_bias is not None:
+        _check_mapping("logit_bias", sampling.logit_bias, "of token ids to numbers")
+    for token, bias in (sampling.logit_bias or {}).items():
+        allowed = f"named by a token id from 0 to {vocab_size - 1} (the vocabulary's size less one)"
+        _check_integer("logit_bias key", token, allowed, low=0, high=vocab_size - 1)
+        _check_number(f"logit_bias of {token}", bias, "from -100 to 100", low=-100.0, high=100.0)
+    _check_listed("bad_words", sampling.bad_words, "sequences of token ids")
+    for word in sampling.bad_words:
+        if isinstance(word, str):
+            raise ValueError(f"bad_words has the word {word!r}; the engine takes token ids")
+        _check_listed("a word of bad_words", word, "token ids")
+        if len(word) == 0:
+            raise ValueError("bad_words has an empty sequence; each must have at least one token")
+        for token in word:
+            allowed = f"made of token ids from 0 to {vocab_size - 1}"
+            _check_integer("bad_words", token, allowed, low=0, high=vocab_size - 1)
+    _check_listed("stop_token_ids", sampling.stop_token_ids, "token ids")
+    for token in sampling.stop_token_ids:
+        allowed = f"a token id from 0 to {vocab_size - 1}"
+        _check_integer("stop_token_ids", token, allowed, low=0, high=vocab_size - 1)
+
+
+def check_fields(request: Request) -> None:
+    """Raise ValueError when a field that policies rank by makes no sense."""
+    for name in ("arrival", "deadline"):
+        value = getattr(request, name)
+        if value is not None and not _is_finite(value):
+            raise ValueError(f"{name} is {value!r}; it must be a finite number of seconds")
+    if not isinstance(request.client, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"client is {request.client!r}; it must be a string")
+    _check_integer("priority", request.priority, "an integer, smaller is more urgent")
+    expected = request.expected_output_tokens
+    _check_integer("expected_output_tokens", expected, "at least 1, or null", low=1, optional=True)
+
+
+def check_arguments(request: Request, processor_names: set[str]) -> None:
+    """Raise ValueError when arguments are meant for a processor that is not there."""
+    _check_mapping("arguments", request.arguments, "of processors' names to their arguments")
+    for name in request.arguments:
+        if name not in processor_names:
+            chosen = ", ".join(sorted(processor_names)) or "none"
+            raise ValueError(
+                f"no logits processor {name!r} is chosen (chosen: {chosen}); "
+                f"add it to logits_processors"
+            )
+
+
+def _check_integer(
+    name: str,
+    value: object,
+    allowed: str,
+    *,
+    low: int | None = None,
+    high: int | None = None,
+    optional: bool = False,
+) -> None:
+    if value is None and optional:
+        return
+    good = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if good:
+        number = int(value)  # type: ignore[call-overload]
+        good = (low is None or number >= low) and (high is None or number <= high)
+    if not good:
+        raise ValueError(f"{name} is {value!r}; it must be {allowed}")
+
+
+def _check_number(
+    name: str, value: object, allowed: str, *, low: float, high: float = math.inf
+) -> None:
+    if not _is_finite(value) or not low <= float(value) <= high:  # type: ignore[arg-type]
+        raise ValueError(f"{name} is {value!r}; it must be {allowed}")
+
+
+def _check_listed(name: str, value: object, what: str) -> None:
+    """Arrays are none: their truth does not say whether they are empty."""
+    if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, AbstractSet)):
+        raise ValueError(f"{name} is {value!r}; it must be a list or tuple of {what}")
+
+
+def _check_mapping(name: str, value: object, what: str) -> None:
+    if not isinstance(value, Mapping):
+        raise ValueError(f"{name} is {value!r}; it must be a mapping {what}")
+
+
+def _is_finite(value: object) -> bool:
+    number = isinstance(value, (int, float, np.integer, np.floating))
+    if not number or isinstance(value, bool):
+        return False
+    try:
+        return math.isfinite(value)  # type: ignore[arg-type]
+    except OverflowError:  # an integer that no float can hold
+        return False

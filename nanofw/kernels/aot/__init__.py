@@ -1,0 +1,1 @@
+"""Compiling kernels ahead of their first launch."""

@@ -1,0 +1,1 @@
+"""Kernels in Triton. The modules above this folder choose between them and torch."""

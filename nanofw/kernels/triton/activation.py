@@ -1,0 +1,52 @@
+"""SiLU of one half times the other."""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from nanofw.kernels.triton.common import (
+    cdiv,
+    chained,
+    let_next_start,
+    next_power_of_2,
+    wait_for_previous,
+)
+
+BLOCK = 1024
+
+
+@triton.jit
+def _silu_mul_kernel(
+    x_ptr,
+    out_ptr,
+    stride_x,
+    stride_out,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    CHAINED: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < SIZE
+    let_next_start(CHAINED)
+    wait_for_previous(CHAINED)
+    gate = tl.load(x_ptr + row * stride_x + offs, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(x_ptr + row * stride_x + SIZE + offs, mask=mask, other=0.0).to(tl.float32)
+    out = gate / (1.0 + tl.exp(-gate)) * up
+    tl.store(out_ptr + row * stride_out + offs, out.to(out_ptr.dtype.element_ty), mask=mask)
+
+
+def silu_and_mul_triton(x: torch.Tensor) -> torch.Tensor:
+    """[..., 2 * size] of gate and up to [..., size]: silu(gate) * up."""
+    size = x.shape[-1] // 2
+    lines = x.reshape(-1, 2 * size)
+    out = torch.empty(lines.shape[0], size, dtype=x.dtype, device=x.device)
+    if lines.shape[0]:
+        block = min(BLOCK, next_power_of_2(size))
+        _silu_mul_kernel[(lines.shape[0], cdiv(size, block))](
+            lines, out, lines.stride(0), out.stride(0),
+            SIZE=size, BLOCK=block, num_warps=max(1, block // 256), **chained(lines),
+        )  # fmt: skip
+    return out.view(*x.shape[:-1], size)

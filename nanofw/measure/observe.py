@@ -1,0 +1,161 @@
+"""Watch a run from outside: executors that hand everything on and note what they see."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from nanofw.contracts.arrays import FloatArray, IntArray
+from nanofw.contracts.clock import Clock
+from nanofw.contracts.executor import Executor
+from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
+from nanofw.contracts.requests import Request
+
+
+class PassingExecutor:
+    """Implements `Executor` by handing everything on to another one. Base of those that watch."""
+
+    def __init__(self, inner: Executor) -> None:
+        self.inner = inner
+
+    def submit(self, plan: StepPlan) -> None:
+        self.inner.submit(plan)
+
+    def collect(self) -> StepResult:
+        return self.inner.collect()
+
+    def capacity(self) -> Capacity:
+        return self.inner.capacity()
+
+    def check(self, request: Request) -> None:
+        self.inner.check(request)
+
+    def provide(self, masks: HostMasks) -> None:
+        self.inner.provide(masks)
+
+    def close(self) -> None:
+        self.inner.close()
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A submitted step: the rows that draw, whether they are those of the step before, and of
+    them those whose requests have ended meanwhile."""
+
+    rows: IntArray
+    same: bool
+    surplus: list[int] = field(default_factory=list[int])
+
+    def tokens(self, result: StepResult) -> IntArray:
+        """Rows that got a token which counts."""
+        rows = self.rows if result.failed is None else self.rows[~result.failed]
+        return rows[~np.isin(rows, self.surplus)] if self.surplus else rows
+
+
+class TokenTimes(PassingExecutor):
+    """Notes when tokens came. Adds a few microseconds to a step.
+
+    Attributes:
+        num_steps: collected so far.
+    """
+
+    def __init__(self, inner: Executor, clock: Clock) -> None:
+        super().__init__(inner)
+        self._clock = clock
+        self._last: FloatArray = np.full(1024, np.nan)  # when each row's last token came
+        self._row_ids: dict[int, str] = {}
+        self._running: set[str] = set()  # ids of requests with a row
+        self._ended: set[str] = set()  # of them, those that will leave it for good
+        self._left: dict[str, float] = {}  # the last token's time of those that will come back
+        self._pending: deque[_Pending] = deque()
+        # of each step: when its tokens came, how many, the time since the step before, and how
+        # many of them follow a token of that step
+        self._times, self._gaps = array("d"), array("d")
+        self._nums, self._num_usual = array("q"), array("q")
+        self._longer, self._longer_ends = array("d"), array("d")  # other gaps, when they ended
+        self._collected_at = 0.0
+        self.num_steps = 0
+
+    def submit(self, plan: StepPlan) -> None:
+        for row in plan.removed.tolist():
+            self._leave(row, self._row_ids.pop(row, None))
+        for new in plan.new:
+            if new.row >= len(self._last):
+                self._last = np.concatenate((self._last, np.full(new.row, np.nan)))
+            self._last[new.row] = self._left.pop(new.request_id, np.nan)
+            self._row_ids[new.row] = new.request_id
+            self._running.add(new.request_id)
+        self._pending.append(_Pending(plan.sampled_rows, plan.same_rows))
+        super().submit(plan)
+
+    def _leave(self, row: int, request_id: str | None) -> None:
+        """A request left its row, to come back or because it has ended."""
+        if request_id is None:  # it ran before anybody watched
+            return
+        self._running.discard(request_id)
+        if request_id in self._ended:
+            self._ended.discard(request_id)
+        else:
+            self._left[request_id] = float(self._last[row])
+
+    def collect(self) -> StepResult:
+        result = super().collect()
+        now = self._clock.now()
+        pending = self._pending.popleft()
+        rows, same = pending.tokens(result), pending.same
+        num_usual = len(rows)
+        if not same:  # else all of them got a token in the step before
+            last = self._last[rows]
+            is_usual = last == self._collected_at
+            num_usual = int(np.count_nonzero(is_usual))
+            if num_usual < len(rows):
+                self._note_longer(now, last[~is_usual])
+        self._last[rows] = now
+        self._times.append(now)
+        self._nums.append(len(rows))
+        self._gaps.append(now - self._collected_at)
+        self._num_usual.append(num_usual)
+        self._collected_at = now
+        self.num_steps += 1
+        return result
+
+    def _note_longer(self, now: float, last: FloatArray) -> None:
+        gaps: list[float] = (now - last[~np.isnan(last)]).tolist()
+        self._longer.extend(gaps)
+        self._longer_ends.extend([now] * len(gaps))
+
+    def ended(self, request_id: str) -> None:
+        """The request has finished: forget it."""
+        self._left.pop(request_id, None)
+        if request_id in self._running:  # its row is given up in a later plan
+            self._ended.add(request_id)
+            self._note_surplus(request_id)
+
+    def _note_surplus(self, request_id: str) -> None:
+        """What steps in flight still draw for it is nobody's."""
+        if not self._pending:
+            return
+        rows = [row for row, other in self._row_ids.items() if other == request_id]
+        if len(rows) == 1:  # of several samples it is not known which has ended
+            for pending in self._pending:
+                pending.surplus.append(rows[0])
+
+    def gaps(self, start: float, end: float) -> tuple[FloatArray, FloatArray]:
+        """Gaps between tokens of one request that ended in [start, end], and their weights."""
+        times, counts = np.array(self._times), np.array(self._num_usual, np.float64)
+        inside = (times >= start) & (times <= end) & (counts > 0)
+        ends = np.array(self._longer_ends)
+        longer = np.array(self._longer)[(ends >= start) & (ends <= end)]
+        values = np.concatenate((np.array(self._gaps)[inside], longer))
+        weights = np.ones(len(values))
+        weights[: np.count_nonzero(inside)] = counts[inside]
+        return values, weights
+
+    def num_tokens(self, start: float, end: float) -> int:
+        """Tokens that came in [start, end]."""
+        times = np.array(self._times)
+        inside = (times >= start) & (times <= end)
+        return int(np.array(self._nums, np.int64)[inside].sum())

@@ -1,0 +1,82 @@
+"""What the front and a replica tell each other, as arguments and results of actor calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from nanofw.contracts.limits import Limits
+from nanofw.contracts.outputs import RequestOutput, StepOutput
+from nanofw.contracts.requests import FinishReason, Request
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Serve a request."""
+
+    request: Request
+
+
+@dataclass(frozen=True, slots=True)
+class Abort:
+    """End a request."""
+
+    request_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """End a sample at so many tokens (`Engine.finish`)."""
+
+    request_id: str
+    num_tokens: int
+    reason: FinishReason
+    sample_index: int
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Leave."""
+
+
+Command: TypeAlias = Add | Abort | Finish | Stop
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The engine is there.
+
+    Attributes:
+        limits: of its scheduler.
+        origins: kind, name and origin of each component that it chose.
+        pid: of its process; `rank_pids`: of its ranks, where they have their own.
+    """
+
+    limits: Limits
+    origins: tuple[tuple[str, str, str], ...]
+    pid: int
+    rank_pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The engine could not start, or cannot go on.
+
+    Attributes:
+        error: name of the exception's type if it is one of nanofw's, else empty.
+        message: a sentence for the user.
+        finished: what had ended in the step that failed.
+    """
+
+    error: str
+    message: str
+    traceback: str
+    finished: tuple[RequestOutput, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The sentence, and the traceback unless the error is one of nanofw's."""
+        return self.message if self.error else f"{self.message}\n{self.traceback}".rstrip()
+
+
+News: TypeAlias = StepOutput | Failed

@@ -1,0 +1,1 @@
+"""CUDA graphs: their sizes, their capture, and the steps that they replay."""

@@ -1,0 +1,99 @@
+"""Recording work for replay, and sending what a replay needs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+
+from nanofw.contracts.attention_backend import AttentionBackend
+from nanofw.contracts.model import Model
+from nanofw.contracts.sampler import SampledTokens, Sampler
+from nanofw.runtime.rows import RowState
+
+Run = Callable[[], Any]
+_UPLOAD_BUFFERS = 4  # more than steps may be in flight: none is overwritten before it was sent
+
+
+class Recorder(Protocol):
+    """How a piece of work is recorded for replay."""
+
+    def record(self, run: Run) -> Run:
+        """Record `run`; calling the result does its work again, on the same memory."""
+        ...
+
+
+class CudaRecorder:
+    """Records CUDA graphs into one memory pool."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+        self._stream = torch.cuda.Stream()
+
+    def record(self, run: Run) -> Run:
+        """Run once, so that kernels are compiled and libraries ready, then capture."""
+        self._stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self._stream):
+            run()
+        torch.cuda.current_stream().wait_stream(self._stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool, stream=self._stream):
+            run()
+        return graph.replay
+
+
+Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, str], SampledTokens]
+"""Hidden states, rows and positions on the device, variant of the sampler -> tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphParts:
+    """What a captured step runs. `draw` computes the logits and draws, on all ranks together.
+
+    Attributes:
+        hidden: [>= rows, hidden size], where forward passes leave their result.
+    """
+
+    model: Model
+    backend: AttentionBackend
+    sampler: Sampler
+    rows: RowState
+    pool: list[Any]
+    block_size: int
+    draw: Draw
+    hidden: torch.Tensor
+
+    @property
+    def longest(self) -> int:
+        """No row has more keys."""
+        return self.rows.token_ids.shape[1]
+
+
+class Upload:
+    """Numbers by line on the device, and host buffers in turn, pinned where that matters.
+
+    Attributes:
+        lines: int64[size, width] on the device.
+    """
+
+    def __init__(self, size: int, width: int, device: torch.device) -> None:
+        pinned = device.type == "cuda"
+        self.lines = torch.zeros(size, width, dtype=torch.int64, device=device)
+        self._buffers = [
+            torch.zeros(size, width, dtype=torch.int64, pin_memory=pinned)
+            for _ in range(_UPLOAD_BUFFERS)
+        ]
+        self._arrays = [buffer.numpy() for buffer in self._buffers]
+        self._turn = 0
+
+    def next(self) -> np.ndarray:
+        """The buffer to fill now."""
+        self._turn = (self._turn + 1) % _UPLOAD_BUFFERS
+        return self._arrays[self._turn]
+
+    def send(self, size: int) -> None:
+        """Copy the first lines of that buffer to the device, without waiting."""
+        self.lines[:size].copy_(self._buffers[self._turn][:size], non_blocking=True)

@@ -1,0 +1,206 @@
+"""Steps as CUDA graphs.
+
+A step is two replays. The first gathers the step's inputs from the rows on the device and runs
+the model up to the hidden states of the rows that sample; there is one graph for each batch size
+of decode steps (`DecodeGraphs`), and one for each number of tokens of steps with prefill
+(`PrefillGraphs`). The second, one for each batch size and variant of the sampler, computes the
+logits, draws and appends the tokens to the rows; it serves both. Steps whose draw needs the host
+(masks, logits processors, log probabilities) replay the first and go on eagerly.
+
+The host sends a few numbers of each line and nothing else. Lines that fill a bucket up are
+padding: no context, slot -1, the spare row after all others.
+
+All graphs share one memory pool; the largest are captured first, so that the others fit in what
+they took.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from nanofw.contracts.attention_backend import ForwardBatch
+from nanofw.contracts.plan import StepPlan
+from nanofw.contracts.sampler import DeviceSampler, SampledTokens
+from nanofw.kernels.decode_inputs import DecodeInputs, gather_decode_inputs
+from nanofw.runtime.batch import StepBatch
+from nanofw.runtime.graphs.capture import GraphParts, Recorder, Run, Upload
+from nanofw.runtime.graphs.prefill import PrefillGraphs
+from nanofw.runtime.graphs.sizes import buckets, token_buckets
+
+
+class StepGraphs:
+    """All graphs of a run, captured when made. One step at a time: the buffers belong to the last
+    one submitted.
+
+    Attributes:
+        decode, prefill: the graphs of either kind of step; no prefill: those run eagerly.
+        hits: steps that were replayed, by kind.
+        misses: steps that were not, by reason.
+    """
+
+    def __init__(
+        self, parts: GraphParts, max_num_seqs: int, prefill_tokens: int, recorder: Recorder
+    ) -> None:
+        """`prefill_tokens`: of the largest step with prefill; 0: none is captured."""
+        self.hits: Counter[str] = Counter()
+        self.misses: Counter[str] = Counter()
+        width = parts.rows.block_tables.shape[1]
+        inputs = DecodeInputs.allocate(max_num_seqs, width, parts.hidden.device)
+        sizes = buckets(max_num_seqs)
+        tokens = token_buckets(prefill_tokens)
+        self.prefill = PrefillGraphs(parts, inputs, sizes, tokens, recorder) if tokens else None
+        self.decode = DecodeGraphs(parts, inputs, sizes, recorder)
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Steps replayed, how many of them had prefill, and the others by reason."""
+        with_prefill = {"replayed with prefill": self.hits["prefill"]} if self.prefill else {}
+        return {"replayed": self.hits.total(), **with_prefill, **self.misses}
+
+    def forward(
+        self, plan: StepPlan, *, asks_prompts: bool
+    ) -> tuple[StepBatch, torch.Tensor] | None:
+        """Replay the forward pass of a plan that was applied to the rows.
+
+        Args:
+            asks_prompts: hidden states of other tokens than those that sample are wanted.
+
+        Returns:
+            The batch and the hidden states [s, hidden], valid until the next step; None when no
+            graph serves the plan, which is counted.
+        """
+        n = len(plan.rows)
+        if n and plan.num_decodes == n and plan.samples.all():
+            kind, miss = "decode", self.decode.misfit(plan)
+        elif self.prefill is None or not n:
+            kind, miss = "prefill", "prefill"
+        else:
+            kind = "prefill"
+            miss = "log probabilities of prompts" if asks_prompts else self.prefill.misfit(plan)
+        if miss is not None:
+            self.misses[miss] += 1
+            return None
+        self.hits[kind] += 1
+        if kind == "decode":
+            return self.decode.forward(plan)
+        assert self.prefill is not None
+        return self.prefill.forward(plan)
+
+    def draw(self, batch: StepBatch, variant: str) -> SampledTokens:
+        """Replay the draw after `forward`, with a variant of the sampler."""
+        return self.decode.draw(batch, variant)
+
+
+@dataclass(slots=True)
+class _Bucket:
+    """The graphs of one batch size, and their results."""
+
+    inputs: DecodeInputs
+    forward: Run
+    draws: dict[str, Run]
+    drawn: dict[str, SampledTokens]
+
+
+class DecodeGraphs:
+    """Steps of one token a row, all of which sample; and the draw of any step.
+
+    Args:
+        inputs: what steps read, of as many lines as the largest batch.
+        sizes: the batch sizes, rising.
+    """
+
+    def __init__(
+        self, parts: GraphParts, inputs: DecodeInputs, sizes: list[int], recorder: Recorder
+    ) -> None:
+        self.sizes = sizes
+        self._parts, self._inputs = parts, inputs
+        device = parts.hidden.device
+        self._upload = Upload(sizes[-1], 2, device)
+        self._starts = torch.arange(sizes[-1] + 1, dtype=torch.int32, device=device)
+        self._indices = torch.arange(sizes[-1], device=device)
+        self._fill([], [], sizes[-1])
+        self._buckets = {size: self._record(size, recorder) for size in reversed(sizes)}
+
+    def misfit(self, plan: StepPlan) -> str | None:
+        """Why no graph serves a plan in which every row decodes, or None."""
+        return "more rows than the largest graph" if len(plan.rows) > self.sizes[-1] else None
+
+    def forward(self, plan: StepPlan) -> tuple[StepBatch, torch.Tensor]:
+        """Replay the model. See `StepGraphs.forward`."""
+        n = len(plan.rows)
+        size = self.sizes[int(np.searchsorted(self.sizes, n))]
+        self._fill(plan.rows, plan.starts, size)
+        bucket = self._buckets[size]
+        bucket.forward()
+        batch = StepBatch(
+            passes=[],
+            rows=plan.rows,
+            positions=plan.starts + 1,
+            device_rows=bucket.inputs.rows[:n],
+            device_positions=bucket.inputs.next_positions[:n],
+            graph_size=size,
+        )
+        return batch, self._parts.hidden[:n]
+
+    def draw(self, batch: StepBatch, variant: str) -> SampledTokens:
+        """Replay the draw after a forward pass of either kind."""
+        bucket, n = self._buckets[batch.graph_size], len(batch.rows)
+        bucket.draws[variant]()
+        drawn = bucket.drawn[variant]
+        return SampledTokens(token_ids=drawn.token_ids[:n], failed=drawn.failed[:n])
+
+    def _record(self, size: int, recorder: Recorder) -> _Bucket:
+        inputs = self._inputs.first(size)
+        bucket = _Bucket(inputs, recorder.record(lambda: self._run(inputs, size)), {}, {})
+        sampler = self._parts.sampler
+        for variant in sampler.variants if isinstance(sampler, DeviceSampler) else ():
+
+            def run(variant: str = variant) -> None:
+                bucket.drawn[variant] = self._run_draw(inputs, size, variant)
+
+            bucket.draws[variant] = recorder.record(run)
+        return bucket
+
+    def _run(self, inputs: DecodeInputs, size: int) -> None:
+        parts = self._parts
+        gather_decode_inputs(
+            self._upload.lines[:size], parts.rows.token_ids, parts.rows.block_tables,
+            parts.block_size, inputs,
+        )  # fmt: skip
+        batch = self._batch(inputs, size)
+        batch.attention = parts.backend.prepare(batch)
+        parts.hidden[:size].copy_(parts.model.forward(batch, parts.pool))
+
+    def _run_draw(self, inputs: DecodeInputs, size: int, variant: str) -> SampledTokens:
+        parts = self._parts
+        drawn = parts.draw(parts.hidden[:size], inputs.rows, inputs.next_positions, variant)
+        parts.rows.append(inputs.rows, inputs.next_positions, drawn.token_ids)
+        return drawn
+
+    def _batch(self, inputs: DecodeInputs, size: int) -> ForwardBatch:
+        return ForwardBatch(
+            token_ids=inputs.token_ids,
+            positions=inputs.positions,
+            slots=inputs.slots,
+            block_tables=inputs.block_tables,
+            query_starts=self._starts[: size + 1],
+            context_lens=inputs.context_lens,
+            host_query_lens=np.ones(size, np.int32),
+            host_context_lens=np.full(size, self._parts.longest, np.int32),
+            num_decodes=size,
+            logits_indices=self._indices[:size],
+            max_chunks=0,
+        )
+
+    def _fill(self, rows: Any, starts: Any, size: int) -> None:
+        """Send the lines of a step, padded to `size`."""
+        lines = self._upload.next()
+        n = len(rows)
+        lines[:n, 0], lines[:n, 1] = rows, starts
+        lines[n:size, 0], lines[n:size, 1] = self._parts.rows.spare_row, -1
+        self._upload.send(size)

@@ -1,0 +1,278 @@
+"""Executor `torch` over several ranks: the side of the engine's process.
+
+Every rank is a process of its own, so the engine plans while they compute. A plan is encoded
+once and sent to each; each rank carries out every plan, and rank 0 sends what was drawn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import torch
+
+from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
+from nanofw.contracts.requests import Request
+from nanofw.errors import ConfigError, ExecutorError
+from nanofw.runtime.options import TorchOptions
+from nanofw.runtime.parallel.components import component_data
+from nanofw.runtime.parallel.group import WorkerGroup
+from nanofw.runtime.parallel.messages import (
+    Array,
+    Check,
+    Checked,
+    Done,
+    Facts,
+    Inquire,
+    Join,
+    Listening,
+    Masks,
+    Ready,
+    Reply,
+    ResultData,
+    Start,
+    encode,
+)
+from nanofw.runtime.parallel.transport import Place, ProcessTransport, Transport
+from nanofw.runtime.parallel.wire import PlanEncoder, decode_result, needed
+
+T = TypeVar("T", bound=Reply)
+
+
+class ParallelExecutor:
+    """Constructed as `ParallelExecutor(options, config)`; returns when every rank is ready.
+
+    Args:
+        transport: starts the ranks; None: as processes of this host.
+
+    Attributes:
+        ranks: what each rank said when it was ready: weights, memory.
+        num_bytes_sent: to each rank, since it was made.
+    """
+
+    def __init__(
+        self,
+        options: TorchOptions | None,
+        config: ExecutorConfig,
+        transport: Transport | None = None,
+    ) -> None:
+        self._options = options or TorchOptions.model_validate({})
+        check_all_reduce(self._options, config.device)
+        self._config, self._size = config, config.engine.tensor_parallel_size
+        self._done: list[deque[Done]] = [deque() for _ in range(self._size)]
+        self._processors = {c.name for c in config.components.get("logits_processor", ())}
+        self._encoder = PlanEncoder(self._processors)
+        self._in_flight: deque[int] = deque()
+        self._next_step = 0
+        self._checked: Any = None
+        self.num_bytes_sent = 0
+        if transport is None:
+            places = _places(config.device, self._size)
+            transport = ProcessTransport(places, self._options.step_timeout_s)
+        self._places, self._group = transport.places, WorkerGroup(transport)
+        try:
+            self.ranks = self._start()
+        except BaseException:
+            self._group.close()
+            raise
+        self._capacity = Capacity(
+            num_blocks=min(ready.num_blocks for ready in self.ranks),
+            block_size=config.block_size,
+            max_in_flight=self.ranks[0].max_in_flight,
+        )
+
+    @property
+    def pids(self) -> list[int]:
+        """Of the ranks' processes."""
+        return self._group.pids
+
+    def capacity(self) -> Capacity:
+        """The pool's size: what the rank with the least room has."""
+        return self._capacity
+
+    @property
+    def start_seconds(self) -> dict[str, float]:
+        """As of `TorchExecutor`, on rank 0."""
+        return self.ranks[0].start_seconds
+
+    @property
+    def graph_steps(self) -> dict[str, int]:
+        """As of `TorchExecutor`, asked of rank 0."""
+        self._group.send(Inquire(), (0,))
+        return self._wait_for(Facts, "answer").graph_steps
+
+    def check_alive(self) -> None:
+        """Raise when a rank has failed meanwhile; returns at once."""
+        for rank, reply in self._group.receive(0.0):
+            if isinstance(reply, Done):
+                self._done[rank].append(reply)
+
+    def check(self, request: Request) -> None:
+        """Raise ValueError when the sampler or a logits processor cannot do what is asked."""
+        arguments = needed(request.arguments, self._processors)
+        if not arguments and request.sampling == self._checked:
+            return
+        try:
+            content = encode(Check(request.sampling, arguments))
+        except (TypeError, OverflowError) as error:
+            raise ValueError(str(error)) from error
+        self._group.send_bytes(content, (0,))
+        reply = self._wait_for(Checked, "answer")
+        if reply.reason is not None:
+            raise ValueError(reply.reason)
+        if not arguments:
+            self._checked = request.sampling
+
+    def submit(self, plan: StepPlan) -> None:
+        """Send the plan to every rank."""
+        if plan.step != self._next_step:
+            raise ExecutorError(f"plan {plan.step} came where plan {self._next_step} was due")
+        if len(self._in_flight) >= self._capacity.max_in_flight:
+            raise ExecutorError(f"plan {plan.step} is one more than may be in flight: collect")
+        content = encode(self._encoder.encode(plan))
+        self._next_step += 1
+        self._in_flight.append(plan.step)
+        self.num_bytes_sent += len(content)
+        self._group.send_bytes(content)
+
+    def provide(self, masks: HostMasks) -> None:
+        """Send the masks to every rank."""
+        self._group.send(Masks(masks.step, Array.of(masks.bits)))
+
+    def collect(self) -> StepResult:
+        """Wait until every rank has done the oldest step."""
+        if not self._in_flight:
+            raise ExecutorError("collect without a submitted step")
+        step = self._in_flight[0]
+        self._wait(
+            lambda: all(self._done), f"finish step {step}",
+            lambda: [rank for rank, done in enumerate(self._done) if not done],
+        )  # fmt: skip
+        self._in_flight.popleft()
+        answers = [done.popleft() for done in self._done]
+        return decode_result(step, _agreed(step, answers))
+
+    def close(self) -> None:
+        """Let the ranks leave. Idempotent."""
+        self._group.close()
+
+    def _start(self) -> list[Ready]:
+        for rank in range(self._size):
+            place = self._places[rank]
+            self._group.send(_start_message(self._options, self._config, rank, place), (rank,))
+        begin = time.monotonic()
+        port = self._wait_for(Listening, "start", "start_timeout_s").port
+        self._group.send(Join(port, self._places[0].host), range(1, self._size))
+        ready: dict[int, Ready] = {}
+        deadline = begin + self._options.start_timeout_s
+        while len(ready) < self._size:
+            for rank, reply in self._group.receive(deadline):
+                if isinstance(reply, Ready):
+                    ready[rank] = reply
+            if time.monotonic() > deadline and len(ready) < self._size:
+                late = [rank for rank in range(self._size) if rank not in ready]
+                timeout_s = self._options.start_timeout_s
+                self._group.stalled(late, "get ready", timeout_s, "start_timeout_s")
+        return [ready[rank] for rank in range(self._size)]
+
+    def _wait_for(self, kind: type[T], what: str, option: str = "step_timeout_s") -> T:
+        """The next reply of some kind from rank 0."""
+        found: list[T] = []
+
+        def see(rank: int, reply: Reply) -> None:
+            if isinstance(reply, kind):
+                found.append(reply)
+
+        self._wait(lambda: bool(found), what, lambda: [0], see, option)
+        return found[0]
+
+    def _wait(
+        self,
+        is_over: Callable[[], bool],
+        what: str,
+        late: Callable[[], list[int]],
+        see: Callable[[int, Reply], None] | None = None,
+        option: str = "step_timeout_s",
+    ) -> None:
+        """Take replies until `is_over`; the timeout of that option counts from the last reply."""
+        timeout_s: float = getattr(self._options, option)
+        deadline = time.monotonic() + timeout_s
+        while not is_over():
+            replies = self._group.receive(deadline)
+            for rank, reply in replies:
+                if isinstance(reply, Done):
+                    self._done[rank].append(reply)
+                elif see is not None:
+                    see(rank, reply)
+            if replies:
+                deadline = time.monotonic() + timeout_s
+            elif time.monotonic() >= deadline:
+                self._group.stalled(late(), what, timeout_s, option)
+
+
+def check_all_reduce(options: TorchOptions, device: str) -> None:
+    """Raise ConfigError where the options insist on sums that these devices cannot make."""
+    kind = device.partition(":")[0]
+    if options.all_reduce == "one_shot" and kind != "cuda":
+        raise ConfigError(
+            f"one_shot needs NVIDIA GPUs that reach each other's memory, this run's device is "
+            f"{kind}; choose auto or collective",
+            key="executor.all_reduce",
+        )
+
+
+def _agreed(step: int, answers: list[Done]) -> ResultData:
+    """Rank 0's result, if every rank drew the same."""
+    result = answers[0].result
+    assert result is not None
+    others = [rank for rank, done in enumerate(answers) if done.digest != answers[0].digest]
+    if others or any(done.step != step for done in answers):
+        raise ExecutorError(
+            f"step {step}: ranks {others} drew other tokens than rank 0: their states have come "
+            "apart. Sampler and logits processors must depend on the plan and the logits alone"
+        )
+    return result
+
+
+def _start_message(options: TorchOptions, config: ExecutorConfig, rank: int, place: Place) -> Start:
+    components = config.components
+    return Start(
+        rank=rank,
+        size=config.engine.tensor_parallel_size,
+        device=place.device,
+        host=place.host,
+        shares_cores=place.shares_cores,
+        spec=config.spec,
+        block_size=config.block_size,
+        num_blocks=config.num_blocks,
+        max_num_seqs=config.max_num_seqs,
+        max_num_batched_tokens=config.max_num_batched_tokens,
+        max_model_len=config.max_model_len,
+        memory_utilization=config.engine.memory_utilization,
+        overlap=config.overlap,
+        cuda_graphs=config.cuda_graphs,
+        prefill_graphs=config.prefill_graphs,
+        options=options.model_dump(mode="json", include=set(TorchOptions.model_fields)),
+        components={
+            kind: component_data(components[kind])
+            for kind in ("model", "attention_backend", "sampler")
+        },
+        logits_processors=[component_data(c) for c in components.get("logits_processor", ())],
+    )
+
+
+def _places(device: str, size: int) -> list[Place]:
+    """Neighbouring devices of this host, from the configured one on."""
+    kind, _, first = device.partition(":")
+    if kind == "cpu":
+        return [Place(device=device)] * size
+    count = torch.cuda.device_count()
+    if kind == "cuda" and int(first or 0) + size > count:
+        raise ConfigError(
+            f"{size} ranks need {size} devices from {device} on, this machine has {count}",
+            key="engine.tensor_parallel_size",
+        )
+    return [Place(device=f"{kind}:{int(first or 0) + rank}") for rank in range(size)]

@@ -1,0 +1,232 @@
+"""Quite different policies, sound and unsound, for tests of the core."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from random import Random
+from typing import Any
+
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.scheduler import Policy, RequestView, RunningView, SchedulerView
+from nanofw.plugins import load_target
+from nanofw.schedulers.manifest import scheduler
+
+
+class ShortestWithAgeing(Policy):
+    """Shortest prompt first; a second of waiting is worth two tokens. Skips what does not fit."""
+
+    skip_ahead = 3
+
+    def key(self, request: RequestView, now: float) -> float:
+        return request.num_prompt_tokens + 2 * request.arrival
+
+
+class ClientsInTurn(Policy):
+    """Ranks groups: the client that got the fewest tokens is next."""
+
+    def __init__(self) -> None:
+        self.served: defaultdict[Hashable, int] = defaultdict(int)
+        self.client_of_row: dict[int, str] = {}
+
+    def key(self, request: RequestView, now: float) -> float:
+        return request.arrival
+
+    def group(self, request: RequestView) -> Hashable:
+        return request.client
+
+    def group_key(self, group: Hashable, now: float) -> int:
+        return self.served[group]
+
+    def on_start(self, row: int, request: RequestView, now: float) -> None:
+        self.client_of_row[row] = request.client
+
+    def on_progress(self, rows: IntArray, num_tokens: IntArray, num_decodes: int) -> None:
+        for row, count in zip(rows.tolist(), num_tokens.tolist(), strict=True):
+            self.served[self.client_of_row[row]] += count
+
+
+class LongestPrefixInWindow(Policy):
+    """Ranks a window anew in each step: most cached tokens first."""
+
+    window = 4
+
+    def key(self, request: RequestView, now: float) -> float:
+        return request.arrival
+
+    def window_rank(self, requests: Sequence[RequestView], view: SchedulerView) -> Sequence[int]:
+        return [-view.cached_tokens(request) for request in requests]
+
+
+class UrgentPreempts(Policy):
+    """Gives up the least urgent running request for a more urgent one that waits."""
+
+    def key(self, request: RequestView, now: float) -> int:
+        return request.priority
+
+    def victim(self, running: RunningView, for_request: RequestView | None) -> int | None:
+        if for_request is None:
+            return None
+        worst = max(running.rows.tolist(), key=lambda row: (running.key(row), row))
+        return worst if running.key(worst) > for_request.priority else None
+
+
+class Whimsical(Policy):
+    """Allowed answers at random: every hook is used."""
+
+    window = 3
+    skip_ahead = 2
+
+    def __init__(self, seed: int = 0) -> None:
+        self.random = Random(seed)
+
+    def key(self, request: RequestView, now: float) -> float:
+        return self.random.random()
+
+    def group(self, request: RequestView) -> Hashable:
+        return self.random.randrange(3)
+
+    def group_key(self, group: Hashable, now: float) -> float:
+        return self.random.random()
+
+    def window_rank(self, requests: Sequence[RequestView], view: SchedulerView) -> Sequence[float]:
+        return [self.random.random() for _ in requests]
+
+    def admit(self, request: RequestView, view: SchedulerView) -> bool:
+        return view.num_running == 0 or self.random.random() < 0.6
+
+    def chunk(self, request: RequestView, view: SchedulerView) -> int | None:
+        return self.random.choice([None, 1, 3, 7, 1000])
+
+    def victim(self, running: RunningView, for_request: RequestView | None) -> int | None:
+        rows: list[int] = running.rows.tolist()
+        if for_request is not None:
+            return None
+        return self.random.choice([*rows, None])
+
+
+class Nonsense(Policy):
+    """Sound until one of its answers is not; `fault` says which, `after` how many answers."""
+
+    FAULTS: tuple[str, ...] = (
+        "key_raises",
+        "key_nan",
+        "key_none",
+        "key_mixed_types",
+        "group_unhashable",
+        "group_key_raises",
+        "window_short",
+        "window_mixed_types",
+        "window_raises",
+        "admit_raises",
+        "admit_never",
+        "chunk_zero",
+        "chunk_negative",
+        "chunk_text",
+        "victim_unknown",
+        "victim_text",
+        "victim_raises",
+        "victim_better_than_head",
+        "progress_raises",
+        "start_raises",
+        "arrival_raises",
+        "finish_raises",
+        "preempt_raises",
+    )
+
+    def __init__(self, fault: str, after: int) -> None:
+        self.fault, self.left = fault, after
+        self.window = 3 if fault.startswith("window") else 0
+
+    def _due(self, *faults: str) -> bool:
+        if self.fault not in faults:
+            return False
+        self.left -= 1
+        return self.left < 0
+
+    def _raise(self, *faults: str) -> None:
+        if self._due(*faults):
+            raise ZeroDivisionError("a bug in the policy")
+
+    def key(self, request: RequestView, now: float) -> Any:
+        self._raise("key_raises")
+        if self._due("key_nan"):
+            return float("nan")
+        if self._due("key_none"):
+            return None
+        if self._due("key_mixed_types") and self.left == -1:  # all text would be sound
+            return "text"
+        return request.priority
+
+    def group(self, request: RequestView) -> Any:
+        return [] if self._due("group_unhashable") else request.client
+
+    def group_key(self, group: Hashable, now: float) -> int:
+        self._raise("group_key_raises")
+        return 0
+
+    def window_rank(self, requests: Sequence[RequestView], view: SchedulerView) -> Sequence[Any]:
+        self._raise("window_raises")
+        if self._due("window_short"):
+            return []
+        if self._due("window_mixed_types"):
+            return [*range(len(requests) - 1), "text"]
+        return range(len(requests))
+
+    def admit(self, request: RequestView, view: SchedulerView) -> bool:
+        self._raise("admit_raises")
+        return not self._due("admit_never")
+
+    def chunk(self, request: RequestView, view: SchedulerView) -> Any:
+        answers = {"chunk_zero": 0, "chunk_negative": -4, "chunk_text": "all"}
+        return answers[self.fault] if self._due(*answers) else None
+
+    def victim(self, running: RunningView, for_request: RequestView | None) -> Any:
+        self._raise("victim_raises")
+        if self._due("victim_unknown"):
+            return 10_000
+        if self._due("victim_text"):
+            return "the slow one"
+        if for_request is not None and self._due("victim_better_than_head"):
+            return min(running.rows.tolist(), key=running.key)
+        return None
+
+    def on_progress(self, rows: IntArray, num_tokens: IntArray, num_decodes: int) -> None:
+        self._raise("progress_raises")
+
+    def on_start(self, row: int, request: RequestView, now: float) -> None:
+        self._raise("start_raises")
+
+    def on_preempt(self, row: int, request: RequestView, now: float) -> None:
+        self._raise("preempt_raises")
+
+    def on_arrival(self, request: RequestView, now: float) -> None:
+        self._raise("arrival_raises")
+
+    def on_finish(self, request: RequestView, reason: Any, now: float) -> None:
+        self._raise("finish_raises")
+
+
+SOUND: dict[str, Callable[[], Policy]] = {
+    "shortest_with_ageing": ShortestWithAgeing,
+    "clients_in_turn": ClientsInTurn,
+    "longest_prefix_in_window": LongestPrefixInWindow,
+    "urgent_preempts": UrgentPreempts,
+    "whimsical": Whimsical,
+}
+
+
+def _shipped(name: str, **options: Any) -> Policy:
+    plugin = next(plugin for plugin in scheduler() if plugin.name == name)
+    return load_target(plugin.target)(load_target(str(plugin.options))(**options))
+
+
+SHIPPED: dict[str, Callable[[], Policy]] = {
+    **{plugin.name: partial(_shipped, plugin.name) for plugin in scheduler()},
+    "priority that preempts": partial(_shipped, "priority", preempt=True, ageing=0.5),
+    "partitioned in three": partial(
+        _shipped, "partitioned", limits=(4, 12), shares=(0.2, 0.3, 0.5)
+    ),
+}
+"""The policies that nanofw ships."""
