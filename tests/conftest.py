@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-pytest_plugins = ["nanofw.testing.plugin"]
+pytest_plugins = ["nanofw.testing.pytest_plugin"]
 
 
 def pytest_configure() -> None:

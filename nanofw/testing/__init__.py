@@ -1,60 +1,58 @@
 """The conformance kit: what every plugin of a kind must keep, for its author's own tests.
 
-    from nanofw.testing import PolicyChecks
+    from nanofw.testing import SchedulerChecks
 
-    class TestMyPolicy(PolicyChecks):
+    class TestMyPolicy(SchedulerChecks):
         def make(self):
             return MyPolicy(MyOptions())
 
-`PolicyChecks`, `AllocatorChecks`, `BackendChecks`, `SamplerChecks` and
-`LogitsProcessorChecks` are classes of `test_` methods; `check_policy` and so on call all of them
-at once. nanofw's own plugins are held to the same checks. `nanofw.testing.plugin` is a pytest
-plugin that parametrises tests over installed plugins. Only checks that run on a device import
-torch, when they run.
+Each kind has a class of `test_` methods, `SchedulerChecks`, and a function that calls them all
+at once, `check_scheduler`. nanofw's own plugins are held to the same checks. The pytest plugin
+`nanofw.testing.pytest_plugin` parametrises tests over installed plugins. Only checks that run on a
+device import torch, when they run.
 """
 
 from __future__ import annotations
 
-from nanofw.testing.allocator import AllocatorChecks
-from nanofw.testing.allocator_driver import AllocatorDriver
-from nanofw.testing.backend import BackendChecks
+from nanofw.testing.attention_backend import AttentionBackendChecks
 from nanofw.testing.checks import (
-    check_allocator,
-    check_backend,
+    check_attention_backend,
+    check_kv_allocator,
     check_logits_processor,
-    check_policy,
     check_sampler,
+    check_scheduler,
 )
 from nanofw.testing.components import claims, construct, installed, load_component
-from nanofw.testing.engines import EngineShape, allocator_config, simulated_engine
+from nanofw.testing.kv_allocator import KVAllocatorChecks
+from nanofw.testing.kv_allocator_driver import KVAllocatorDriver
 from nanofw.testing.logits_processor import LogitsProcessorChecks
-from nanofw.testing.policy import PolicyChecks
 from nanofw.testing.sampler import SamplerChecks
+from nanofw.testing.scheduler import SchedulerChecks
+from nanofw.testing.simulated_engine import EngineShape, simulated_engine
 from nanofw.testing.traffic import Record, Traffic, random_traffic, serve
 
 __all__ = [
     # checks
-    "AllocatorChecks",
-    "BackendChecks",
+    "KVAllocatorChecks",
+    "AttentionBackendChecks",
     "LogitsProcessorChecks",
-    "PolicyChecks",
+    "SchedulerChecks",
     "SamplerChecks",
-    "check_allocator",
-    "check_backend",
+    "check_kv_allocator",
+    "check_attention_backend",
     "check_logits_processor",
-    "check_policy",
+    "check_scheduler",
     "check_sampler",
     # installed plugins
     "claims",
     "construct",
     "installed",
     "load_component",
-    # tools for tests of one's own
-    "AllocatorDriver",
+    # tools for tests of your own
+    "KVAllocatorDriver",
     "EngineShape",
     "Record",
     "Traffic",
-    "allocator_config",
     "random_traffic",
     "serve",
     "simulated_engine",

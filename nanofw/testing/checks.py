@@ -1,4 +1,4 @@
-"""The checks as functions: for one call in a notebook or in a test of one's own."""
+"""The checks as functions, for one call in a notebook or in a test of your own."""
 
 from __future__ import annotations
 
@@ -12,84 +12,54 @@ from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.contracts.logits_processor import LogitsProcessor
 from nanofw.contracts.sampler import Sampler, SamplerConfig
 from nanofw.contracts.scheduler import Policy
-from nanofw.testing.allocator import AllocatorChecks
-from nanofw.testing.backend import BackendChecks
+from nanofw.testing.attention_backend import AttentionBackendChecks
+from nanofw.testing.kv_allocator import KVAllocatorChecks
 from nanofw.testing.logits_processor import LogitsProcessorChecks
-from nanofw.testing.policy import PolicyChecks
 from nanofw.testing.sampler import SamplerChecks
+from nanofw.testing.scheduler import SchedulerChecks
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-def check_policy(factory: Callable[[], Policy]) -> None:
-    """Run all checks of `PolicyChecks` on policies that `factory` makes.
+def check_scheduler(factory: Callable[[], Policy]) -> None:
+    """Run all checks of `SchedulerChecks` on policies that `factory` makes.
 
     Raises the first failure, with a note that names the check.
     """
-
-    class Checks(PolicyChecks):
-        def make(self) -> Policy:
-            return factory()
-
-    run_checks(Checks())
+    _run(SchedulerChecks, factory)
 
 
-def check_allocator(
+def check_kv_allocator(
     factory: Callable[[AllocatorConfig], KVAllocator],
     *,
     capabilities: Mapping[str, Any] = NOTHING,
 ) -> None:
-    """Run all checks of `AllocatorChecks` on allocators that `factory` makes.
+    """Run all checks of `KVAllocatorChecks` on allocators that `factory` makes.
 
     Args:
         capabilities: what the manifest claims.
     """
-    claimed = capabilities
-
-    class Checks(AllocatorChecks):
-        capabilities = claimed
-
-        def make(self, config: AllocatorConfig) -> KVAllocator:
-            return factory(config)
-
-    run_checks(Checks())
+    _run(KVAllocatorChecks, factory, capabilities=capabilities)
 
 
-def check_backend(
+def check_attention_backend(
     factory: Callable[[AttentionConfig], AttentionBackend],
     *,
     capabilities: Mapping[str, Any] = NOTHING,
     device: str = "cpu",
 ) -> None:
-    """Run all checks of `BackendChecks` on backends that `factory` makes. Imports torch.
+    """Run all checks of `AttentionBackendChecks` on backends that `factory` makes. Imports torch.
 
     Args:
         capabilities: what the manifest claims, narrowed by `probe`.
-        device: where to run, `cuda` say.
+        device: where to run, for example `cuda`.
     """
-    claimed, place = capabilities, device
-
-    class Checks(BackendChecks):
-        capabilities = claimed
-        device = place
-
-        def make(self, config: AttentionConfig) -> AttentionBackend:
-            return factory(config)
-
-    run_checks(Checks())
+    _run(AttentionBackendChecks, factory, capabilities=capabilities, device=device)
 
 
 def check_sampler(factory: Callable[[SamplerConfig], Sampler], *, device: str = "cpu") -> None:
     """Run all checks of `SamplerChecks` on samplers that `factory` makes. Imports torch."""
-    place = device
-
-    class Checks(SamplerChecks):
-        device = place
-
-        def make(self, config: SamplerConfig) -> Sampler:
-            return factory(config)
-
-    run_checks(Checks())
+    _run(SamplerChecks, factory, device=device)
 
 
 def check_logits_processor(
@@ -109,18 +79,14 @@ def check_logits_processor(
         arguments: what requests may bring; None: nothing.
         wrong_arguments: what must be refused.
     """
-    key, right, wrong, place = name, arguments, wrong_arguments, device
-
-    class Checks(LogitsProcessorChecks):
-        name = key
-        arguments = right
-        wrong_arguments = wrong
-        device = place
-
-        def make(self, config: SamplerConfig) -> LogitsProcessor:
-            return factory(config)
-
-    run_checks(Checks())
+    _run(
+        LogitsProcessorChecks,
+        factory,
+        name=name,
+        arguments=arguments,
+        wrong_arguments=wrong_arguments,
+        device=device,
+    )
 
 
 def run_checks(checks: Any) -> None:
@@ -135,3 +101,8 @@ def run_checks(checks: Any) -> None:
         except Exception as error:
             error.add_note(f"in {type(checks).__mro__[1].__name__}.{name}")
             raise
+
+
+def _run(checks: type, factory: Callable[..., Any], **attributes: Any) -> None:
+    """Run the checks with `factory` as their `make` and with these attributes."""
+    run_checks(type("Checks", (checks,), {"make": staticmethod(factory), **attributes})())

@@ -18,7 +18,7 @@ from nanofw.testing.sampler_driver import (
     SamplerDriver,
     made_up_logits,
 )
-from nanofw.testing.sampler_shapes import LOGITS, NUM_DRAWS, OUTPUT, PROMPT, SHAPING, shaped
+from nanofw.testing.sampler_reference import LOGITS, NUM_DRAWS, OUTPUT, PROMPT, SHAPING, shaped
 
 
 class SamplerChecks(ABC):

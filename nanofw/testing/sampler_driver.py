@@ -13,7 +13,7 @@ from nanofw.contracts.arrays import FloatArray, IntArray
 from nanofw.contracts.plan import NewRow
 from nanofw.contracts.requests import SamplingParams
 from nanofw.contracts.sampler import SampledTokens, Sampler, SamplerConfig
-from nanofw.testing.sampler_shapes import EOS_TOKEN, NUM_DRAWS
+from nanofw.testing.sampler_reference import EOS_TOKEN, NUM_DRAWS
 
 if TYPE_CHECKING:
     import torch

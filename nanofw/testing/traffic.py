@@ -10,7 +10,7 @@ import numpy as np
 from nanofw.contracts.outputs import RequestOutput, StepReport
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.engine.engine import Engine
-from nanofw.testing.engines import END_TOKEN, SECONDS_PER_STEP
+from nanofw.testing.simulated_engine import END_TOKEN, SECONDS_PER_STEP
 
 MAX_STEPS = 20_000
 

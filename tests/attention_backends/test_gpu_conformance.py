@@ -7,7 +7,7 @@ import torch
 
 from nanofw.attention_backends import flash_attn, gpu_manifest
 from nanofw.attention_backends.triton import TritonAttention
-from nanofw.testing.backend import BackendChecks
+from nanofw.testing.attention_backend import AttentionBackendChecks
 
 pytestmark = [
     pytest.mark.gpu,
@@ -16,7 +16,7 @@ pytestmark = [
 CLAIMED = {plugin.name: plugin.capabilities for plugin in gpu_manifest.attention_backend()}
 
 
-class TestTriton(BackendChecks):
+class TestTriton(AttentionBackendChecks):
     capabilities = CLAIMED["triton"]
     device = "cuda"
 
@@ -24,7 +24,7 @@ class TestTriton(BackendChecks):
         return TritonAttention(None, config)
 
 
-class TestFlashAttention(BackendChecks):
+class TestFlashAttention(AttentionBackendChecks):
     device = "cuda"
 
     @pytest.fixture(autouse=True)

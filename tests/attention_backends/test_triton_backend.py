@@ -9,7 +9,7 @@ import torch
 
 from nanofw.attention_backends.triton import TritonAttention, probe
 from nanofw.contracts.attention_backend import FusedAttentionBackend, FusedInputs
-from nanofw.testing import BackendChecks
+from nanofw.testing import AttentionBackendChecks
 from tests.attention_backends.batches import make_config, make_rows
 from tests.attention_backends.passes import plain, run_passes
 from tests.kernels.paged import attention, device, relative_error, tolerance
@@ -84,7 +84,7 @@ def test_B082_padded_rows_write_nothing(fused) -> None:
     assert changed == [[side, block, offset] for side in (0, 1)]
 
 
-class RecordedChecks(BackendChecks):
+class RecordedChecks(AttentionBackendChecks):
     __test__ = False
     capabilities: ClassVar = {
         "block_sizes": (16, 1), "sliding_window": True, "cuda_graph_prefill": True,

@@ -17,7 +17,7 @@ from nanofw.engine.host_processors import HostProcessors
 from nanofw.engine.scheduler import Limits
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
-from nanofw.testing.engines import (
+from nanofw.testing.simulated_engine import (
     END_TOKEN,
     SPEC,
     VOCAB_SIZE,

@@ -12,8 +12,8 @@ from nanofw.kv_allocators import prefix_index
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
 from nanofw.plugins import AllocatorConfig, KVAllocator
-from nanofw.testing.allocator import AllocatorChecks, sequence
-from nanofw.testing.allocator_driver import AllocatorDriver, random_walk
+from nanofw.testing.kv_allocator import KVAllocatorChecks, sequence
+from nanofw.testing.kv_allocator_driver import KVAllocatorDriver, random_walk
 
 
 def constant(tokens: bytes, parent: int) -> int:
@@ -24,14 +24,14 @@ def two_values(tokens: bytes, parent: int) -> int:
     return sum(tokens) % 2
 
 
-class TestPaged(AllocatorChecks):
+class TestPaged(KVAllocatorChecks):
     capabilities: ClassVar = {"prefix_cache": False}
 
     def make(self, config: AllocatorConfig) -> KVAllocator:
         return PagedAllocator(None, config)
 
 
-class TestPagedPrefix(AllocatorChecks):
+class TestPagedPrefix(KVAllocatorChecks):
     capabilities: ClassVar = {"prefix_cache": True}
 
     def make(self, config: AllocatorConfig) -> KVAllocator:
@@ -42,13 +42,13 @@ class TestPagedPrefix(AllocatorChecks):
 @pytest.mark.parametrize("seed", range(6))
 def test_a_collision_never_hands_out_foreign_kv(seed: int, hash_block) -> None:
     config = AllocatorConfig(num_blocks=12, block_size=2, max_num_seqs=5, max_blocks_per_row=12)
-    driver = AllocatorDriver(PagedPrefixAllocator(None, config, hash_block), config)
+    driver = KVAllocatorDriver(PagedPrefixAllocator(None, config, hash_block), config)
     random_walk(driver, np.random.default_rng(seed), num_calls=400)
 
 
 def test_a_collision_costs_only_the_hit() -> None:
     config = AllocatorConfig(num_blocks=8, block_size=2, max_num_seqs=3, max_blocks_per_row=8)
-    driver = AllocatorDriver(PagedPrefixAllocator(None, config, constant), config)
+    driver = KVAllocatorDriver(PagedPrefixAllocator(None, config, constant), config)
     for row, start in enumerate((0, 10)):
         driver.admit(row, sequence(6, start))
         driver.compute([row])
@@ -69,9 +69,9 @@ def test_prompts_of_one_digest_are_told_apart(
     monkeypatch.setattr(prefix_index.xxhash, "xxh3_128_intdigest", digest)
     config = AllocatorConfig(num_blocks=12, block_size=2, max_num_seqs=5, max_blocks_per_row=12)
     for seed in range(4):
-        driver = AllocatorDriver(PagedPrefixAllocator(None, config, hash_block), config)
+        driver = KVAllocatorDriver(PagedPrefixAllocator(None, config, hash_block), config)
         random_walk(driver, np.random.default_rng(seed), num_calls=400)
-    driver = AllocatorDriver(PagedPrefixAllocator(None, config, hash_block), config)
+    driver = KVAllocatorDriver(PagedPrefixAllocator(None, config, hash_block), config)
     driver.admit(0, sequence(9))
     driver.compute([0])
     lengths = [driver.match(sequence(length)).num_tokens for length in (9, 3, 5, 2, 8)]

@@ -8,21 +8,21 @@ import pytest
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
 from nanofw.plugins import AllocatorConfig, Match
-from nanofw.testing.allocator import sequence
-from nanofw.testing.allocator_driver import AllocatorDriver
+from nanofw.testing.kv_allocator import sequence
+from nanofw.testing.kv_allocator_driver import KVAllocatorDriver
 
 
-def make(num_blocks: int = 8, block_size: int = 4, max_num_seqs: int = 4) -> AllocatorDriver:
+def make(num_blocks: int = 8, block_size: int = 4, max_num_seqs: int = 4) -> KVAllocatorDriver:
     config = AllocatorConfig(
         num_blocks=num_blocks,
         block_size=block_size,
         max_num_seqs=max_num_seqs,
         max_blocks_per_row=num_blocks,
     )
-    return AllocatorDriver(PagedPrefixAllocator(None, config), config)
+    return KVAllocatorDriver(PagedPrefixAllocator(None, config), config)
 
 
-def serve(driver: AllocatorDriver, row: int, tokens: np.ndarray) -> int:
+def serve(driver: KVAllocatorDriver, row: int, tokens: np.ndarray) -> int:
     """Admit, compute and release; the cached tokens at admission."""
     assert driver.admit(row, tokens)
     cached = driver.num_computed[row]

@@ -17,11 +17,11 @@ from nanofw.engine.scheduler import Limits, Scheduler
 from nanofw.errors import ExecutorError
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.schedulers.fcfs import Fcfs, FcfsOptions
-from nanofw.testing import engines
+from nanofw.testing.simulated_engine import SPEC as SIMULATED_SPEC
 
 BLOCK_SIZE = 4
 SPEC = replace(
-    engines.SPEC,
+    SIMULATED_SPEC,
     architecture="ScriptedForCausalLM",
     path="script",
     vocab_size=300,

@@ -7,11 +7,11 @@ import torch
 
 from nanofw.plugins import Component
 from nanofw.testing import (
-    AllocatorChecks,
-    BackendChecks,
+    AttentionBackendChecks,
+    KVAllocatorChecks,
     LogitsProcessorChecks,
-    PolicyChecks,
     SamplerChecks,
+    SchedulerChecks,
     claims,
     construct,
     installed,
@@ -30,13 +30,13 @@ class OfComponent:
 
 
 @pytest.mark.nanofw_plugins("scheduler", distribution="nanofw")
-class TestPolicies(OfComponent, PolicyChecks):
+class TestPolicies(OfComponent, SchedulerChecks):
     def make(self):
         return construct(self.component)
 
 
 @pytest.mark.nanofw_plugins("kv_allocator", distribution="nanofw")
-class TestAllocators(OfComponent, AllocatorChecks):
+class TestAllocators(OfComponent, KVAllocatorChecks):
     @property
     def capabilities(self):
         return self.component.plugin.capabilities
@@ -46,7 +46,7 @@ class TestAllocators(OfComponent, AllocatorChecks):
 
 
 @pytest.mark.nanofw_plugins("attention_backend", distribution="nanofw")
-class TestBackends(OfComponent, BackendChecks):
+class TestBackends(OfComponent, AttentionBackendChecks):
     device = "cuda" if torch.cuda.is_available() else "cpu"
 
     @pytest.fixture(autouse=True)

@@ -14,13 +14,13 @@ from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
 from nanofw.plugins import Extension, Match, Policy
 from nanofw.samplers.standard import StandardSampler
 from nanofw.testing import (
-    check_allocator,
-    check_backend,
+    check_attention_backend,
+    check_kv_allocator,
     check_logits_processor,
-    check_policy,
     check_sampler,
+    check_scheduler,
 )
-from nanofw.testing.attention_driver import reference_attention
+from nanofw.testing.attention_backend_driver import reference_attention
 
 # -- allocators ---------------------------------------------------------------------------
 
@@ -119,16 +119,16 @@ class KeepsContentOnReset(PagedPrefixAllocator):
 def test_broken_allocators(broken) -> None:
     prefix_cache = issubclass(broken, PagedPrefixAllocator)
     with pytest.raises((AssertionError, NanofwError)) as caught:
-        check_allocator(
+        check_kv_allocator(
             lambda config: broken(None, config), capabilities={"prefix_cache": prefix_cache}
         )
-    assert "in AllocatorChecks.test_" in caught.value.__notes__[0]
+    assert "in KVAllocatorChecks.test_" in caught.value.__notes__[0]
 
 
 def test_claims_without_substance_and_substance_without_claims() -> None:
     for factory, claimed in ((PagedAllocator, True), (PagedPrefixAllocator, False)):
         with pytest.raises(AssertionError):
-            check_allocator(lambda c: factory(None, c), capabilities={"prefix_cache": claimed})  # noqa: B023
+            check_kv_allocator(lambda c: factory(None, c), capabilities={"prefix_cache": claimed})  # noqa: B023
 
 
 # -- policies -----------------------------------------------------------------------------
@@ -180,8 +180,8 @@ class NamesAnEmptyRow(Policy):
 )
 def test_broken_policies(broken) -> None:
     with pytest.raises((AssertionError, NanofwError)) as caught:
-        check_policy(broken)
-    assert "in PolicyChecks.test_" in caught.value.__notes__[0]
+        check_scheduler(broken)
+    assert "in SchedulerChecks.test_" in caught.value.__notes__[0]
 
 
 # -- attention backends -------------------------------------------------------------------
@@ -310,7 +310,7 @@ class UnderstatesItsSize(Gathers):
 
 
 def test_a_plain_backend_passes() -> None:
-    check_backend(Gathers, capabilities=Gathers.capabilities)
+    check_attention_backend(Gathers, capabilities=Gathers.capabilities)
 
 
 @pytest.mark.parametrize(
@@ -330,13 +330,13 @@ def test_a_plain_backend_passes() -> None:
 )
 def test_broken_backends(broken) -> None:
     with pytest.raises(AssertionError) as caught:
-        check_backend(broken, capabilities=broken.capabilities)
-    assert "in BackendChecks.test_" in caught.value.__notes__[0]
+        check_attention_backend(broken, capabilities=broken.capabilities)
+    assert "in AttentionBackendChecks.test_" in caught.value.__notes__[0]
 
 
 def test_B082_the_check_of_padded_tokens_is_the_one_that_fails() -> None:
     with pytest.raises(AssertionError) as caught:
-        check_backend(WritesToSlotMinusOne, capabilities=Gathers.capabilities)
+        check_attention_backend(WritesToSlotMinusOne, capabilities=Gathers.capabilities)
     assert "test_padded_tokens_write_nothing" in caught.value.__notes__[0]
 
 

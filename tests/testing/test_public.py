@@ -11,7 +11,7 @@ import pytest
 
 import nanofw.testing
 from nanofw.errors import UnknownPlugin
-from nanofw.testing import PolicyChecks, check_policy, construct, installed, load_component
+from nanofw.testing import SchedulerChecks, check_scheduler, construct, installed, load_component
 from nanofw.testing.checks import run_checks
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins" / "testing.md"
@@ -37,7 +37,7 @@ def test_the_page_names_what_there_is() -> None:
         exec(compile(block, str(PAGE), "exec"), scope)
         checks = [value for name, value in scope.items() if name.startswith("Test")]
         assert len(checks) == 1
-        if issubclass(checks[0], PolicyChecks):
+        if issubclass(checks[0], SchedulerChecks):
             run_checks(checks[0]())
 
 
@@ -65,5 +65,5 @@ def test_a_failure_names_its_check() -> None:
         raise Fails
 
     with pytest.raises(Fails) as caught:
-        check_policy(factory)
-    assert caught.value.__notes__[0].startswith("in PolicyChecks.test_")
+        check_scheduler(factory)
+    assert caught.value.__notes__[0].startswith("in SchedulerChecks.test_")

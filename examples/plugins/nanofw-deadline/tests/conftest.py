@@ -1,1 +1,1 @@
-pytest_plugins = ["nanofw.testing.plugin"]
+pytest_plugins = ["nanofw.testing.pytest_plugin"]

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from nanofw.plugins import FinishReason, Request, SamplingParams
 from nanofw.testing import (
     EngineShape,
-    PolicyChecks,
+    SchedulerChecks,
     Traffic,
     construct,
     load_component,
@@ -18,7 +18,7 @@ from nanofw.testing import (
 STEP = 0.01  # seconds of a simulated step
 
 
-class TestContract(PolicyChecks):
+class TestContract(SchedulerChecks):
     """Every promise of the policy contract, with options that matter."""
 
     def make(self):

@@ -10,16 +10,16 @@ from unittest import SkipTest
 from nanofw.contracts.attention_backend import AttentionBackend, AttentionConfig
 
 if TYPE_CHECKING:
-    from nanofw.testing.attention_driver import AttentionDriver
+    from nanofw.testing.attention_backend_driver import AttentionBackendDriver
 
 HEAD_LAYOUTS = ((4, 2), (2, 2), (8, 1))
 """(query heads, key-value heads): grouped, one to one, one for all."""
 
 
-class BackendChecks(ABC):
+class AttentionBackendChecks(ABC):
     """Checks of one attention backend; each `test_` method is one. Subclass it under pytest.
 
-        class TestMyBackend(BackendChecks):
+        class TestMyBackend(AttentionBackendChecks):
             capabilities = my_package.manifest.attention_backend().capabilities
 
             def make(self, config):
@@ -38,11 +38,11 @@ class BackendChecks(ABC):
     def make(self, config: AttentionConfig) -> AttentionBackend:
         """A fresh backend."""
 
-    def driver(self, num_blocks: int = 24, seed: int = 0, **changes: Any) -> AttentionDriver:
+    def driver(self, num_blocks: int = 24, seed: int = 0, **changes: Any) -> AttentionBackendDriver:
         """A driver of a fresh backend; `changes` are fields of `AttentionConfig`."""
         import torch
 
-        from nanofw.testing.attention_driver import AttentionDriver
+        from nanofw.testing.attention_backend_driver import AttentionBackendDriver
 
         fields = {
             "num_heads": 4,
@@ -62,7 +62,7 @@ class BackendChecks(ABC):
             device=torch.device(self.device),
             **fields,
         )
-        return AttentionDriver(self.make(config), config, num_blocks, seed)
+        return AttentionBackendDriver(self.make(config), config, num_blocks, seed)
 
     def dtypes(self) -> tuple[str, ...]:
         """The element types that are claimed."""

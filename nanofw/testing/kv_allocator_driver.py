@@ -17,7 +17,7 @@ from nanofw.contracts.kv_allocator import (
 GARBAGE = -1
 
 
-class AllocatorDriver:
+class KVAllocatorDriver:
     """One allocator, the tables that it gave, and a memory that stands for the KV.
 
     A slot of the memory holds the number of the exact token prefix whose keys and values it
@@ -200,7 +200,7 @@ class AllocatorDriver:
         return *self._counts(), self.allocator.match(tokens).block_ids.tolist()
 
 
-def random_walk(driver: AllocatorDriver, generator: np.random.Generator, num_calls: int) -> None:
+def random_walk(driver: KVAllocatorDriver, generator: np.random.Generator, num_calls: int) -> None:
     """Random admissions, steps and releases; few token values, so that prefixes are shared."""
     config, size = driver.config, driver.block_size
     longest = config.max_blocks_per_row * size

@@ -2,13 +2,13 @@
 
 Ask for it in a `conftest.py`, it is no entry point and loads nowhere else:
 
-    pytest_plugins = ["nanofw.testing.plugin"]
+    pytest_plugins = ["nanofw.testing.pytest_plugin"]
 
 A test that takes `component` then runs once for each plugin that its marker names:
 
     @pytest.mark.nanofw_plugins("scheduler", distribution="my-package")
     def test_it_keeps_the_contract(component):
-        check_policy(lambda: construct(component))
+        check_scheduler(lambda: construct(component))
 """
 
 from __future__ import annotations

@@ -10,13 +10,13 @@ import numpy as np
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
-from nanofw.testing.allocator_driver import AllocatorDriver, random_walk
+from nanofw.testing.kv_allocator_driver import KVAllocatorDriver, random_walk
 
 
-class AllocatorChecks(ABC):
+class KVAllocatorChecks(ABC):
     """Checks of one allocator; each `test_` method is one. Subclass it under pytest.
 
-        class TestMyAllocator(AllocatorChecks):
+        class TestMyAllocator(KVAllocatorChecks):
             capabilities = {"prefix_cache": True}
 
             def make(self, config):
@@ -41,7 +41,7 @@ class AllocatorChecks(ABC):
         block_size: int | None = None,
         max_num_seqs: int = 4,
         max_blocks_per_row: int | None = None,
-    ) -> AllocatorDriver:
+    ) -> KVAllocatorDriver:
         """A driver of a fresh allocator over a pool of that shape."""
         config = AllocatorConfig(
             num_blocks=num_blocks,
@@ -49,7 +49,7 @@ class AllocatorChecks(ABC):
             max_num_seqs=max_num_seqs,
             max_blocks_per_row=max_blocks_per_row or num_blocks,
         )
-        return AllocatorDriver(self.make(config), config)
+        return KVAllocatorDriver(self.make(config), config)
 
     def block_sizes(self) -> tuple[int, ...]:
         """The sizes that are tried: small ones, where all are claimed."""

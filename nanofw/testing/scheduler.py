@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.contracts.scheduler import Policy, RequestView
-from nanofw.testing.engines import EngineShape, simulated_engine
+from nanofw.testing.simulated_engine import EngineShape, simulated_engine
 from nanofw.testing.traffic import Traffic, random_traffic, serve
 
 MODES = tuple(
@@ -30,10 +30,10 @@ class InOrder(Policy):
         return request.arrival
 
 
-class PolicyChecks(ABC):
+class SchedulerChecks(ABC):
     """Checks of one policy; each `test_` method is one. Subclass it under pytest.
 
-        class TestMyPolicy(PolicyChecks):
+        class TestMyPolicy(SchedulerChecks):
             def make(self):
                 return MyPolicy(MyOptions(weight=2))
 

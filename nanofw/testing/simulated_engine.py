@@ -1,11 +1,11 @@
-"""Engines over the simulated executor, in virtual time, for trying a policy or an allocator."""
+"""An engine over the simulated executor, in virtual time, for trying a policy or an allocator."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nanofw.contracts.clock import VirtualClock
+from nanofw.contracts.clock import Clock, VirtualClock
 from nanofw.contracts.executor import ExecutorConfig
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.contracts.limits import Limits
@@ -59,6 +59,42 @@ class EngineShape:
     prefix_cache: bool = True
     overlap: bool = False
 
+    def limits(self) -> Limits:
+        """The limits that the scheduler keeps."""
+        return Limits(
+            max_num_seqs=self.max_num_seqs,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_model_len=self.max_model_len,
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
+            chunk_tokens=self.chunk_tokens,
+            max_partial_prefills=self.max_partial_prefills,
+            prefill_first=self.prefill_first,
+        )
+
+    def allocator_config(self) -> AllocatorConfig:
+        """What an allocator of this pool is built with."""
+        return AllocatorConfig(
+            num_blocks=self.num_blocks,
+            block_size=self.block_size,
+            max_num_seqs=self.limits().max_rows,
+            max_blocks_per_row=-(-self.max_model_len // self.block_size) + 1,
+        )
+
+    def executor_config(self, spec: ModelSpec, clock: Clock) -> ExecutorConfig:
+        """What an executor of this size is built with."""
+        return ExecutorConfig(
+            spec=spec,
+            block_size=self.block_size,
+            num_blocks=self.num_blocks,
+            max_num_seqs=self.limits().max_rows,
+            max_num_batched_tokens=self.max_num_batched_tokens,
+            max_model_len=self.max_model_len,
+            clock=clock,
+            engine=None,
+            components={},
+        )
+
 
 def simulated_engine(
     policy: Policy,
@@ -73,8 +109,8 @@ def simulated_engine(
 ) -> Engine:
     """An engine whose device checks every plan and takes `SECONDS_PER_STEP` for each.
 
-    The device draws a token from all tokens that it reads through the block table, so a wrong
-    block, or one that was overwritten, shows as wrong tokens. No torch.
+    The device derives each token from all tokens that it reads through the block table, so a
+    wrong block, or one that was overwritten, shows as wrong tokens. No torch.
 
     Args:
         allocator: of the shape's pool; None: a built-in one.
@@ -84,55 +120,24 @@ def simulated_engine(
         device: other options of the executor `sim`.
     """
     shape = shape or EngineShape()
-    limits = Limits(
-        max_num_seqs=shape.max_num_seqs,
-        max_num_batched_tokens=shape.max_num_batched_tokens,
-        max_model_len=shape.max_model_len,
-        num_blocks=shape.num_blocks,
-        block_size=shape.block_size,
-        chunk_tokens=shape.chunk_tokens,
-        max_partial_prefills=shape.max_partial_prefills,
-        prefill_first=shape.prefill_first,
-    )
     spec = replace(spec, max_model_len=shape.max_model_len)
     if allocator is None:
         factory = PagedPrefixAllocator if shape.prefix_cache else PagedAllocator
-        allocator = factory(None, allocator_config(shape))
+        allocator = factory(None, shape.allocator_config())
     clock = VirtualClock()
-    config = ExecutorConfig(
-        spec=spec,
-        block_size=shape.block_size,
-        num_blocks=shape.num_blocks,
-        max_num_seqs=limits.max_rows,
-        max_num_batched_tokens=shape.max_num_batched_tokens,
-        max_model_len=shape.max_model_len,
-        clock=clock,
-        engine=None,
-        components={},
-    )
-    defaults: dict[str, Any] = {
+    options: dict[str, Any] = {
         "seconds_per_step": SECONDS_PER_STEP,
         "max_in_flight": 2,
         "check_context": True,
         "eos_probability": eos_probability,
+        **device,
     }
-    options = SimOptions(**(defaults | device))
     return Engine(
         spec=spec,
-        scheduler=Scheduler(limits, policy, allocator, spec.eos_token_ids),
-        executor=SimExecutor(options, config),
+        scheduler=Scheduler(shape.limits(), policy, allocator, spec.eos_token_ids),
+        executor=SimExecutor(SimOptions(**options), shape.executor_config(spec, clock)),
         clock=clock,
         overlap=shape.overlap,
         seed=seed,
         host_processors=host_processors,
-    )
-
-
-def allocator_config(shape: EngineShape) -> AllocatorConfig:
-    """What an allocator of the shape's pool is built with."""
-    return AllocatorConfig(
-        num_blocks=shape.num_blocks,
-        block_size=shape.block_size,
-        max_num_seqs=min(shape.max_num_seqs, shape.max_num_batched_tokens),
-        max_blocks_per_row=-(-shape.max_model_len // shape.block_size) + 1,
     )

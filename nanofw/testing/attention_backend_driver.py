@@ -52,7 +52,7 @@ def reference_attention(
 
 
 @dataclass(slots=True)
-class _Row:
+class _RowKV:
     """A row's blocks and, per layer, all keys and values that it has written."""
 
     table: list[int]
@@ -64,7 +64,7 @@ class _Row:
         return len(self.keys[0])
 
 
-class AttentionDriver:
+class AttentionBackendDriver:
     """A backend over a pool in which nothing is where a row would like it.
 
     Blocks are handed out at random, and all of them held NaN before: an earlier owner may have
@@ -78,7 +78,7 @@ class AttentionDriver:
         self.scale = config.head_dim**-0.5
         self.pool = backend.allocate(num_blocks)
         assert len(self.pool) == config.num_layers, "allocate gives one entry per layer"
-        self.rows: dict[int, _Row] = {}
+        self.rows: dict[int, _RowKV] = {}
         self._random = np.random.default_rng(seed)
         self._torch_random = torch.Generator().manual_seed(seed)
         self._free = self._random.permutation(num_blocks).tolist()
@@ -88,7 +88,7 @@ class AttentionDriver:
         """Start a row with the first blocks of another, as a prefix hit does."""
         length = num_blocks * self.config.block_size
         old = self.rows[source]
-        self.rows[row] = _Row(
+        self.rows[row] = _RowKV(
             old.table[:num_blocks],
             [keys[:length] for keys in old.keys],
             [values[:length] for values in old.values],
@@ -210,7 +210,7 @@ class AttentionDriver:
                     0, self.config.num_kv_heads, self.config.head_dim, device=self.config.device
                 )
                 layers = self.config.num_layers
-                self.rows[row] = _Row([], [empty] * layers, [empty] * layers)
+                self.rows[row] = _RowKV([], [empty] * layers, [empty] * layers)
             state = self.rows[row]
             needed = -(-(state.length + count) // self.config.block_size)
             state.table += [self._free.pop() for _ in range(needed - len(state.table))]
