@@ -49,7 +49,7 @@ from nanofw.compare.experiment import ExperimentOptions
 from nanofw.compare.run import RunResult, run_on, run_once
 from nanofw.compare.runner import AA
 from nanofw.config.layers import (
-    Layer,
+    ConfigLayer,
     defaults,
     file_layers,
     is_override,
@@ -167,7 +167,7 @@ class Bench:
             rows = [[*step.work, step.loop, step.seconds, step.host_seconds] for step in self.steps]
             self.options.steps.write_text(json.dumps(rows), encoding="utf-8")
 
-    def virtual(self) -> Layer:
+    def virtual(self) -> ConfigLayer:
         """The layer that simulates what is measured, with its pool."""
         blocks = self.engines.engine(self.first).scheduler.limits.num_blocks
         cost = {"name": "fitted", "file": str(self.cost_file)}
@@ -179,14 +179,14 @@ class Bench:
             }
         )
 
-    def cells(self, simulated: Layer) -> list[Cell]:
+    def cells(self, simulated: ConfigLayer) -> list[Cell]:
         found: list[Cell] = []
         for name, traffic in workloads(self.options.scale).items():
             for load in map(float, self.options.loads.split(",")):
                 found.append(self.cell(name, traffic, load, simulated))
         return found
 
-    def cell(self, name: str, traffic: dict[str, Any], load: float, simulated: Layer) -> Cell:
+    def cell(self, name: str, traffic: dict[str, Any], load: float, simulated: ConfigLayer) -> Cell:
         """The capacity is the simulator's; the same arrivals go to both."""
         probe = self.selections({**traffic, "num_requests": 300}, [simulated])["fcfs"]
         capacity = run_once(probe, MEASURED, seed=0, time_scale=0.0).capacity
@@ -197,7 +197,7 @@ class Bench:
         real = self.selections(traffic, [])
         return Cell(name, load, 1.0 / rate, real, self.selections(traffic, [simulated]))
 
-    def selections(self, traffic: dict[str, Any], more: list[Layer]) -> dict[str, Selection]:
+    def selections(self, traffic: dict[str, Any], more: list[ConfigLayer]) -> dict[str, Selection]:
         layer = python_layer({"input": {"workload": traffic}})
         return {
             name: select(

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from nanofw.cli import ExitCode
 from nanofw.cli.arguments import add_config, console, progress, table
-from nanofw.cli.measured import add_json, begin, graph_line, heading, uncounted
+from nanofw.cli.measurement import add_json, begin, graph_line, heading, uncounted
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from nanofw.bench.throughput import Pass
     from nanofw.contracts.requests import Request
 
-SOME_FAILED = 1
 LATENCY = """\
 Times a decode step by batch size, as (t(n tokens) - t(1 token)) / (n - 1) with
 fresh prompts, and the first token by prompt length.
@@ -147,15 +147,16 @@ def _throughput(given: argparse.Namespace, arguments: list[str]) -> int:
 
     with progress() as report:
         measured.take(passes(selection, options, requests, report))
-    code = measured.finish(selection, show, _pass_record)
-    return code or (SOME_FAILED if any(item.num_failed for item in measured.found) else 0)
+    measured.finish(selection, show, _pass_record)
+    has_failed = any(item.num_failed for item in measured.found)
+    return ExitCode.BAD_RESULT if has_failed else ExitCode.OK
 
 
 def _requests(selection: Selection) -> list[Request]:
     """The prompts of the configuration, ready for the engine; one that cannot be read is an
     error.
     """
-    from nanofw.cli.run import read_entries
+    from nanofw.cli.inputs import read_prompts
     from nanofw.errors import ConfigError
     from nanofw.llm.encoding import Encoder, request_of
     from nanofw.llm.opening import text_of
@@ -164,14 +165,14 @@ def _requests(selection: Selection) -> list[Request]:
     config = selection.loaded.config
     encoder = Encoder(*text_of(selection.spec))
     made: list[Request] = []
-    for entry in read_entries(config.input):
+    for item in read_prompts(config.input):
         try:
-            if entry.error is not None:
-                raise ConfigError(entry.error)
-            prompt = parse_prompt(entry.value, config.sampling)
+            if item.error is not None:
+                raise ConfigError(item.error)
+            prompt = parse_prompt(item.value, config.sampling)
             encoded = encoder.encode(prompt)
         except ValueError as error:
-            raise ConfigError(f"{entry.place}: {error}", key="input") from None
+            raise ConfigError(f"{item.place}: {error}", key="input") from None
         made.append(request_of(prompt, encoded, f"request-{len(made)}", arrival=0.0))
     return made
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nanofw.cli import ExitCode
 from nanofw.cli.arguments import (
     add_config,
     check_writable,
@@ -68,7 +69,7 @@ def main(arguments: list[str]) -> int:
     made, errors = fit(steps, about)
     made.write(options.output)
     _print(steps, made, errors, options.output)
-    return 0
+    return ExitCode.OK
 
 
 def _print(steps: Sequence[Step], made: Fit, errors: Errors, output: Path) -> None:

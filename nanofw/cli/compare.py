@@ -7,6 +7,7 @@ import importlib.util
 import sys
 from typing import TYPE_CHECKING
 
+from nanofw.cli import ExitCode
 from nanofw.cli.arguments import check_writable, console, progress, writing
 
 if TYPE_CHECKING:
@@ -55,7 +56,7 @@ def main(arguments: list[str]) -> int:
         )
     experiments = [load_experiment(name, overrides) for name in files]
     met = [_run(experiment, arguments) for experiment in experiments]
-    return 0 if all(met) else 1
+    return ExitCode.OK if all(met) else ExitCode.BAD_RESULT
 
 
 def _run(experiment: Experiment, arguments: list[str]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
+from nanofw.cli import ExitCode
 from nanofw.cli.arguments import add_config, load, print_json
 
 
@@ -46,7 +47,7 @@ def _show(options: argparse.Namespace) -> int:
         print("\n".join(as_lines(loaded)))
     else:
         print(as_yaml(loaded), end="")
-    return 0
+    return ExitCode.OK
 
 
 def _validate(options: argparse.Namespace) -> int:
@@ -55,7 +56,7 @@ def _validate(options: argparse.Namespace) -> int:
     loaded = load(options.config)
     checked = check(loaded)
     print(f"valid; {', '.join(checked)}")
-    return 0
+    return ExitCode.OK
 
 
 def _schema(options: argparse.Namespace) -> int:
@@ -63,7 +64,7 @@ def _schema(options: argparse.Namespace) -> int:
     from nanofw.plugins import build_registry
 
     print_json(json_schema(build_registry()))
-    return 0
+    return ExitCode.OK
 
 
 def _presets(options: argparse.Namespace) -> int:
@@ -72,4 +73,4 @@ def _presets(options: argparse.Namespace) -> int:
     for name in presets():
         first = (PRESETS / f"{name}.yaml").read_text(encoding="utf-8").splitlines()[0]
         print(f"{name:<14} {first.removeprefix('#').strip()}")
-    return 0
+    return ExitCode.OK

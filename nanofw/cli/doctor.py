@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Sequence
 from typing import Any
 
+from nanofw.cli import ExitCode
 from nanofw.cli.arguments import console, print_json, readable_bytes, table
 
 
@@ -29,7 +30,7 @@ def main(arguments: list[str]) -> int:
         print_json(report)
     else:
         _print(report)
-    return 0
+    return ExitCode.OK
 
 
 def _print(report: dict[str, Any]) -> None:

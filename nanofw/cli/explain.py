@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from nanofw.cli import ExitCode
 from nanofw.cli.arguments import add_config, console, load, print_json, readable_bytes, table
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def main(arguments: list[str]) -> int:
         print_json(content)
     else:
         _print(selection.explanation, memory, graphs)
-    return 0
+    return ExitCode.OK
 
 
 def _print(

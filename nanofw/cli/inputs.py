@@ -9,16 +9,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from nanofw.config.schema import InputSection
 from nanofw.errors import ConfigError
 
 STDIN = "-"
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 TEXT_SUFFIXES = (".txt", ".text", ".md")
-FORMATS = ("auto", "text", "jsonl")
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class InputPrompt:
     """One prompt as it was found.
 
     Attributes:
@@ -32,13 +32,30 @@ class Entry:
     error: str | None = None
 
 
-def listed_entries(prompts: Sequence[Any]) -> Iterator[Entry]:
+def read_prompts(section: InputSection) -> list[InputPrompt]:
+    """The prompts that the configuration names.
+
+    Raises:
+        ConfigError: there are none, or a file cannot be read.
+    """
+    prompts: list[InputPrompt] = []
+    if section.prompts is not None:
+        prompts += listed_prompts(section.prompts)
+    elif section.file is not None:
+        name = STDIN if section.file.name == STDIN else section.file
+        prompts += file_prompts(name, section.format)
+    if not prompts:
+        raise ConfigError("there are no prompts: set input.prompts or input.file", key="input")
+    return prompts
+
+
+def listed_prompts(prompts: Sequence[Any]) -> Iterator[InputPrompt]:
     """The prompts of `input.prompts`."""
     for index, prompt in enumerate(prompts):
-        yield Entry(prompt, f"input.prompts[{index}]")
+        yield InputPrompt(prompt, f"input.prompts[{index}]")
 
 
-def file_entries(path: str | Path, layout: str = "auto") -> Iterator[Entry]:
+def file_prompts(path: str | Path, layout: str = "auto") -> Iterator[InputPrompt]:
     """The prompts of a file, or of standard input when the path is `-`.
 
     Args:
@@ -50,7 +67,7 @@ def file_entries(path: str | Path, layout: str = "auto") -> Iterator[Entry]:
         ConfigError: the file cannot be opened.
     """
     if str(path) == STDIN:
-        yield from _lines_entries(sys.stdin.buffer, "stdin", layout)
+        yield from _prompts_of_lines(sys.stdin.buffer, "stdin", layout)
         return
     path, guess = Path(path), ""
     suffix = path.suffix.lower()
@@ -63,26 +80,26 @@ def file_entries(path: str | Path, layout: str = "auto") -> Iterator[Entry]:
     except OSError as error:
         raise ConfigError(f"cannot read {path}: {error.strerror}", key="input.file") from error
     with file:
-        yield from _lines_entries(file, path.name, layout, guess)
+        yield from _prompts_of_lines(file, path.name, layout, guess)
 
 
-def _lines_entries(
+def _prompts_of_lines(
     file: BinaryIO | Iterable[bytes], name: str, layout: str, guess: str = ""
-) -> Iterator[Entry]:
+) -> Iterator[InputPrompt]:
     """`guess`: why lines are taken for JSON though nobody said that they are."""
     for number, line in enumerate(file, 1):
         place = f"{name}:{number}"
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
         except UnicodeDecodeError as error:
-            yield Entry(None, place, f"{place}: the line is not UTF-8: {error.reason}")
+            yield InputPrompt(None, place, f"{place}: the line is not UTF-8: {error.reason}")
             continue
         if not text.strip():
             continue
         if layout == "auto":
             layout = "jsonl" if text.lstrip().startswith("{") else "text"
             guess = f"taken for JSONL as line {number} begins with {{"
-        yield _json_entry(text, place, guess) if layout == "jsonl" else Entry(text, place)
+        yield _json_prompt(text, place, guess) if layout == "jsonl" else InputPrompt(text, place)
 
 
 class _TwiceError(ValueError):
@@ -98,20 +115,20 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return made
 
 
-def _json_entry(text: str, place: str, guess: str) -> Entry:
+def _json_prompt(text: str, place: str, guess: str) -> InputPrompt:
     try:
         value = json.loads(text, object_pairs_hook=_unique)
         if "\\u" in text:
             json.dumps(value, ensure_ascii=False).encode()
-        return Entry(value, place)
+        return InputPrompt(value, place)
     except UnicodeEncodeError:
-        return Entry(
+        return InputPrompt(
             None, place, f"{place}: half of a surrogate pair (\\ud800 to \\udfff) is no text"
         )
     except _TwiceError as error:
-        return Entry(None, place, f"{place}: {error}")
+        return InputPrompt(None, place, f"{place}: {error}")
     except ValueError as error:
         hint = f" ({guess}; input.format=text reads a prompt a line)" if guess else ""
-        return Entry(None, place, f"{place}: no JSON: {error}{hint}")
+        return InputPrompt(None, place, f"{place}: no JSON: {error}{hint}")
     except RecursionError:
-        return Entry(None, place, f"{place}: JSON nested too deeply")
+        return InputPrompt(None, place, f"{place}: JSON nested too deeply")

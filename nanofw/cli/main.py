@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 
 from nanofw import __version__
+from nanofw.cli import ExitCode
 from nanofw.errors import (
     CapabilityError,
     ConfigError,
@@ -44,8 +45,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 """Command -> module with `main(arguments) -> exit code`, and its line in the help."""
 
-OK, SOME_FAILED, USAGE, FAILURE, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 3, 130, 141
-
 _THEIRS = (ConfigError, CapabilityError, UnknownPlugin, DuplicatePlugin, RequestError)
 """What the user puts right by changing the command or the configuration."""
 
@@ -59,14 +58,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[:1] == ["--debug"]:
         debug, words = True, words[1:]
     if not words or words[0] in ("-h", "--help", "help"):
-        return _guarded(lambda: _say(usage(), OK if words else USAGE), debug)
+        return _guarded(lambda: _say(usage(), ExitCode.OK if words else ExitCode.USAGE), debug)
     if words[0] in ("-V", "--version", "version"):
-        return _guarded(lambda: _say(f"nanofw {__version__}", OK), debug)
+        return _guarded(lambda: _say(f"nanofw {__version__}", ExitCode.OK), debug)
     if words[0] not in COMMANDS:
         near = difflib.get_close_matches(words[0], COMMANDS, n=1)
         hint = f"; did you mean {near[0]!r}" if near else ""
         print(f"nanofw: no command {words[0]!r}{hint}; see nanofw --help", file=sys.stderr)
-        return USAGE
+        return ExitCode.USAGE
     return _guarded(lambda: _command(words[0], words[1:]), debug)
 
 
@@ -139,22 +138,22 @@ def _guarded(action: Callable[[], int], debug: bool) -> int:
             sys.stdout.flush()
     except KeyboardInterrupt:
         print("nanofw: interrupted", file=sys.stderr)
-        return INTERRUPTED
+        return ExitCode.INTERRUPTED
     except BrokenPipeError:
         _drop_output()
-        return BROKEN_PIPE
+        return ExitCode.BROKEN_PIPE
     except OSError as error:
         if debug:
             traceback.print_exc()
         _drop_output()
         place = f": {error.filename}" if error.filename else ""
         print(f"nanofw: {error.strerror or error}{place}", file=sys.stderr)
-        return FAILURE
+        return ExitCode.FAILED
     except Exception as error:
         if debug:
             traceback.print_exc()
         print(f"nanofw: {_text(error, debug)}", file=sys.stderr)
-        return USAGE if isinstance(error, _THEIRS) else FAILURE
+        return ExitCode.USAGE if isinstance(error, _THEIRS) else ExitCode.FAILED
 
 
 def _text(error: Exception, debug: bool) -> str:

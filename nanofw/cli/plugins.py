@@ -5,14 +5,13 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING, Any, cast
 
+from nanofw.cli import ExitCode
 from nanofw.cli.arguments import CONFIG_WORDS, add_config, console, load, print_json, table
 from nanofw.cli.explain import claims
 
 if TYPE_CHECKING:
     from nanofw.plugins import Registry
-    from nanofw.plugins.status import Status
-
-FAILED = 3
+    from nanofw.plugins.status import PluginStatus
 
 
 def main(arguments: list[str]) -> int:
@@ -53,7 +52,7 @@ def _list(options: argparse.Namespace) -> int:
     else:
         _print(found, registry.notes)
     failed = [status for status in found if status.state in ("failed", "missing requirement")]
-    return FAILED if options.check and failed else 0
+    return ExitCode.FAILED if options.check and failed else ExitCode.OK
 
 
 def _registry(words: list[str]) -> Registry:
@@ -67,7 +66,7 @@ def _registry(words: list[str]) -> Registry:
     return build_registry()
 
 
-def _print(found: list[Status], notes: tuple[str, ...]) -> None:
+def _print(found: list[PluginStatus], notes: tuple[str, ...]) -> None:
     out = console()
     out.print(table(None, ("kind", "name", "from", "state", "what"), map(_line, found)))
     for status in found:
@@ -77,7 +76,7 @@ def _print(found: list[Status], notes: tuple[str, ...]) -> None:
         out.print(f"note: {note}")
 
 
-def _line(status: Status) -> tuple[str, str, str, str, str]:
+def _line(status: PluginStatus) -> tuple[str, str, str, str, str]:
     entry = status.entry
     version = entry.version[:19] if entry.path else entry.version
     place = str(entry.path) if entry.path else entry.provider
@@ -91,7 +90,7 @@ def _show(options: argparse.Namespace) -> int:
     plain = description(_registry(options.config).find(options.kind, options.name))
     if options.json:
         print_json(plain)
-        return 0
+        return ExitCode.OK
     for key, value in plain.items():
         if key != "options":
             print(f"{key:<14} {_plain(value)}")
@@ -100,7 +99,7 @@ def _show(options: argparse.Namespace) -> int:
         print(f"  {option['key']}: {option['type']} = {option['default']}")
         if option["text"]:
             print(f"      {' '.join(option['text'].split())}")
-    return 0
+    return ExitCode.OK
 
 
 def _plain(value: Any) -> str:

@@ -19,7 +19,7 @@ from nanofw.cli.arguments import (
     table,
     writing,
 )
-from nanofw.cli.measured import add_json, begin, graph_line, heading, uncounted
+from nanofw.cli.measurement import add_json, begin, graph_line, heading, uncounted
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -8,25 +8,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from nanofw.assembly import build_workload, select
+from nanofw.cli import ExitCode
 from nanofw.cli.arguments import files_read, is_same_file, load, split_config
-from nanofw.cli.inputs import STDIN, Entry, file_entries, listed_entries
+from nanofw.cli.inputs import STDIN, read_prompts
 from nanofw.cli.interrupt import Interrupt
 from nanofw.cli.outputs import PENDING_SUFFIX, JsonlFile, JsonlStream, NoTexts, Output, PlainText
-from nanofw.cli.sources import PromptSource, Source, WorkloadSource
+from nanofw.cli.sources import PromptSource, RequestSource, WorkloadSource
 from nanofw.cli.steps import StepsFile, open_steps
 from nanofw.cli.summary import Summary
 from nanofw.config.load import LoadedConfig
-from nanofw.config.schema import Config, InputSection, OutputSection
+from nanofw.config.schema import Config, OutputSection
 from nanofw.contracts.clock import VirtualClock
 from nanofw.contracts.requests import FinishReason, SamplingParams
-from nanofw.errors import ConfigError, NanofwError
+from nanofw.errors import NanofwError
 from nanofw.llm.logs import log_to_stderr
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import ProgressBar
 from nanofw.llm.results import RequestResult
 from nanofw.llm.session import Finished, Session
 
-EXIT_OK, EXIT_SOME_FAILED, EXIT_ENGINE = 0, 1, 3
 STDOUT = "-"
 MAX_REFUSALS_SHOWN = 10
 MAX_SLEEP_S = 0.1
@@ -58,18 +58,9 @@ def main(arguments: Sequence[str]) -> int:
     """
     if any(argument in ("-h", "--help") for argument in arguments):
         print(HELP)
-        return EXIT_OK
+        return ExitCode.OK
     name, _ = split_config(arguments)
-    return run(load_arguments(arguments), name)
-
-
-def load_arguments(arguments: Sequence[str]) -> LoadedConfig:
-    """`[config.yaml] [key=value …]`; without a configuration the demo's preset.
-
-    Raises:
-        ConfigError: an argument is neither, or the configuration cannot be used.
-    """
-    return load(arguments)
+    return run(load(arguments), name)
 
 
 def run(loaded: LoadedConfig, name: str | None = None) -> int:
@@ -83,7 +74,7 @@ def run(loaded: LoadedConfig, name: str | None = None) -> int:
     """
     config = loaded.config
     check_outputs(loaded, name)
-    entries = None if config.input.workload is not None else read_entries(config.input)
+    prompts = None if config.input.workload is not None else read_prompts(config.input)
     log_to_stderr()
     output = open_output(config)
     try:
@@ -92,15 +83,15 @@ def run(loaded: LoadedConfig, name: str | None = None) -> int:
         with session.engine, Interrupt() as interrupt, open_steps(config.output) as steps:
             output.start()
             live = streams(config)
-            source: Source
-            if entries is None:
+            source: RequestSource
+            if prompts is None:
                 workload = build_workload(selection, start=session.engine.clock.now())
                 for note in workload.notes:
                     print(f"note: {note}", file=sys.stderr)
                 source = WorkloadSource(workload, config.output.logprobs)
             else:
                 source = PromptSource(
-                    entries,
+                    prompts,
                     default_sampling(config),
                     stream=live,
                     begin=output.begin,
@@ -134,23 +125,6 @@ def check_outputs(loaded: LoadedConfig, name: str | None = None) -> None:
                 raise loaded.error(message, ("output", key))
         read.append((f"output.{key}", path))
         read.append((f"the pending results of output.{key}", pending))
-
-
-def read_entries(section: InputSection) -> list[Entry]:
-    """The prompts that the configuration names.
-
-    Raises:
-        ConfigError: there are none, or a file cannot be read.
-    """
-    entries: list[Entry] = []
-    if section.prompts is not None:
-        entries += listed_entries(section.prompts)
-    elif section.file is not None:
-        name = STDIN if section.file.name == STDIN else section.file
-        entries += file_entries(name, section.format)
-    if not entries:
-        raise ConfigError("there are no prompts: set input.prompts or input.file", key="input")
-    return entries
 
 
 def default_sampling(config: Config) -> SamplingParams:
@@ -192,7 +166,7 @@ class Run:
     def __init__(
         self,
         session: Session,
-        source: Source,
+        source: RequestSource,
         output: Output,
         steps: StepsFile,
         interrupt: Interrupt,
@@ -297,8 +271,8 @@ class Run:
 
     def _exit_code(self) -> int:
         if self._failure is not None:
-            return EXIT_ENGINE
+            return ExitCode.FAILED
         if self._interrupt.signal:
             return self._interrupt.exit_code
         everything_good = self._summary.num_good == self._summary.num_requests
-        return EXIT_OK if everything_good else EXIT_SOME_FAILED
+        return ExitCode.OK if everything_good else ExitCode.BAD_RESULT

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-from nanofw.cli.inputs import Entry
+from nanofw.cli.inputs import InputPrompt
 from nanofw.contracts.arrays import EMPTY_INT
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import Request, SamplingParams
@@ -18,7 +18,7 @@ from nanofw.measure.drive import Arrivals
 from nanofw.text.chat import check_messages
 
 
-class Source(Protocol):
+class RequestSource(Protocol):
     """Hands requests to a session, in the order of their tickets, from 0."""
 
     @property
@@ -56,20 +56,20 @@ class PromptSource:
 
     def __init__(
         self,
-        entries: Sequence[Entry],
+        prompts: Sequence[InputPrompt],
         sampling: SamplingParams,
         *,
         stream: bool,
         begin: Callable[[int, str], None],
         interrupted: Callable[[], bool],
     ) -> None:
-        self._entries, self._sampling = entries, sampling
+        self._prompts, self._sampling = prompts, sampling
         self._stream, self._begin, self._interrupted = stream, begin, interrupted
         self._is_fed = False
 
     @property
     def num_requests(self) -> int:
-        return len(self._entries)
+        return len(self._prompts)
 
     @property
     def next_arrival(self) -> float | None:
@@ -80,14 +80,14 @@ class PromptSource:
         if self._is_fed:
             return
         self._is_fed = True
-        session.reserve(chosen_ids(entry.value for entry in self._entries))
-        for entry in self._entries:
+        session.reserve(chosen_ids(item.value for item in self._prompts))
+        for item in self._prompts:
             if self._interrupted():
                 return
             try:
-                if entry.error is not None:
-                    raise ValueError(entry.error)
-                prompt = parse_prompt(entry.value, self._sampling)
+                if item.error is not None:
+                    raise ValueError(item.error)
+                prompt = parse_prompt(item.value, self._sampling)
             except ValueError as error:
                 session.refuse(str(error))
             else:
@@ -98,7 +98,7 @@ class PromptSource:
         """Nothing follows."""
 
     def place(self, ticket: int) -> str:
-        return self._entries[ticket].place
+        return self._prompts[ticket].place
 
 
 class WorkloadSource:

@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from nanofw.cli import ExitCode
 from nanofw.cli.arguments import CONFIG_WORDS, add_config, console, load, print_json, table
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
     from nanofw.bench.verify import Comparison
 
-OUTSIDE = 1
 EPILOG = """\
 The logits of every token that the engine draws behind several prompts are
 compared. In float32 they may differ by 1e-4 of their standard deviation; in a
@@ -58,7 +58,7 @@ def main(arguments: list[str]) -> int:
         print_json(_plain(selection, found, is_within))
     else:
         _print(selection, found, is_within)
-    return 0 if is_within else OUTSIDE
+    return ExitCode.OK if is_within else ExitCode.BAD_RESULT
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -28,7 +28,7 @@ from nanofw.config.document import read_file
 from nanofw.config.layers import defaults, file_layers, override_layer
 from nanofw.config.load import LoadedConfig, resolve
 from nanofw.config.schema import Config, Section
-from nanofw.config.source import KeyPath, Layer, Source, nearest_source
+from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, nearest_source
 from nanofw.config.validation import Values, validate
 from nanofw.errors import ConfigError
 
@@ -189,7 +189,7 @@ class Experiment:
     """
 
     options: ExperimentOptions
-    layers: Mapping[str, tuple[Layer, ...]]
+    layers: Mapping[str, tuple[ConfigLayer, ...]]
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -237,14 +237,14 @@ def _check_traffic(experiment: Experiment, key: str, source: str) -> None:
         raise ConfigError(message, key=key, source=source)
 
 
-def _has_traffic(layer: Layer) -> bool:
+def _has_traffic(layer: ConfigLayer) -> bool:
     section = layer.data.get("input")
     if isinstance(section, dict):
         return cast("dict[str, Any]", section).get("workload") is not None
     return section is not None  # nonsense, which is told with its place later
 
 
-def _from_file(layer: Layer, path: Path, overrides: Sequence[str]) -> Experiment:
+def _from_file(layer: ConfigLayer, path: Path, overrides: Sequence[str]) -> Experiment:
     above = override_layer([text.removeprefix("compare.") for text in overrides])
     for key in set(above.data) & set(Config.model_fields) - set(ExperimentOptions.model_fields):
         raise ConfigError(
@@ -255,7 +255,7 @@ def _from_file(layer: Layer, path: Path, overrides: Sequence[str]) -> Experiment
     data = _merged(layer.data, above.data)
     sources = {**layer.sources, **above.sources}
     options = _options(data, Values(data, sources, above.texts, {}))
-    whole = Layer(layer.name, data, sources)
+    whole = ConfigLayer(layer.name, data, sources)
     below = [defaults(), *_bases(options, path, sources)]
     shared = [_part(whole, ("config",))] if "config" in data else []
     if data.get("workload") is not None:
@@ -276,7 +276,7 @@ def _short_form(name: str, overrides: Sequence[str]) -> Experiment:
         )
     below = (defaults(), *file_layers(name), override_layer(rest))
     choices = [[(text.partition("=")[0], value) for value in _values(text) or ()] for text in lists]
-    arms: dict[str, tuple[Layer, ...]] = {}
+    arms: dict[str, tuple[ConfigLayer, ...]] = {}
     for combination in itertools.product(*choices):
         change = override_layer([f"{key}={value}" for key, value in combination])
         arm = ", ".join(value for _, value in combination)
@@ -298,17 +298,17 @@ def _values(override: str) -> list[str] | None:
 
 
 def _bases(
-    options: ExperimentOptions, path: Path, sources: Mapping[KeyPath, Source]
-) -> list[Layer]:
+    options: ExperimentOptions, path: Path, sources: Mapping[KeyPath, ValueSource]
+) -> list[ConfigLayer]:
     names = (options.base,) if isinstance(options.base, str) else options.base or ()
-    layers: list[Layer] = []
+    layers: list[ConfigLayer] = []
     for index, name in enumerate(names):
         named_by = nearest_source(sources, ("base", index))
         layers += file_layers(name, named_by, path.resolve().parent)
     return layers
 
 
-def _part(whole: Layer, path: KeyPath, at: KeyPath = ()) -> Layer:
+def _part(whole: ConfigLayer, path: KeyPath, at: KeyPath = ()) -> ConfigLayer:
     """The layer below a key, put at another key, with the places of its values."""
     value: Any = whole.data
     for key in path:
@@ -321,7 +321,7 @@ def _part(whole: Layer, path: KeyPath, at: KeyPath = ()) -> Layer:
         for place, source in whole.sources.items()
         if place[: len(path)] == path and (at or len(place) > len(path))
     }
-    return Layer(whole.name, data, sources)
+    return ConfigLayer(whole.name, data, sources)
 
 
 def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

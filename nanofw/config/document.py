@@ -14,7 +14,7 @@ from typing import Any, ClassVar, cast
 
 import yaml
 
-from nanofw.config.source import KeyPath, Layer, Source, dotted
+from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, dotted
 from nanofw.errors import ConfigError
 
 MAX_DEPTH = 60
@@ -61,7 +61,7 @@ for _tag, _pattern, _first in [
         _class.add_implicit_resolver(_TAG + _tag, _pattern, _first)  # pyright: ignore[reportUnknownMemberType]
 
 
-def read_file(path: Path, name: str | None = None) -> Layer:
+def read_file(path: Path, name: str | None = None) -> ConfigLayer:
     """Parse a YAML file. Raises `ConfigError` with its line."""
     name = name or str(path)
     try:
@@ -70,18 +70,18 @@ def read_file(path: Path, name: str | None = None) -> Layer:
         raise ConfigError(f"is not UTF-8: {error}", source=name) from None
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", source=name) from None
-    return parse(text, Source(name, folder=path.resolve().parent))
+    return parse(text, ValueSource(name, folder=path.resolve().parent))
 
 
-def parse(text: str, source: Source) -> Layer:
+def parse(text: str, source: ValueSource) -> ConfigLayer:
     """Parse a YAML mapping; lines are put into copies of `source`."""
     reader = _Reader(text, source)
     data = reader.document()
     if data is None:
-        return Layer(source.name, {}, {})
+        return ConfigLayer(source.name, {}, {})
     if not isinstance(data, dict):
         raise ConfigError("must be a mapping of sections", source=source.name, line=1)
-    return Layer(source.name, cast("dict[str, Any]", data), reader.sources)
+    return ConfigLayer(source.name, cast("dict[str, Any]", data), reader.sources)
 
 
 def dump(value: Any) -> str:
@@ -97,7 +97,7 @@ def dump(value: Any) -> str:
     return text
 
 
-def parse_value(text: str, source: Source) -> Any:
+def parse_value(text: str, source: ValueSource) -> Any:
     """Parse one value of any kind, a `key=value`'s right-hand side say.
 
     Text that is a plain scalar and no number, boolean or null stands for itself, with whatever
@@ -122,9 +122,9 @@ def parse_scalar(text: str) -> Any:
 class _Reader:
     """One document: its nodes turned into values, and the sources of their keys."""
 
-    def __init__(self, text: str, source: Source) -> None:
+    def __init__(self, text: str, source: ValueSource) -> None:
         self._source = source
-        self.sources: dict[KeyPath, Source] = {}
+        self.sources: dict[KeyPath, ValueSource] = {}
         self._open: set[int] = set()
         self._merged: set[int] = set()
         """Mappings whose merge keys are replaced already: an alias leads to them again."""
@@ -258,7 +258,7 @@ class _Reader:
 
     def _place(self, path: KeyPath, node: yaml.Node) -> None:
         line = node.start_mark.line + 1
-        self.sources[path] = Source(self._source.name, line, self._source.folder)
+        self.sources[path] = ValueSource(self._source.name, line, self._source.folder)
 
     def _error(self, message: str, path: KeyPath, at: yaml.Node | int | None) -> ConfigError:
         line = at.start_mark.line + 1 if isinstance(at, yaml.Node) else at

@@ -10,13 +10,13 @@ from typing import Any, cast
 
 from nanofw.config.document import parse_value, read_file
 from nanofw.config.schema import Config
-from nanofw.config.source import DEFAULT, KeyPath, Layer, Source, dotted, expanded, walk
+from nanofw.config.source import DEFAULT, ConfigLayer, KeyPath, ValueSource, dotted, expanded, walk
 from nanofw.errors import ConfigError
 from nanofw.plugins.names import near
 
 PRESETS = Path(__file__).parent / "presets"
-COMMAND_LINE = Source("command line")
-PYTHON = Source("python")
+COMMAND_LINE = ValueSource("command line")
+PYTHON = ValueSource("python")
 
 DOTTED_KEYS = (("plugins", "require"), ("plugins", "override"), ("logging", "modules"))
 """Mappings whose keys have dots: names of distributions, `KIND.NAME`, modules."""
@@ -35,15 +35,15 @@ def is_override(argument: str) -> bool:
     return _OVERRIDE.match(argument) is not None
 
 
-def defaults() -> Layer:
+def defaults() -> ConfigLayer:
     """The lowest layer: what the schema says."""
     data = json.loads(Config().model_dump_json())
-    return Layer("default", data, {path: DEFAULT for path, _ in walk(data)})
+    return ConfigLayer("default", data, {path: DEFAULT for path, _ in walk(data)})
 
 
 def file_layers(
-    config: str | Path, named_by: Source = COMMAND_LINE, folder: Path | None = None
-) -> list[Layer]:
+    config: str | Path, named_by: ValueSource = COMMAND_LINE, folder: Path | None = None
+) -> list[ConfigLayer]:
     """A file or preset and everything below it, lowest first.
 
     Args:
@@ -53,7 +53,7 @@ def file_layers(
     return list(_with_bases(_locate(str(config), folder or Path.cwd(), named_by), ()))
 
 
-def _locate(text: str, folder: Path, named_by: Source) -> tuple[Path, str]:
+def _locate(text: str, folder: Path, named_by: ValueSource) -> tuple[Path, str]:
     """The path of a file or preset, and what messages call it."""
     if looks_like_file(text):
         try:
@@ -92,12 +92,12 @@ def looks_like_file(text: str) -> bool:
     return text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text
 
 
-def _not_found(message: str, named_by: Source) -> ConfigError:
+def _not_found(message: str, named_by: ValueSource) -> ConfigError:
     key = None if named_by in (COMMAND_LINE, PYTHON) else "base"
     return ConfigError(message, key=key, source=named_by.name, line=named_by.line)
 
 
-def _with_bases(located: tuple[Path, str], above: tuple[Path, ...]) -> Iterator[Layer]:
+def _with_bases(located: tuple[Path, str], above: tuple[Path, ...]) -> Iterator[ConfigLayer]:
     path, name = located
     if path.resolve() in above:
         chain = " -> ".join(str(item) for item in (*above, path.resolve()))
@@ -110,7 +110,7 @@ def _with_bases(located: tuple[Path, str], above: tuple[Path, ...]) -> Iterator[
     yield layer
 
 
-def _bases(layer: Layer) -> list[tuple[str, Source]]:
+def _bases(layer: ConfigLayer) -> list[tuple[str, ValueSource]]:
     value = layer.data.get("base")
     items: Any = [value] if isinstance(value, str) else [] if value is None else value
     if not isinstance(items, list) or not all(isinstance(i, str) for i in cast("list[Any]", items)):
@@ -124,14 +124,14 @@ def _bases(layer: Layer) -> list[tuple[str, Source]]:
     return [(name, layer.sources[path]) for name, path in zip(names, paths, strict=True)]
 
 
-def python_layer(values: Mapping[str, Any]) -> Layer:
+def python_layer(values: Mapping[str, Any]) -> ConfigLayer:
     """Values given by a caller, nested as in YAML. They mean what they say: no interpolation."""
     try:
         text = json.dumps(values, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:  # keys that are no strings, circles
         raise ConfigError(f"not plain data: {error}", source="python") from None
     data = escaped(json.loads(text))
-    return Layer("python", data, {path: PYTHON for path, _ in walk(data)})
+    return ConfigLayer("python", data, {path: PYTHON for path, _ in walk(data)})
 
 
 def escaped(value: Any) -> Any:
@@ -151,7 +151,7 @@ def _plain(value: Any) -> Any:
     raise ConfigError(f"{value!r} is not plain data", source="python")
 
 
-def override_layer(overrides: Sequence[str], named_by: Source = COMMAND_LINE) -> Layer:
+def override_layer(overrides: Sequence[str], named_by: ValueSource = COMMAND_LINE) -> ConfigLayer:
     """All `key=value` of the command line, as one layer; of equal keys the last one counts.
 
     Args:
@@ -167,10 +167,10 @@ def override_layer(overrides: Sequence[str], named_by: Source = COMMAND_LINE) ->
         if text.strip() and text.strip()[0] not in "\"'[{":
             texts[path] = text
     sources = {path: named_by for path, _ in walk(data)}
-    return Layer(named_by.name, data, sources, texts)
+    return ConfigLayer(named_by.name, data, sources, texts)
 
 
-def _override(argument: str, named_by: Source) -> tuple[KeyPath, Any, str]:
+def _override(argument: str, named_by: ValueSource) -> tuple[KeyPath, Any, str]:
     match = _OVERRIDE.match(argument)
     if match is None:
         raise ConfigError(f"{argument!r} is not of the form key=value", source=named_by.name)
@@ -201,7 +201,7 @@ def _split(key: str) -> KeyPath:
     return tuple(key.split("."))
 
 
-def _insert(data: dict[str, Any], path: KeyPath, value: Any, named_by: Source) -> None:
+def _insert(data: dict[str, Any], path: KeyPath, value: Any, named_by: ValueSource) -> None:
     for depth, part in enumerate(path[:-1], start=1):
         below: Any = data.setdefault(str(part), {})
         if not isinstance(below, dict):

@@ -26,7 +26,7 @@ from nanofw.config.layers import (
 )
 from nanofw.config.merge import Dropped, merge
 from nanofw.config.schema import Config, ModelSection
-from nanofw.config.source import KeyPath, Layer, Source, dotted, expanded, walk
+from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, dotted, expanded, walk
 from nanofw.config.validation import M, Values, validate
 from nanofw.engine.request_checks import by_token_id, check_sampling
 from nanofw.errors import ConfigError
@@ -80,7 +80,7 @@ def load_config(
     overrides: Sequence[str] = (),
     *,
     values: Mapping[str, Any] | None = None,
-    named_by: Source = COMMAND_LINE,
+    named_by: ValueSource = COMMAND_LINE,
 ) -> LoadedConfig:
     """Read, merge, interpolate and validate.
 
@@ -103,7 +103,7 @@ def load_config(
     return resolve(layers)
 
 
-def resolve(layers: Sequence[Layer]) -> LoadedConfig:
+def resolve(layers: Sequence[ConfigLayer]) -> LoadedConfig:
     """Merge layers, lowest first, and validate the result."""
     merged = merge(layers, interpolate)
     data = interpolate(merged.data, merged.sources)
@@ -128,7 +128,7 @@ def _check_sampling(config: Config, values: Values) -> None:
 
 
 def interpolate(
-    data: dict[str, Any], sources: Mapping[KeyPath, Source] | None = None
+    data: dict[str, Any], sources: Mapping[KeyPath, ValueSource] | None = None
 ) -> dict[str, Any]:
     """The data with every `${...}` resolved, unless a backslash stands before it."""
     if not any(isinstance(value, str) and "${" in value for _, value in walk(data)):
@@ -144,7 +144,7 @@ def interpolate(
 
 
 def _interpolation_error(
-    error: Any, data: dict[str, Any], sources: Mapping[KeyPath, Source]
+    error: Any, data: dict[str, Any], sources: Mapping[KeyPath, ValueSource]
 ) -> ConfigError:
     key = str(getattr(error, "full_key", None) or "")
     path = _split(key, data) if key else ()
@@ -160,7 +160,7 @@ def _interpolation_error(
 def _values(
     written: dict[str, Any],
     data: dict[str, Any],
-    sources: Mapping[KeyPath, Source],
+    sources: Mapping[KeyPath, ValueSource],
     texts: Mapping[KeyPath, str],
 ) -> Values:
     """Note which values are text by nature, and how else each could be read."""

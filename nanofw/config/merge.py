@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from nanofw.config.schema import COMPONENT_SECTIONS, INPUT_CHOICES
-from nanofw.config.source import KeyPath, Layer, Source, nearest_source
+from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, nearest_source
 from nanofw.errors import ConfigError
 
 Interpolate: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
@@ -27,7 +27,7 @@ class Dropped:
 
     path: KeyPath
     value: Any
-    source: Source
+    source: ValueSource
     reason: str
 
 
@@ -36,12 +36,12 @@ class Merged:
     """All layers in one; interpolations are unresolved."""
 
     data: dict[str, Any] = field(default_factory=dict[str, Any])
-    sources: dict[KeyPath, Source] = field(default_factory=dict[KeyPath, Source])
+    sources: dict[KeyPath, ValueSource] = field(default_factory=dict[KeyPath, ValueSource])
     texts: dict[KeyPath, str] = field(default_factory=dict[KeyPath, str])
     dropped: list[Dropped] = field(default_factory=list[Dropped])
 
 
-def merge(layers: Sequence[Layer], interpolate: Interpolate) -> Merged:
+def merge(layers: Sequence[ConfigLayer], interpolate: Interpolate) -> Merged:
     """Merge layers, lowest first."""
     names = _Names(layers, interpolate)
     merged = Merged()
@@ -59,7 +59,7 @@ class _Names:
     It is read in the context of all layers together: the same in whichever layer it stands.
     """
 
-    def __init__(self, layers: Sequence[Layer], interpolate: Interpolate) -> None:
+    def __init__(self, layers: Sequence[ConfigLayer], interpolate: Interpolate) -> None:
         self._layers, self._interpolate = layers, interpolate
 
     def resolve(self, name: Any, section: tuple[str, ...]) -> Any:
@@ -84,7 +84,7 @@ class _Names:
 
 def _drop_options(
     merged: Merged,
-    layer: Layer,
+    layer: ConfigLayer,
     section: tuple[str, ...],
     core_keys: frozenset[str],
     names: _Names,
@@ -103,7 +103,7 @@ def _drop_options(
         _remove(merged, below, (*section, key))
 
 
-def _drop_inputs(merged: Merged, layer: Layer) -> None:
+def _drop_inputs(merged: Merged, layer: ConfigLayer) -> None:
     """A layer that says where requests come from drops what lower layers said of it."""
     below, above = _section(merged.data, ("input",)), _section(layer.data, ("input",))
     if above is None:
@@ -155,13 +155,13 @@ def _section(data: Mapping[str, Any], section: tuple[str, ...]) -> dict[str, Any
 
 
 def _merge_into(
-    merged: Merged, target: dict[str, Any], data: dict[str, Any], path: KeyPath, layer: Layer
+    merged: Merged, target: dict[str, Any], data: dict[str, Any], path: KeyPath, layer: ConfigLayer
 ) -> None:
     for key, value in data.items():
         here = (*path, key)
         old = target.get(key)
         if isinstance(old, dict) and isinstance(value, dict):
-            merged.sources[here] = layer.sources.get(here, Source(layer.name))
+            merged.sources[here] = layer.sources.get(here, ValueSource(layer.name))
             _merge_into(
                 merged, cast("dict[str, Any]", old), cast("dict[str, Any]", value), here, layer
             )

@@ -11,7 +11,7 @@ KeyPath: TypeAlias = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class ValueSource:
     """A place in a file, a preset, the command line, Python, or the defaults.
 
     Attributes:
@@ -28,11 +28,11 @@ class Source:
         return self.name if self.line is None else f"{self.name}:{self.line}"
 
 
-DEFAULT = Source("default")
+DEFAULT = ValueSource("default")
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class ConfigLayer:
     """One file, or one of the other sources of values.
 
     Attributes:
@@ -44,7 +44,7 @@ class Layer:
 
     name: str
     data: dict[str, Any]
-    sources: Mapping[KeyPath, Source]
+    sources: Mapping[KeyPath, ValueSource]
     texts: Mapping[KeyPath, str] = field(default_factory=dict[KeyPath, str])
 
 
@@ -56,7 +56,7 @@ def dotted(path: KeyPath) -> str:
     return text
 
 
-def nearest_source(sources: Mapping[KeyPath, Source], path: KeyPath) -> Source:
+def nearest_source(sources: Mapping[KeyPath, ValueSource], path: KeyPath) -> ValueSource:
     """The source of a key, or of the closest key above it."""
     for length in range(len(path), 0, -1):
         if path[:length] in sources:

@@ -18,7 +18,7 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
 
-from nanofw.config.source import KeyPath, Source, dotted, expanded, nearest_source
+from nanofw.config.source import KeyPath, ValueSource, dotted, expanded, nearest_source
 from nanofw.errors import ConfigError
 from nanofw.plugins.names import near
 
@@ -37,11 +37,11 @@ class Values:
     """
 
     data: dict[str, Any]
-    sources: Mapping[KeyPath, Source]
+    sources: Mapping[KeyPath, ValueSource]
     alternatives: Mapping[KeyPath, Any]
     written: Mapping[KeyPath, str]
 
-    def source(self, path: KeyPath) -> Source:
+    def source(self, path: KeyPath) -> ValueSource:
         """Where a value came from."""
         return nearest_source(self.sources, path)
 

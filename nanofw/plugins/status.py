@@ -16,7 +16,7 @@ from nanofw.plugins.registry import Registry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Status:
+class PluginStatus:
     """One entry and what is known of it.
 
     Attributes:
@@ -49,11 +49,11 @@ class Status:
         }
 
 
-def statuses(registry: Registry, *, check: bool = False) -> list[Status]:
+def statuses(registry: Registry, *, check: bool = False) -> list[PluginStatus]:
     """Every entry, by kind and name; `check` imports all manifests, each guarded on its own."""
     found = [_status(registry, entry, check) for entry in registry.entries]
     found += [
-        Status(entry=entry, state="left out", error=f"by {setting}")
+        PluginStatus(entry=entry, state="left out", error=f"by {setting}")
         for entry, setting in registry.left_out
     ]
     return sorted(
@@ -62,24 +62,24 @@ def statuses(registry: Registry, *, check: bool = False) -> list[Status]:
     )
 
 
-def _status(registry: Registry, entry: Entry, check: bool) -> Status:
+def _status(registry: Registry, entry: Entry, check: bool) -> PluginStatus:
     others = registry.providers(entry.kind, entry.name)
     is_duplicate = len(others) > 1 and entry.id not in (registry.overrides or {})
     state = "duplicate" if is_duplicate else "available"
     if not check:
-        return Status(entry=entry, state=state)
+        return PluginStatus(entry=entry, state=state)
     try:
         plugin = load_plugin(entry)
         missing = missing_requirements(plugin)
         if not missing:
             options_model(plugin, entry)
     except PluginError as error:
-        return Status(entry=entry, state="failed", error=str(error))
+        return PluginStatus(entry=entry, state="failed", error=str(error))
     if missing:
         state = "missing requirement"
     elif not is_duplicate:
         state = "ok"
-    return Status(
+    return PluginStatus(
         entry=entry, state=state, error="; ".join(missing), summary=plugin.summary, api=plugin.api
     )
 

@@ -10,13 +10,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from nanofw.config.document import dump, parse, parse_scalar, parse_value
-from nanofw.config.source import Layer, Source
+from nanofw.config.source import ConfigLayer, ValueSource
 from nanofw.errors import ConfigError
 
-SOURCE = Source("run.yaml")
+SOURCE = ValueSource("run.yaml")
 
 
-def read(text: str) -> Layer:
+def read(text: str) -> ConfigLayer:
     return parse(textwrap.dedent(text), SOURCE)
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from nanofw.cli import ExitCode
 from nanofw.cli.arguments import check_writable, console, files_read, load, own_options, writing
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-class Measured(Generic[T]):
+class Measurement(Generic[T]):
     """What a command measured, as it comes.
 
     Args:
@@ -79,7 +80,7 @@ class Measured(Generic[T]):
         if self._problem is not None:
             print("the rest was not measured", file=sys.stderr)
             raise self._problem
-        return 0
+        return ExitCode.OK
 
     def as_record(
         self, selection: Selection, record: Callable[[T], dict[str, Any]]
@@ -113,7 +114,7 @@ class Measured(Generic[T]):
 
 def begin(
     command: str, prefix: str, kind: type[S], given: argparse.Namespace, arguments: Sequence[str]
-) -> tuple[S, list[str], LoadedConfig, Measured[Any]]:
+) -> tuple[S, list[str], LoadedConfig, Measurement[Any]]:
     """What a command was asked to measure, once `--json` is known to be writable.
 
     Args:
@@ -124,7 +125,7 @@ def begin(
     """
     options, words = own_options(given.config, prefix, kind)
     loaded = load(words)
-    measured: Measured[Any] = Measured(command, given.json, arguments, options)
+    measured: Measurement[Any] = Measurement(command, given.json, arguments, options)
     measured.check(files_read(loaded, words))
     return options, words, loaded, measured
 
