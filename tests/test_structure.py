@@ -75,7 +75,7 @@ def test_a_simulated_engine_works_without_torch() -> None:
         from nanofw.plugins import Request
 
         engine = assemble(load_config("sim"))
-        engine.add(Request(id="a", prompt_token_ids=[1, 2, 3]))
+        engine.add_request(Request(id="a", prompt_token_ids=[1, 2, 3]))
         finished = []
         while engine.has_unfinished:
             finished += engine.step().finished

@@ -78,7 +78,9 @@ class Nanofw:
 
         self.num_added += 1
         request_id, sampling = f"profiled-{self.num_added}", self.sampling(max_tokens)
-        self.llm.engine.add(Request(id=request_id, prompt_token_ids=prompt, sampling=sampling))
+        self.llm.engine.add_request(
+            Request(id=request_id, prompt_token_ids=prompt, sampling=sampling)
+        )
 
     def step(self) -> None:
         self.llm.engine.step()

@@ -114,18 +114,18 @@ def add_requests(scheduler: Scheduler, count: int, first: int = 0) -> None:
         state = RequestState(
             request, tokens, index=index, arrival=float(index), limit=length + OUTPUT, seed=index
         )
-        scheduler.add([state], float(index))
+        scheduler.add_request([state], float(index))
 
 
 def one_step(scheduler: Scheduler, tokens: np.ndarray, now: float) -> tuple[float, float, StepPlan]:
     """Seconds of plan and of commit."""
     start = time.perf_counter()
-    plan = scheduler.plan(now, in_flight=False)
+    plan = scheduler.plan_step(now, in_flight=False)
     planned = time.perf_counter()
     assert isinstance(plan, StepPlan)
     result = StepResult(step=plan.step, token_ids=tokens[: len(plan.sampled_rows)])
     before_commit = time.perf_counter()
-    scheduler.commit(plan, result, now)
+    scheduler.commit_step(plan, result, now)
     return planned - start, time.perf_counter() - before_commit, plan
 
 

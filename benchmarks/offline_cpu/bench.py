@@ -98,7 +98,7 @@ def run_nanofw(engine: Engine, workload: Workload) -> dict[str, Any]:
     """All requests at once; facts about the steps."""
     for i, (prompt, count) in enumerate(zip(workload.prompts, workload.outputs, strict=True)):
         sampling = SamplingParams(temperature=0, max_tokens=count, ignore_eos=True)
-        engine.add(Request(id=str(i), prompt_token_ids=prompt, sampling=sampling))
+        engine.add_request(Request(id=str(i), prompt_token_ids=prompt, sampling=sampling))
     before, tokens = dict(engine.stats()), 0
     while engine.has_unfinished:
         tokens += sum(len(output.token_ids) for output in engine.step().finished)

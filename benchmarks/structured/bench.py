@@ -105,7 +105,7 @@ def measure(
         )
         asked = {"structured": GRAMMARS[kind]} if index < constrained else {}
         request = Request(id=str(index), prompt_token_ids=prompt, sampling=params, arguments=asked)
-        engine.add(request)
+        engine.add_request(request)
     rows: list[tuple[float, ...]] = []
     while len(rows) < WARMUP + arguments.steps:
         for timer in timers:
@@ -119,7 +119,7 @@ def measure(
         if report is not None and report.num_decode_tokens == arguments.rows:
             rows.append((seconds, *(timer.seconds for timer in timers)))
     for index in range(arguments.rows):
-        engine.abort(str(index))
+        engine.abort_request(str(index))
     while engine.has_unfinished:
         engine.step()
     milliseconds = np.array(rows[WARMUP:]) * 1e3

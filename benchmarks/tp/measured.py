@@ -156,7 +156,9 @@ def parity_run(folder: str, dtype: str, ranks: int) -> Row:
                 ),
                 "prompt": SamplingParams(temperature=0, max_tokens=1, prompt_logprobs=0),
             }[kind]
-            engine.add(Request(id=f"{kind}{number}", prompt_token_ids=prompt, sampling=params))
+            engine.add_request(
+                Request(id=f"{kind}{number}", prompt_token_ids=prompt, sampling=params)
+            )
         while engine.has_unfinished:
             for output in engine.step().finished:
                 result["tokens"][output.id] = output.token_ids.tolist()
@@ -179,7 +181,7 @@ def control_run(folder: str, ranks: int) -> Row:
         params = SamplingParams(temperature=0.6, max_tokens=400, ignore_eos=True)
         for number in range(256):
             prompt = [number + 1, *range(1, 128)]
-            engine.add(Request(id=f"r{number}", prompt_token_ids=prompt, sampling=params))
+            engine.add_request(Request(id=f"r{number}", prompt_token_ids=prompt, sampling=params))
         for _ in range(80):
             engine.step()
         submit, times = executor.submit, []
@@ -216,7 +218,7 @@ def kill_run(folder: str, ranks: int) -> Row:
     engine, pids = llm.engine, llm.engine.executor.pids
     params = SamplingParams(temperature=0.6, max_tokens=1500, ignore_eos=True)
     for number in range(64):
-        engine.add(Request(id=f"r{number}", prompt_token_ids=[5, 6, 7], sampling=params))
+        engine.add_request(Request(id=f"r{number}", prompt_token_ids=[5, 6, 7], sampling=params))
     for _ in range(100):
         engine.step()
     os.kill(pids[1], signal.SIGKILL)

@@ -73,7 +73,7 @@ class Batches:
         self._num_added += 1
         request_id = f"measured-{self._num_added}"
         sampling = replace(self._sampling, max_tokens=num_tokens)
-        self._engine.add(Request(id=request_id, prompt_token_ids=prompt, sampling=sampling))
+        self._engine.add_request(Request(id=request_id, prompt_token_ids=prompt, sampling=sampling))
         return request_id
 
 

@@ -180,7 +180,7 @@ class _Profiler:
 
         run(self._options.warm_up)
         made = self._profile("decode", batch_size, context, run)
-        ended = [engine.abort(request_id) for request_id in ids]
+        ended = [engine.abort_request(request_id) for request_id in ids]
         while engine.has_unfinished:
             output = engine.step()
             self._check(

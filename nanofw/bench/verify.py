@@ -153,7 +153,9 @@ def run_engine(
     found: dict[str, RequestOutput] = {}
     with build(selection) as engine:
         for index, prompt in enumerate(prompts):
-            engine.add(Request(id=str(index), prompt_token_ids=list(prompt), sampling=sampling))
+            engine.add_request(
+                Request(id=str(index), prompt_token_ids=list(prompt), sampling=sampling)
+            )
         while engine.has_unfinished:
             found |= {output.id: output for output in engine.step().finished}
     return [_text(list(prompt), found[str(i)], recording) for i, prompt in enumerate(prompts)]

@@ -49,7 +49,7 @@ class SamplingParams:
         stop_token_ids: further tokens that end the request; they are part of the output.
         ignore_eos: go on past the model's end tokens (`stop_token_ids` still end it).
         stop: texts that end the request, one or several. Like the two below it is read by the
-            text side alone, which ends the request through `Engine.finish`.
+            text side alone, which ends the request through `Engine.finish_request`.
         include_stop_str_in_output: the text ends with the stop string, or the stop token's text,
             instead of before it.
         skip_special_tokens: leave special tokens out of the text.

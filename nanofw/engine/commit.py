@@ -34,7 +34,7 @@ class Committer:
         self._running, self._allocator, self._counters = running, allocator, counters
         self._eos = eos_token_ids
 
-    def commit(
+    def commit_step(
         self, plan: StepPlan, result: StepResult, now: float, deltas: list[TokenDelta], end: End
     ) -> list[str]:
         """Append tokens, share blocks, end what is at its end, free what the step held.

@@ -81,7 +81,7 @@ class Engine:
 
     # -- requests -------------------------------------------------------------------------
 
-    def add(self, request: Request) -> None:
+    def add_request(self, request: Request) -> None:
         """Queue a request, or raise `RequestError` with the reason why it is refused.
 
         A refused request changes nothing but the submission index of those after it.
@@ -96,7 +96,7 @@ class Engine:
 
     def _queue(self, samples: list[RequestState]) -> None:
         try:
-            self.scheduler.add(samples, self.clock.now())
+            self.scheduler.add_request(samples, self.clock.now())
         except PolicyError:
             for state in samples:
                 self._host.finish(state.key)
@@ -104,7 +104,7 @@ class Engine:
 
     def _accept(self, request: Request, index: int) -> list[RequestState]:
         accept.check_id(request.id)
-        if self.scheduler.has(request.id):
+        if self.scheduler.has_request(request.id):
             raise ValueError(
                 "a request of this id is waiting or running, or its output was not handed out "
                 "yet; ids must be unique"
@@ -134,14 +134,14 @@ class Engine:
             for sample_index in range(request.sampling.n)
         ]
 
-    def abort(self, request_id: str) -> bool:
+    def abort_request(self, request_id: str) -> bool:
         """End a request in whatever state it is; its output comes with the next step.
 
         Returns whether there was one.
         """
         return self._end(request_id, FinishReason.ABORT)
 
-    def finish(
+    def finish_request(
         self, request_id: str, num_tokens: int, reason: FinishReason, sample_index: int = 0
     ) -> bool:
         """End a sample at `num_tokens` generated tokens, for a stop string found outside.
@@ -154,7 +154,7 @@ class Engine:
         return self._end(request_id, reason, num_tokens=num_tokens, sample_index=sample_index)
 
     def _end(self, request_id: str, reason: FinishReason, **kwargs: Any) -> bool:
-        return self.scheduler.end(request_id, reason, self.clock.now(), **kwargs)
+        return self.scheduler.finish_request(request_id, reason, self.clock.now(), **kwargs)
 
     def take_finished(self) -> list[RequestOutput]:
         """Outputs that no step handed out: after a failed step, what had finished before it."""
@@ -209,13 +209,13 @@ class Engine:
     def _plan(self, output: StepOutput) -> StepPlan | None:
         scheduler, preemptions = self.scheduler, self.scheduler.counters.num_preemptions
         now = self.clock.now()
-        plan = scheduler.plan(now, in_flight=bool(self._pending))
+        plan = scheduler.plan_step(now, in_flight=bool(self._pending))
         waited = plan is Wait.FOR_STEP_IN_FLIGHT
         if waited:
             scheduler.counters.num_waits += 1
             self._collect(output)
             now = self.clock.now()
-            plan = scheduler.plan(now, in_flight=False)
+            plan = scheduler.plan_step(now, in_flight=False)
         assert not isinstance(plan, Wait)
         if plan is not None:
             preempted = scheduler.counters.num_preemptions - preemptions
@@ -244,7 +244,7 @@ class Engine:
                 f"executor {type(self.executor).__name__} answered step {result.step} when "
                 f"{pending.plan.step} was due"
             )
-        output.deltas += self.scheduler.commit(pending.plan, result, now)
+        output.deltas += self.scheduler.commit_step(pending.plan, result, now)
         if len(pending.plan.host_rows):
             self._advance(pending.plan)
         output.report = self._report(pending, now)

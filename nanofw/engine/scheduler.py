@@ -108,13 +108,13 @@ class Scheduler:
         """Rows of ended requests that the step in flight still holds."""
         return self.running.num_leaving
 
-    def has(self, request_id: str) -> bool:
+    def has_request(self, request_id: str) -> bool:
         """Whether a request of that id waits or runs, or has an output not yet taken."""
         return request_id in self._states or request_id in self._finished_ids
 
     # -- requests -------------------------------------------------------------------------
 
-    def add(self, samples: list[RequestState], now: float) -> None:
+    def add_request(self, samples: list[RequestState], now: float) -> None:
         """Queue a validated request. Raises `PolicyError` when the policy fails on it.
 
         Of several samples the first is queued; the others follow when its prompt has been
@@ -149,7 +149,7 @@ class Scheduler:
                 self._forget(state)
                 self._conclude(state, FinishReason.ERROR, now, str(error), heard=False)
 
-    def end(
+    def finish_request(
         self,
         request_id: str,
         reason: FinishReason,
@@ -246,7 +246,7 @@ class Scheduler:
 
     # -- plan -----------------------------------------------------------------------------
 
-    def plan(self, now: float, *, in_flight: bool) -> StepPlan | Wait | None:
+    def plan_step(self, now: float, *, in_flight: bool) -> StepPlan | Wait | None:
         """The next step; None when nothing can run now.
 
         With a step in flight, `Wait` says that it must be collected before a row may be given
@@ -338,7 +338,7 @@ class Scheduler:
 
     # -- commit ---------------------------------------------------------------------------
 
-    def commit(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenDelta]:
+    def commit_step(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenDelta]:
         """Take over what a step produced; plans are committed in their order.
 
         Returns the new tokens of streaming requests; see `take_finished` for the ended ones.
@@ -348,7 +348,7 @@ class Scheduler:
         def end(state: RequestState, reason: FinishReason, error: str | None) -> None:
             self._end(state, reason, now, error)
 
-        for started in self._committer.commit(plan, result, now, deltas, end):
+        for started in self._committer.commit_step(plan, result, now, deltas, end):
             self._release_held(started, now)
         return deltas
 

@@ -127,7 +127,7 @@ class Session:
         ticket, request_id = self._new_ticket(prompt.id)
         try:
             encoded = encoded or self.encoder.encode(prompt)
-            self.engine.add(self._request(request_id, prompt, encoded, stream))
+            self.engine.add_request(self._request(request_id, prompt, encoded, stream))
         except RequestError as error:
             self._refuse(ticket, request_id, error.reason, prompt.text)
         except (ValueError, TypeError) as error:
@@ -144,7 +144,7 @@ class Session:
         """Queue a request of token ids with an arrival of its own; returns its ticket."""
         ticket, _ = self._new_ticket(request.id)
         try:
-            self.engine.add(replace(request, stream=self._token_times))
+            self.engine.add_request(replace(request, stream=self._token_times))
         except RequestError as error:
             self._refuse(ticket, request.id, error.reason, None)
         else:
@@ -161,7 +161,7 @@ class Session:
     def abort(self, ticket: int) -> bool:
         """End a request; its result comes with a later step. Returns whether it was live."""
         request_id = self._ids.get(ticket)
-        return request_id is not None and self.engine.abort(request_id)
+        return request_id is not None and self.engine.abort_request(request_id)
 
     def step(self) -> SessionStep:
         """One step of the engine, in text.
@@ -238,7 +238,7 @@ class Session:
         text, token_ids = live.take(delta, end, now)
         num_kept = live.stopped_at(delta.sample_index)
         if num_kept is not None and end is None:
-            self.engine.finish(delta.id, num_kept, FinishReason.STOP, delta.sample_index)
+            self.engine.finish_request(delta.id, num_kept, FinishReason.STOP, delta.sample_index)
         if not live.show or not (text or token_ids):
             return
         logprobs = None

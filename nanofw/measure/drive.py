@@ -73,7 +73,7 @@ def drive(
             if on_accept is not None:
                 on_accept(request, clock.now())
             try:
-                engine.add(request)
+                engine.add_request(request)
             except RequestError as error:
                 refused.append(_refusal(request, error, clock.now()))
         if engine.has_unfinished:

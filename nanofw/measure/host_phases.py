@@ -25,11 +25,11 @@ def seams(engine: Engine) -> Iterator[tuple[str, Any, str]]:
     An executor may name parts of its own in `host_phases`: name -> (object, method).
     """
     yield STEP, engine, "step"
-    yield "accept", engine, "add"
-    yield "plan", engine.scheduler, "plan"
+    yield "accept", engine, "add_request"
+    yield "plan", engine.scheduler, "plan_step"
     for name in ("submit", "provide", "collect"):
         yield name, engine.executor, name
-    yield "commit", engine.scheduler, "commit"
+    yield "commit", engine.scheduler, "commit_step"
     yield "output", engine, "take_finished"
     for name, (owner, method) in getattr(engine.executor, "host_phases", {}).items():
         yield SUBMIT + name, owner, method

@@ -26,7 +26,7 @@ class Abort:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """End a sample at so many tokens (`Engine.finish`)."""
+    """End a sample at so many tokens (`Engine.finish_request`)."""
 
     request_id: str
     num_tokens: int

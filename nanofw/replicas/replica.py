@@ -139,13 +139,13 @@ class Replica:
         match command:
             case Add(request):
                 try:
-                    engine.add(request)
+                    engine.add_request(request)
                 except RequestError as error:
                     self._mailbox.send(_refused(request, error.reason))
             case Abort(request_id):
-                engine.abort(request_id)
+                engine.abort_request(request_id)
             case Finish(request_id, num_tokens, reason, sample_index):
-                engine.finish(request_id, num_tokens, reason, sample_index)
+                engine.finish_request(request_id, num_tokens, reason, sample_index)
             case _Call(function, answer):
                 answer.set_result(function(engine))
             case Stop():

@@ -74,8 +74,8 @@ class ReplicatedEngine:
 
     # -- requests -------------------------------------------------------------------------
 
-    def add(self, request: Request) -> None:
-        """As `Engine.add`; what only a replica can find out comes as a refused output."""
+    def add_request(self, request: Request) -> None:
+        """As `Engine.add_request`; what only a replica can find out comes as a refused output."""
         index = self._num_submitted
         self._num_submitted += 1
         try:
@@ -85,8 +85,8 @@ class ReplicatedEngine:
             raise RequestError(str(request.id), str(error)) from error
         self._place(served)
 
-    def abort(self, request_id: str) -> bool:
-        """As `Engine.abort`."""
+    def abort_request(self, request_id: str) -> bool:
+        """As `Engine.abort_request`."""
         served = self._ledger.get(request_id)
         if served is None:
             return False
@@ -98,10 +98,10 @@ class ReplicatedEngine:
             self._actors.send(served.replica, Abort(request_id))
         return True
 
-    def finish(
+    def finish_request(
         self, request_id: str, num_tokens: int, reason: FinishReason, sample_index: int = 0
     ) -> bool:
-        """As `Engine.finish`."""
+        """As `Engine.finish_request`."""
         if num_tokens < 0:
             raise ValueError(f"num_tokens is {num_tokens}; it must be at least 0")
         served = self._ledger.get(request_id)

@@ -97,10 +97,10 @@ def serve(engine: Engine, traffic: Traffic) -> Record:
     waiting = list(reversed(traffic.requests))
     for step in range(MAX_STEPS):
         while waiting and _arrival(waiting[-1]) <= engine.clock.now():
-            engine.add(waiting.pop())
+            engine.add_request(waiting.pop())
         for request_id, at in traffic.aborts.items():
             if at == step:
-                engine.abort(request_id)
+                engine.abort_request(request_id)
         if engine.has_unfinished:
             _step(engine, record)
         elif waiting:

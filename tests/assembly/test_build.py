@@ -23,7 +23,7 @@ Local = Callable[[str], Path]
 def run(engine: Engine, num_requests: int = 3) -> list[RequestOutput]:
     for index in range(num_requests):
         sampling = SamplingParams(max_tokens=4)
-        engine.add(Request(id=str(index), prompt_token_ids=[1, 2, 3], sampling=sampling))
+        engine.add_request(Request(id=str(index), prompt_token_ids=[1, 2, 3], sampling=sampling))
     finished: list[RequestOutput] = []
     while engine.has_unfinished:
         finished += engine.step().finished

@@ -23,10 +23,10 @@ def generate(engine: Engine, seed: int) -> list[list[int]]:
     for i in range(3):
         sampling = SamplingParams(max_tokens=6 + i, seed=i, ignore_eos=True)
         prompt = rng.integers(0, 200, 9 + i).tolist()
-        engine.add(Request(id=str(i), prompt_token_ids=prompt, sampling=sampling))
+        engine.add_request(Request(id=str(i), prompt_token_ids=prompt, sampling=sampling))
     for number in range(30):
         if number == 3:
-            engine.abort("2")
+            engine.abort_request("2")
         found |= {output.id: output.token_ids.tolist() for output in engine.step().finished}
     return [found[str(i)] for i in range(3)]
 

@@ -18,7 +18,7 @@ def test_phases_are_counted_and_fill_the_step(overlap: bool) -> None:
     times, num_steps = PhaseTimes(), 0
     with times.watch(engine):
         for i in range(3):
-            engine.add(make_request(f"r{i}", 4, max_tokens=3, ignore_eos=True))
+            engine.add_request(make_request(f"r{i}", 4, max_tokens=3, ignore_eos=True))
         while engine.has_unfinished:
             num_steps += engine.step().report is not None
     assert times.calls["accept"] == 3
@@ -63,7 +63,7 @@ def test_an_object_that_takes_no_attributes_is_passed_over() -> None:
     engine.executor = Closed(engine.executor)  # type: ignore[assignment]
     times = PhaseTimes()
     with times.watch(engine):
-        engine.add(make_request("r", 4, max_tokens=3))
+        engine.add_request(make_request("r", 4, max_tokens=3))
         while engine.has_unfinished:
             engine.step()
     assert times.calls["plan"] > 0
@@ -72,7 +72,7 @@ def test_an_object_that_takes_no_attributes_is_passed_over() -> None:
 
 def test_spans_are_in_the_trace() -> None:
     engine = make_engine(FirstCome())
-    engine.add(make_request("r", 4, max_tokens=3))
+    engine.add_request(make_request("r", 4, max_tokens=3))
 
     def run() -> None:
         while engine.has_unfinished:

@@ -20,7 +20,9 @@ def test_gaps_are_those_of_the_stream_also_over_preemptions(overlap: bool, num_b
     watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
     assert isinstance(watch, Executor)
     for i in range(10):
-        engine.add(make_request(f"r{i}", 3 + i, max_tokens=5 + i, stream=True, ignore_eos=True))
+        engine.add_request(
+            make_request(f"r{i}", 3 + i, max_tokens=5 + i, stream=True, ignore_eos=True)
+        )
     _, preempted = check_stream(engine, watch)
     assert (preempted > 0) == (num_blocks == 12)
 
@@ -50,7 +52,7 @@ def test_service_and_its_gap() -> None:
     watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
     for i in range(6):
         request = make_request(f"r{i}", 4, max_tokens=3, client="ab"[i // 3], ignore_eos=True)
-        engine.add(request)
+        engine.add_request(request)
         watch.service.accept(request)
     done = Run(engine).to_end()
     for request_id in done.outputs:
@@ -64,7 +66,7 @@ def test_one_client_is_not_counted() -> None:
     engine = make_engine(FirstCome())
     watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
     request = make_request("r", 4, max_tokens=3)
-    engine.add(request)
+    engine.add_request(request)
     watch.service.accept(request)
     Run(engine).to_end()
     assert watch.service.total.tolist() == [0.0]
@@ -79,6 +81,6 @@ def test_tokens_that_reach_no_output_are_not_counted(
     engine = make_engine(FirstCome(), num_blocks=64, overlap=overlap, sim=options)
     watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
     for i in range(12):
-        engine.add(make_request(f"r{i}", 3 + i, max_tokens=30, stream=True))
+        engine.add_request(make_request(f"r{i}", 3 + i, max_tokens=30, stream=True))
     total, _ = check_stream(engine, watch)
     assert 12 < total < 12 * 30

@@ -123,5 +123,5 @@ class Run:
 def run(engine: Engine, *requests: Request) -> Run:
     """Submit the requests and step to the end."""
     for request in requests:
-        engine.add(request)
+        engine.add_request(request)
     return Run(engine).to_end()

@@ -60,10 +60,10 @@ def test_a_policy_that_fails_on_siblings_ends_each_once(
 ) -> None:
     policy = Fails(hook, after)
     engine = make_engine(policy)
-    engine.add(make_request("a", 5, 6, n=4))
+    engine.add_request(make_request("a", 5, 6, n=4))
     outputs = after_steps(engine, num_steps)
     if abort:
-        assert engine.abort("a")
+        assert engine.abort_request("a")
     outputs += Run(engine).collect()
     assert sorted(output.sample_index for output in outputs) == [0, 1, 2, 3]
     assert {id(view) for view in policy.ended} == {id(view) for view in policy.arrived}
@@ -74,10 +74,10 @@ def test_a_policy_that_fails_on_siblings_ends_each_once(
 @pytest.mark.parametrize("num_steps", [0, 1, 3])
 def test_a_policy_that_fails_on_an_end_loses_no_sample(num_steps: int) -> None:
     engine = make_engine(Fails("on_finish", 0))
-    engine.add(make_request("a", 5, 20, n=3))
+    engine.add_request(make_request("a", 5, 20, n=3))
     outputs = after_steps(engine, num_steps)
     with pytest.raises(PolicyError, match="on_finish"):
-        engine.abort("a")
+        engine.abort_request("a")
     outputs += Run(engine).collect()
     assert {output.finish_reason for output in outputs} == {FinishReason.ABORT}
     assert len(outputs) == 3
@@ -87,8 +87,8 @@ def test_a_policy_that_fails_on_an_end_loses_no_sample(num_steps: int) -> None:
 def test_samples_that_wait_are_not_queued_only_to_be_aborted() -> None:
     policy = Fails("nothing", 0)
     engine = make_engine(policy)
-    engine.add(make_request("a", 5, 6, n=4))
-    engine.abort("a")
+    engine.add_request(make_request("a", 5, 6, n=4))
+    engine.abort_request("a")
     assert len(Run(engine).collect()) == 4
     assert len(policy.arrived) == 1
 
@@ -124,11 +124,15 @@ def test_B038_an_id_is_free_when_its_output_was_handed_out(overlap: bool, how: s
     """Two outputs of one id in one step could not be told apart, nor their processors' states."""
     even = Even()
     engine = make_engine(overlap=overlap, host_processors=HostProcessors({"even": even}, VOCAB))
-    engine.add(make_request("a", 5, 20))
+    engine.add_request(make_request("a", 5, 20))
     after_steps(engine, 4)
-    assert engine.abort("a") if how == "abort" else engine.finish("a", 2, FinishReason.STOP)
+    assert (
+        engine.abort_request("a")
+        if how == "abort"
+        else engine.finish_request("a", 2, FinishReason.STOP)
+    )
     with pytest.raises(RequestError, match="not handed out"):
-        engine.add(make_request("a", 5, 8))
+        engine.add_request(make_request("a", 5, 8))
     Run(engine).collect()
     again = run(engine, make_request("a", 5, 8)).outputs["a"]
     assert (len(again.token_ids), again.error) == (8, None)
@@ -140,17 +144,17 @@ def test_B038_an_id_is_free_when_its_output_was_handed_out(overlap: bool, how: s
 def test_an_id_cannot_be_that_of_anothers_sample() -> None:
     engine = make_engine()
     with pytest.raises(RequestError, match="must not contain"):
-        engine.add(make_request("a\x1f1", 5, 8))
+        engine.add_request(make_request("a\x1f1", 5, 8))
 
 
 @BOTH
 @pytest.mark.parametrize("num_tokens", [-1, -30])
 def test_a_request_cannot_be_cut_within_its_prompt(num_tokens: int, overlap: bool) -> None:
     engine = make_engine(overlap=overlap)
-    engine.add(make_request("a", 5, 8))
+    engine.add_request(make_request("a", 5, 8))
     after_steps(engine, 4)
     with pytest.raises(ValueError, match="at least 0"):
-        engine.finish("a", num_tokens, FinishReason.STOP)
+        engine.finish_request("a", num_tokens, FinishReason.STOP)
     assert len(Run(engine).to_end().tokens()["a"]) == 8
 
 
@@ -160,7 +164,7 @@ def test_processors_forget_whom_the_policy_refused(hook: str) -> None:
     processors = HostProcessors({"even": even}, VOCAB)
     engine = make_engine(Fails(hook, 0), host_processors=processors)
     with pytest.raises(RequestError, match=hook):
-        engine.add(make_request("a", 5, 8, n=3))
+        engine.add_request(make_request("a", 5, 8, n=3))
     assert not even.live
     check_idle(engine)
 
@@ -171,9 +175,9 @@ def test_an_end_is_told_before_the_run_cannot_go_on() -> None:
             return False
 
     engine = make_engine(AdmitsNobody())
-    engine.add(make_request("a", 5, 8))
-    engine.add(make_request("b", 5, 8))
-    engine.abort("a")
+    engine.add_request(make_request("a", 5, 8))
+    engine.add_request(make_request("b", 5, 8))
+    engine.abort_request("a")
     assert [output.id for output in engine.step().finished] == ["a"]
     with pytest.raises(PolicyError, match="nothing can ever change"):
         engine.step()
@@ -194,9 +198,9 @@ def test_an_end_token_at_the_last_allowed_place_is_a_stop(overlap: bool) -> None
 @BOTH
 def test_finish_keeps_no_more_than_there_is(overlap: bool) -> None:
     engine = make_engine(overlap=overlap)
-    engine.add(make_request("a", 5, 20, seed=1))
+    engine.add_request(make_request("a", 5, 20, seed=1))
     after_steps(engine, 4)
-    assert engine.finish("a", 12, FinishReason.STOP)
+    assert engine.finish_request("a", 12, FinishReason.STOP)
     tokens = Run(engine).to_end().tokens()["a"]
     alone = run(make_engine(), make_request("a", 5, 20, seed=1)).tokens()["a"]
     assert 1 <= len(tokens) <= 4
@@ -207,9 +211,9 @@ def test_finish_keeps_no_more_than_there_is(overlap: bool) -> None:
 @pytest.mark.parametrize("num_steps", [0, 1, 2])
 def test_siblings_go_on_when_the_first_sample_is_ended(num_steps: int, overlap: bool) -> None:
     engine = make_engine(overlap=overlap)
-    engine.add(make_request("a", 9, 6, n=3, seed=2))
+    engine.add_request(make_request("a", 9, 6, n=3, seed=2))
     after_steps(engine, num_steps)
-    assert engine.finish("a", 0, FinishReason.STOP)
+    assert engine.finish_request("a", 0, FinishReason.STOP)
     outputs = {output.sample_index: output for output in Run(engine).collect()}
     assert [len(outputs[i].token_ids) for i in range(3)] == [0, 6, 6]
     check_idle(engine)

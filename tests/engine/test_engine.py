@@ -48,7 +48,7 @@ def test_overlap_keeps_a_step_in_flight_and_drops_the_surplus() -> None:
     plain = run(make_engine(sim=sim), *requests)
     engine = make_engine(sim=sim, overlap=True)
     for request in requests:
-        engine.add(request)
+        engine.add_request(request)
     assert engine.step().report is None  # the first step is still in flight
     overlapped = Run(engine).to_end()
     assert overlapped.tokens() == plain.tokens()
@@ -83,17 +83,17 @@ def test_overlap_waits_for_the_step_in_flight_before_giving_up_a_row() -> None:
 @BOTH
 def test_finish_cuts_the_output_and_counts_no_more(overlap: bool) -> None:
     engine = make_engine(overlap=overlap)
-    engine.add(make_request("a", 4, 30, seed=1, stream=True))
+    engine.add_request(make_request("a", 4, 30, seed=1, stream=True))
     ended = Run(engine)
     while len(ended.deltas) < 7:
         ended.step()
-    assert engine.finish("a", 5, FinishReason.STOP)
+    assert engine.finish_request("a", 5, FinishReason.STOP)
     output = ended.to_end().outputs["a"]
     expected = run(make_engine(), make_request("a", 4, 30, seed=1)).tokens()["a"][:5]
     assert output.token_ids.tolist() == expected
     assert output.finish_reason is FinishReason.STOP
     assert engine.scheduler.counters.num_output_tokens == 5
-    assert not engine.finish("a", 1, FinishReason.STOP)
+    assert not engine.finish_request("a", 1, FinishReason.STOP)
     check_idle(engine)
 
 
@@ -132,11 +132,11 @@ def test_failed_rows_end_alone_and_share_nothing(overlap: bool) -> None:
 @BOTH
 def test_a_more_urgent_request_takes_the_place_of_a_running_one(overlap: bool) -> None:
     engine = make_engine(UrgentPreempts(), num_blocks=8, max_num_seqs=1, overlap=overlap)
-    engine.add(make_request("slow", 8, 20, seed=1, priority=5))
+    engine.add_request(make_request("slow", 8, 20, seed=1, priority=5))
     ended = Run(engine)
     for _ in range(6):
         ended.step()
-    engine.add(make_request("urgent", 8, 3, seed=2, priority=0))
+    engine.add_request(make_request("urgent", 8, 3, seed=2, priority=0))
     ended.to_end()
     assert list(ended.outputs) == ["urgent", "slow"]
     assert ended.outputs["slow"].num_preemptions == 1
@@ -149,7 +149,7 @@ def test_tokens_of_unfinished_requests_are_known_at_every_step(overlap: bool) ->
     """Running, preempted, or not yet started."""
     engine = make_engine(num_blocks=12, max_num_seqs=4, overlap=overlap)
     for number in range(8):
-        engine.add(make_request(f"r{number}", 9, 20, seed=number, stream=True))
+        engine.add_request(make_request(f"r{number}", 9, 20, seed=number, stream=True))
     ended = Run(engine)
     while engine.has_unfinished:
         ended.step()
@@ -213,7 +213,7 @@ def test_times_come_from_one_clock_in_order() -> None:
 def test_values_outside_their_range_are_refused_alone(fields: dict[str, Any], problem: str) -> None:
     engine = make_engine()
     with pytest.raises(RequestError, match=f"{problem} is .*must be|{problem} is .*it must"):
-        engine.add(make_request("bad", 4, 3, **fields))
+        engine.add_request(make_request("bad", 4, 3, **fields))
     assert len(run(engine, make_request("good", 4, 3)).tokens()["good"]) == 3
     assert engine.stats()["num_finished"]["refused"] == 1
 
@@ -225,7 +225,7 @@ def test_values_outside_their_range_are_refused_alone(fields: dict[str, Any], pr
 def test_fields_of_another_kind_are_refused_alone(field: str, value: object) -> None:
     engine = make_engine()
     with pytest.raises(RequestError, match=f"{field} is .*; it must be"):
-        engine.add(replace(make_request("bad", 4, 3), **{field: value}))
+        engine.add_request(replace(make_request("bad", 4, 3), **{field: value}))
     assert len(run(engine, make_request("good", 4, 3)).tokens()["good"]) == 3
 
 
@@ -246,7 +246,7 @@ def test_fields_of_another_kind_are_refused_alone(field: str, value: object) -> 
 )
 def test_prompts_that_are_no_token_ids_are_refused(prompt: Any, problem: str) -> None:
     with pytest.raises(RequestError, match=problem):
-        make_engine().add(Request(id="a", prompt_token_ids=prompt))
+        make_engine().add_request(Request(id="a", prompt_token_ids=prompt))
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
@@ -270,8 +270,8 @@ def test_a_failed_step_keeps_what_was_finished_and_ends_the_engine() -> None:
                 raise OverflowError("boom")
 
     engine = make_engine(BreaksLate())
-    engine.add(make_request("short", 4, 2))
-    engine.add(make_request("long", 4, 9))
+    engine.add_request(make_request("short", 4, 2))
+    engine.add_request(make_request("long", 4, 9))
     steps = Run(engine)
     with pytest.raises(PolicyError, match=r"BreaksLate: on_progress\(\) raised OverflowError"):
         steps.to_end()
@@ -350,12 +350,12 @@ def test_a_failing_host_processor_fails_its_request_alone(overlap: bool) -> None
     )
     assert len(ended.tokens()["fine"]) == 14
     with pytest.raises(RequestError, match="logits processor even: must be 'even' or 'break'"):
-        engine.add(make_request("odd", 7, 14, arguments={"even": "odd"}))
+        engine.add_request(make_request("odd", 7, 14, arguments={"even": "odd"}))
 
 
 def test_arguments_for_a_processor_that_is_not_chosen_are_refused() -> None:
     with pytest.raises(RequestError, match="no logits processor 'grammar' is chosen"):
-        make_engine().add(make_request("a", 4, 3, arguments={"grammar": "x"}))
+        make_engine().add_request(make_request("a", 4, 3, arguments={"grammar": "x"}))
 
 
 @BOTH
@@ -363,7 +363,7 @@ def test_arguments_for_a_processor_that_is_not_chosen_are_refused() -> None:
 def test_samples_share_the_prompts_blocks_and_differ(overlap: bool, num_blocks: int) -> None:
     engine = make_engine(overlap=overlap, num_blocks=num_blocks)
     ended = Run(engine)
-    engine.add(make_request("a", 10, 6, seed=7, n=4))
+    engine.add_request(make_request("a", 10, 6, seed=7, n=4))
     assert engine.scheduler.num_requests == engine.scheduler.num_waiting == 4
     outputs = ended.collect()
     assert [output.sample_index for output in sorted(outputs, key=lambda o: o.sample_index)] == [
@@ -381,23 +381,23 @@ def test_samples_share_the_prompts_blocks_and_differ(overlap: bool, num_blocks: 
 @pytest.mark.parametrize("steps", [0, 1, 2, 4])
 def test_abort_ends_every_sample(overlap: bool, steps: int) -> None:
     engine = make_engine(overlap=overlap, max_num_seqs=2)
-    engine.add(make_request("a", 10, 20, n=4))
+    engine.add_request(make_request("a", 10, 20, n=4))
     ended = Run(engine)
     for _ in range(steps):
         engine.step()
-    assert engine.abort("a")
+    assert engine.abort_request("a")
     assert {output.finish_reason for output in ended.collect()} == {FinishReason.ABORT}
-    assert not engine.scheduler.has("a")
+    assert not engine.scheduler.has_request("a")
     check_idle(engine)
 
 
 def test_finishing_one_sample_leaves_the_others() -> None:
     engine = make_engine()
-    engine.add(make_request("a", 10, 8, n=3, stream=True))
+    engine.add_request(make_request("a", 10, 8, n=3, stream=True))
     ended = Run(engine)
     for _ in range(5):
         engine.step()
-    assert engine.finish("a", 2, FinishReason.STOP, sample_index=1)
+    assert engine.finish_request("a", 2, FinishReason.STOP, sample_index=1)
     lengths = {output.sample_index: len(output.token_ids) for output in ended.collect()}
     assert lengths == {0: 8, 1: 2, 2: 8}
 

@@ -40,13 +40,13 @@ def test_B004_equal_prompts_in_one_step(order: tuple[str, str]) -> None:
     engine = make_engine(block_size=4)
     prompt = [5, 9, 2, 7, 11, 3, 8, 1]
     for name in ("a", "b"):
-        engine.add(make_request(name, prompt, 20, seed=4))
+        engine.add_request(make_request(name, prompt, 20, seed=4))
     started = Run(engine)
     for _ in range(3):
         started.step()
     assert engine.scheduler.allocator.stats().num_duplicates > 0
-    engine.abort(order[0])
-    engine.add(make_request("c", prompt, 2, seed=4))
+    engine.abort_request(order[0])
+    engine.add_request(make_request("c", prompt, 2, seed=4))
     outputs = started.to_end().outputs
     assert outputs["c"].num_cached_tokens == 4
     assert outputs["c"].token_ids.tolist() == outputs[order[1]].token_ids.tolist()[:2]
@@ -136,7 +136,7 @@ def test_B021_the_budget_of_a_step_is_kept(prefill_first: bool) -> None:
 def test_B024_a_prompt_larger_than_the_pool_is_refused_with_both_numbers(overlap: bool) -> None:
     engine = make_engine(num_blocks=4, block_size=4, max_model_len=64, overlap=overlap)
     with pytest.raises(RequestError, match=r"needs 10 KV blocks .* the pool has 4"):
-        engine.add(make_request("big", 40, 4))
+        engine.add_request(make_request("big", 40, 4))
     assert run(engine, make_request("small", 4, 4)).outputs["small"].finish_reason == "length"
 
 
@@ -146,7 +146,7 @@ def test_B028_a_prompt_as_long_as_the_model_is_refused(length: int, allowed: boo
     request = make_request("a", length, 1)
     if not allowed:
         with pytest.raises(RequestError, match="at most 15 leave room"):
-            engine.add(request)
+            engine.add_request(request)
         assert not engine.has_unfinished
         return
     output = run(engine, request).outputs["a"]
@@ -155,9 +155,9 @@ def test_B028_a_prompt_as_long_as_the_model_is_refused(length: int, allowed: boo
 
 def test_B030_an_empty_prompt_is_refused_alone() -> None:
     engine = make_engine()
-    engine.add(make_request("good", 4, 3))
+    engine.add_request(make_request("good", 4, 3))
     with pytest.raises(RequestError, match="prompt is empty"):
-        engine.add(make_request("empty", [], 3))
+        engine.add_request(make_request("empty", [], 3))
     assert isinstance(RequestError("x", "y"), ValueError)
     assert list(Run(engine).to_end().outputs) == ["good"]
 
@@ -166,7 +166,7 @@ def test_B030_an_empty_prompt_is_refused_alone() -> None:
 def test_B031_max_tokens_that_make_no_sense_are_refused(max_tokens: object) -> None:
     engine = make_engine()
     with pytest.raises(RequestError, match="max_tokens is .*at least 1"):
-        engine.add(make_request("a", 4, max_tokens))  # type: ignore[arg-type]
+        engine.add_request(make_request("a", 4, max_tokens))  # type: ignore[arg-type]
     assert not engine.has_unfinished
 
 
@@ -177,13 +177,13 @@ def test_B031_without_max_tokens_a_request_runs_to_the_models_length() -> None:
 
 def test_B038_a_second_live_request_of_one_id_is_refused() -> None:
     engine = make_engine()
-    engine.add(make_request("x", 4, 6, seed=1))
+    engine.add_request(make_request("x", 4, 6, seed=1))
     started = Run(engine)
     started.step()
     with pytest.raises(RequestError, match="ids must be unique"):
-        engine.add(make_request("x", 9, 2))
+        engine.add_request(make_request("x", 9, 2))
     assert len(started.to_end().outputs["x"].token_ids) == 6
-    engine.add(make_request("x", 4, 2))  # free again
+    engine.add_request(make_request("x", 4, 2))  # free again
     assert len(Run(engine).to_end().outputs["x"].token_ids) == 2
 
 
@@ -197,15 +197,15 @@ def test_B043_abort_in_every_state(moment: str, allocator: str, overlap: bool) -
     )  # fmt: skip
     ended, target = Run(engine), None
     for i in range(5):
-        engine.add(make_request(f"r{i}", 10, 16, seed=i))
+        engine.add_request(make_request(f"r{i}", 10, 16, seed=i))
     for _ in range(200):
         target = _request_in(engine, moment)
         if target is not None:
             break
         ended.step()
     assert target is not None, f"no request was ever {moment}"
-    assert engine.abort(target)
-    assert not engine.abort(target)
+    assert engine.abort_request(target)
+    assert not engine.abort_request(target)
     outputs = ended.to_end().outputs
     assert outputs[target].finish_reason is FinishReason.ABORT
     assert all(len(outputs[f"r{i}"].token_ids) == 16 for i in range(5) if f"r{i}" != target)
@@ -236,7 +236,7 @@ def test_B007_requests_that_share_a_prefix_keep_their_own_blocks(overlap: bool) 
     engine = make_engine(num_blocks=64, block_size=1, max_num_seqs=2, overlap=overlap)
     ended = Run(engine)
     for request in requests:
-        engine.add(request)
+        engine.add_request(request)
     while engine.has_unfinished:  # the third takes the pages that the first two let go
         ended.step()
         engine.scheduler.allocator.check_integrity()
@@ -250,11 +250,11 @@ def test_B023_mixed_batching_keeps_a_decoding_request_going(
 ) -> None:
     """`prefill_first` lets arrivals hold up decoding, as documented; `mixed` never does."""
     engine = make_engine(prefill_first=prefill_first, max_num_batched_tokens=16, num_blocks=64)
-    engine.add(make_request("decoding", 4, 30, stream=True))
+    engine.add_request(make_request("decoding", 4, 30, stream=True))
     ended, gaps, last = Run(engine), [], 0
     for step in range(40):
         if 4 <= step < 10:
-            engine.add(make_request(f"late{step}", 16, 1))
+            engine.add_request(make_request(f"late{step}", 16, 1))
         seen = len(ended.deltas)
         ended.step()
         if len(ended.deltas) > seen:

@@ -47,7 +47,7 @@ def tokens_alone(
         sim=dict(sim),
     )
     run = Run(engine)
-    engine.add(make_request("alone", list(prompt), max_tokens, seed=seed))
+    engine.add_request(make_request("alone", list(prompt), max_tokens, seed=seed))
     output = run.to_end().outputs["alone"]
     return output.token_ids.tolist(), output.finish_reason
 
@@ -104,7 +104,7 @@ class EngineMachine(RuleBasedStateMachine):
         self.num_added += 1
         request = make_request(name, prompt, max_tokens, **fields, ignore_eos=ignore_eos, seed=seed)
         try:
-            self.engine.add(request)
+            self.engine.add_request(request)
         except RequestError:
             limits = self.engine.scheduler.limits
             assert length > limits.pool_tokens
@@ -119,20 +119,20 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(name=consumes(ids))
     def abort(self, name: str) -> None:
-        self.engine.abort(name)
+        self.engine.abort_request(name)
 
     @precondition(lambda self: bool(self.requests))
     @rule(name=consumes(ids), num_tokens=st.integers(0, 10))
     def truncate(self, name: str, num_tokens: int) -> None:
-        if self.engine.finish(name, num_tokens, FinishReason.STOP):
+        if self.engine.finish_request(name, num_tokens, FinishReason.STOP):
             self.kept[name] = num_tokens
 
     @rule()
     def duplicate(self) -> None:
         for name in self.requests:
-            if self.engine.scheduler.has(name):
+            if self.engine.scheduler.has_request(name):
                 with pytest.raises(RequestError, match="unique"):
-                    self.engine.add(self.requests[name])
+                    self.engine.add_request(self.requests[name])
                 return
 
     @invariant()
@@ -229,14 +229,14 @@ def test_nonsense_is_named_and_leaks_nothing(fault: str, after: int, overlap: bo
         assert "Nonsense" in str(error)
     assert refused or error
     check_accounting(engine) if error is None else engine.scheduler.allocator.check_integrity()
-    live = {f"r{i}" for i in range(12) if engine.scheduler.has(f"r{i}")}
+    live = {f"r{i}" for i in range(12) if engine.scheduler.has_request(f"r{i}")}
     finished = set(run.outputs) | {output.id for output in engine.take_finished()}
     assert live | refused | finished == {f"r{i}" for i in range(12)}
 
 
 def _add(engine: Engine, request: Request) -> RequestError | None:
     try:
-        engine.add(request)
+        engine.add_request(request)
     except RequestError as error:
         return error
     return None

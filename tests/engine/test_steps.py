@@ -39,17 +39,17 @@ def test_no_more_than_skip_ahead_are_passed_over(skip_ahead: int) -> None:
     policy.skip_ahead = skip_ahead
     engine = make_engine(policy, num_blocks=8)
     for name, length in (("holder", 16), ("large", 20), ("larger", 24), ("small", 3)):
-        engine.add(make_request(name, length, 2))
+        engine.add_request(make_request(name, length, 2))
     engine.step()
     assert engine.scheduler.num_running == (2 if skip_ahead >= 2 else 1)
 
 
 def test_a_new_head_is_tried_at_once_behind_a_blocked_one() -> None:
     engine = make_engine(ByPriority(), num_blocks=8)
-    engine.add(make_request("holder", 16, 12, priority=1))
-    engine.add(make_request("large", 20, 2, priority=1))
+    engine.add_request(make_request("holder", 16, 12, priority=1))
+    engine.add_request(make_request("large", 20, 2, priority=1))
     engine.step()
-    engine.add(make_request("small", 3, 4, priority=0))
+    engine.add_request(make_request("small", 3, 4, priority=0))
     engine.step()
     assert engine.scheduler.num_running == 2
 
@@ -87,7 +87,7 @@ def test_nobody_starts_in_a_step_for_which_somebody_was_given_up(overlap: bool) 
     policy = Diary()
     engine = make_engine(policy, num_blocks=8, max_num_seqs=2, overlap=overlap)
     for name, length in (("a", 14), ("b", 12), ("small", 2), ("smaller", 1)):
-        engine.add(make_request(name, length, 9))
+        engine.add_request(make_request(name, length, 9))
     Run(engine).to_end()
     steps = " ".join(policy.events).split("progress")
     given_up = [step for step in steps if "preempt" in step]
@@ -105,11 +105,11 @@ def test_recomputed_tokens_are_those_that_had_been_computed(overlap: bool) -> No
             had.append(request.num_prompt_tokens + request.num_output_tokens - 1)
 
     engine = make_engine(Counts(), allocator="paged", max_num_seqs=1, overlap=overlap)
-    engine.add(make_request("slow", 8, 20, priority=5))
+    engine.add_request(make_request("slow", 8, 20, priority=5))
     ended = Run(engine)
     for _ in range(6):
         ended.step()
-    engine.add(make_request("urgent", 8, 3, priority=0))
+    engine.add_request(make_request("urgent", 8, 3, priority=0))
     ended.to_end()
     assert len(had) == 1
     assert ended.outputs["slow"].num_recomputed_tokens == had[0]
@@ -121,11 +121,11 @@ def test_recomputed_tokens_are_those_that_had_been_computed(overlap: bool) -> No
 def test_nobody_gives_way_to_a_request_that_fits_through_its_prefix(overlap: bool) -> None:
     engine = make_engine(UrgentPreempts(), num_blocks=8, overlap=overlap)
     prompt = list(range(20))
-    engine.add(make_request("a", prompt, 6, priority=5))
+    engine.add_request(make_request("a", prompt, 6, priority=5))
     ended = Run(engine)
     for _ in range(3):
         ended.step()
-    engine.add(make_request("b", prompt, 2, priority=0))
+    engine.add_request(make_request("b", prompt, 2, priority=0))
     ended.to_end()
     assert list(ended.outputs) == ["b", "a"]
     assert ended.outputs["b"].num_cached_tokens == 16
@@ -139,7 +139,7 @@ def test_what_a_failed_pass_wrote_is_found_by_nobody(overlap: bool) -> None:
     ended = Run(engine)
     for i in range(24):
         prompt = list(range(i // 2, i // 2 + 9))
-        engine.add(make_request(f"r{i}", prompt, 4, seed=i))
+        engine.add_request(make_request(f"r{i}", prompt, 4, seed=i))
         ended.to_end()
     at_once = [len(ended.tokens()[f"r{i}"]) == 0 for i in range(0, 24, 2)]
     assert any(at_once)

@@ -32,11 +32,11 @@ def test_a_request_keeps_its_group_when_it_is_given_up() -> None:
             return request.client
 
     engine = make_engine(Groups(), max_num_seqs=1)
-    engine.add(make_request("slow", 8, 20, priority=5))
+    engine.add_request(make_request("slow", 8, 20, priority=5))
     ended = Run(engine)
     for _ in range(6):
         ended.step()
-    engine.add(make_request("urgent", 8, 3, priority=0))
+    engine.add_request(make_request("urgent", 8, 3, priority=0))
     assert ended.to_end().outputs["slow"].num_preemptions == 1
     assert asked == ["slow", "urgent"]
 
@@ -49,12 +49,12 @@ def test_aborted_requests_do_not_pile_up_behind_a_long_one(policy: type[FirstCom
 
     before = num_kept()
     engine = make_engine(policy(), max_num_seqs=1)
-    engine.add(make_request("long", 4, 40))
+    engine.add_request(make_request("long", 4, 40))
     engine.step()
     for i in range(600):
-        engine.add(make_request(f"r{i}", 4, 3, client=f"c{i % 7}"))
+        engine.add_request(make_request(f"r{i}", 4, 3, client=f"c{i % 7}"))
     for i in range(590):
-        engine.abort(f"r{i}")
+        engine.abort_request(f"r{i}")
     engine.step()
     assert num_kept() - before < 100
     ended = Run(engine).to_end()
@@ -63,13 +63,13 @@ def test_aborted_requests_do_not_pile_up_behind_a_long_one(policy: type[FirstCom
 
 def test_a_request_ended_while_it_was_given_up_counts_what_it_keeps() -> None:
     engine = make_engine(UrgentPreempts(), max_num_seqs=1)
-    engine.add(make_request("slow", 8, 20, priority=5))
+    engine.add_request(make_request("slow", 8, 20, priority=5))
     ended = Run(engine)
     for _ in range(6):
         ended.step()
-    engine.add(make_request("urgent", 8, 3, priority=0))
+    engine.add_request(make_request("urgent", 8, 3, priority=0))
     ended.step()
-    assert engine.finish("slow", 2, FinishReason.STOP)
+    assert engine.finish_request("slow", 2, FinishReason.STOP)
     outputs = ended.to_end().outputs
     assert outputs["slow"].num_preemptions == 1
     assert len(outputs["slow"].token_ids) == 2
@@ -79,25 +79,25 @@ def test_a_request_ended_while_it_was_given_up_counts_what_it_keeps() -> None:
 def test_B017_who_was_given_up_comes_before_who_never_started() -> None:
     """Of equal keys, though the other one arrived earlier."""
     engine = make_engine(UrgentPreempts(), max_num_seqs=1)
-    engine.add(make_request("slow", 8, 12, priority=5, arrival=3.0))
+    engine.add_request(make_request("slow", 8, 12, priority=5, arrival=3.0))
     ended = Run(engine)
     for _ in range(4):
         ended.step()
-    engine.add(make_request("waits", 8, 3, priority=5, arrival=0.0))
-    engine.add(make_request("urgent", 8, 3, priority=0))
+    engine.add_request(make_request("waits", 8, 3, priority=5, arrival=0.0))
+    engine.add_request(make_request("urgent", 8, 3, priority=0))
     assert list(ended.to_end().outputs) == ["urgent", "slow", "waits"]
     assert ended.outputs["slow"].num_preemptions == 1
 
 
 def test_many_aborts_leave_the_order_of_the_others() -> None:
     engine = make_engine(max_num_seqs=1)
-    engine.add(make_request("long", 4, 9, arrival=0.0))
+    engine.add_request(make_request("long", 4, 9, arrival=0.0))
     engine.step()
     order = np.random.default_rng(0).permutation(300).tolist()
     for place in order:
-        engine.add(make_request(f"r{place}", 3, 1, arrival=1.0 + place))
+        engine.add_request(make_request(f"r{place}", 3, 1, arrival=1.0 + place))
     for place in order[:240]:
-        engine.abort(f"r{place}")
+        engine.abort_request(f"r{place}")
     aborted = {f"r{place}" for place in order[:240]}
     served = [name for name in Run(engine).to_end().outputs if name not in aborted]
     assert served == ["long", *(f"r{place}" for place in sorted(order[240:]))]

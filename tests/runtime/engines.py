@@ -103,7 +103,7 @@ def run(engine: Engine, requests: Iterable[Request], *, one_by_one: bool = False
     outputs: dict[Key, RequestOutput] = {}
     sampler = engine.executor._runner.sampler  # type: ignore[attr-defined]
     for request in requests:
-        engine.add(request)
+        engine.add_request(request)
         if one_by_one:
             outputs |= _to_end(engine)
     outputs |= _to_end(engine)

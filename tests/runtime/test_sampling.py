@@ -277,7 +277,9 @@ def test_prompt_logprobs_do_not_need_the_whole_prompts_logits_at_once(
 
 def test_streamed_tokens_carry_their_logprobs(checkpoint: tuple[Path, torch.nn.Module]) -> None:
     engine = torch_engine(checkpoint[0], overlap=True)
-    engine.add(make_request("a", prompt(2, 6), max_tokens=5, logprobs=2, seed=1, stream=True))
+    engine.add_request(
+        make_request("a", prompt(2, 6), max_tokens=5, logprobs=2, seed=1, stream=True)
+    )
     deltas, output = [], None
     while engine.has_unfinished:
         step = engine.step()
@@ -298,9 +300,9 @@ def test_B047_a_bias_outside_the_vocabulary_is_refused_alone(
     checkpoint: tuple[Path, torch.nn.Module], token: Any
 ) -> None:
     engine = torch_engine(checkpoint[0])
-    engine.add(make_request("good", prompt(0, 5), logit_bias={0: 5.0}, max_tokens=4))
+    engine.add_request(make_request("good", prompt(0, 5), logit_bias={0: 5.0}, max_tokens=4))
     with pytest.raises(RequestError, match=r"logit_bias.*0 to 127"):
-        engine.add(make_request("bad", prompt(1, 5), logit_bias={token: 5.0}))
+        engine.add_request(make_request("bad", prompt(1, 5), logit_bias={token: 5.0}))
     found = run(engine, [make_request("more", prompt(2, 5), max_tokens=4)])
     assert sorted(found.tokens()) == [("good", 0), ("more", 0)]
     assert all(len(tokens) == 4 for tokens in found.tokens().values())
@@ -480,7 +482,7 @@ def test_wrong_arguments_of_a_processor_are_refused_alone_with_the_range(
     for value in (0, -1, 11):
         request = make_request(f"bad{value}", prompt(0, 5), arguments={"scale": value})
         with pytest.raises(RequestError, match=r"processor scale: .* above 0 and at most 10"):
-            engine.add(request)
+            engine.add_request(request)
     good = make_request("good", prompt(0, 5), max_tokens=3, arguments={"scale": 10})
     assert len(run(engine, [good]).tokens()["good", 0]) == 3
 
@@ -491,7 +493,7 @@ def test_every_parameter_works_or_is_refused_by_name(
     """What a request asks for is never accepted and dropped (of B057, the engine's part)."""
     engine = torch_engine(checkpoint[0])
     with pytest.raises(RequestError, match="foo"):
-        engine.add(make_request("a", [1], arguments={"foo": 1}))
+        engine.add_request(make_request("a", [1], arguments={"foo": 1}))
     plain = run(engine, [make_request("a", prompt(6, 6), temperature=0, max_tokens=8)])
     best = plain.tokens()["a", 0]
     for change in (

@@ -95,9 +95,9 @@ def constrained(index: int, **fields: Any) -> Request:
 def outputs(engine: Any) -> dict[str, Any]:
     """Outputs of all cases among free requests, by id."""
     for index in range(NUM_CASES):
-        engine.add(constrained(index))
+        engine.add_request(constrained(index))
         if index % 4 == 0:
-            engine.add(make_request(f"free-{index}", 9, 30, seed=index, ignore_eos=True))
+            engine.add_request(make_request(f"free-{index}", 9, 30, seed=index, ignore_eos=True))
     return Run(engine).to_end(100_000).outputs
 
 
@@ -108,7 +108,7 @@ def alone() -> dict[str, list[int]]:
     found: dict[str, list[int]] = {}
     for index in range(0, NUM_CASES, 5):
         engine = engine_of(processor)
-        engine.add(constrained(index))
+        engine.add_request(constrained(index))
         found |= Run(engine).to_end().tokens()
     return found
 
@@ -145,7 +145,9 @@ def test_every_output_is_valid(
 def test_samples_of_one_prompt_have_a_state_each(overlap: bool) -> None:
     engine = engine_of(make(), overlap=overlap, num_blocks=60)
     schema = {"type": "array", "items": {"type": "integer"}, "minItems": 4}
-    engine.add(make_request("a", 9, 200, n=6, arguments={"structured": {"json_schema": schema}}))
+    engine.add_request(
+        make_request("a", 9, 200, n=6, arguments={"structured": {"json_schema": schema}})
+    )
     samples = Run(engine).collect()
     found = {TOKENIZER.decode(output.token_ids[:-1].tolist()) for output in samples}
     assert len(found) == 6
@@ -155,10 +157,12 @@ def test_samples_of_one_prompt_have_a_state_each(overlap: bool) -> None:
 @BOTH
 def test_a_request_with_a_wrong_grammar_is_refused_alone(overlap: bool) -> None:
     engine = engine_of(make(), overlap=overlap)
-    engine.add(constrained(1))
+    engine.add_request(constrained(1))
     with pytest.raises(RequestError, match=r"structured: regex cannot be used.*unclosed group"):
-        engine.add(make_request("bad", 4, 9, n=3, arguments={"structured": {"regex": "a("}}))
-    engine.add(constrained(2))
+        engine.add_request(
+            make_request("bad", 4, 9, n=3, arguments={"structured": {"regex": "a("}})
+        )
+    engine.add_request(constrained(2))
     ended = Run(engine).to_end().outputs
     assert sorted(ended) == ["case-1", "case-2"]
 
@@ -167,8 +171,10 @@ def test_a_request_with_a_wrong_grammar_is_refused_alone(overlap: bool) -> None:
 def test_a_grammar_too_large_for_its_lexer_fails_its_request_alone(overlap: bool) -> None:
     engine = engine_of(make(max_lexer_states=16), overlap=overlap)
     hard = {"structured": {"regex": r"(.|\n)*(foo|bar).{10,30}(x|yz)*"}}
-    engine.add(make_request("hard", 4, 200, seed=1, arguments=hard))
-    engine.add(make_request("easy", 4, 200, seed=1, arguments={"structured": {"choice": ["ab"]}}))
+    engine.add_request(make_request("hard", 4, 200, seed=1, arguments=hard))
+    engine.add_request(
+        make_request("easy", 4, 200, seed=1, arguments={"structured": {"choice": ["ab"]}})
+    )
     ended = Run(engine).to_end().outputs
     assert ended["hard"].finish_reason is FinishReason.ERROR
     assert "logits processor structured failed" in (ended["hard"].error or "")
@@ -228,7 +234,7 @@ def test_after_an_end_token_that_is_ignored_only_end_tokens_come(regex: str) -> 
 def test_a_complete_grammar_goes_on_with_end_tokens_when_they_are_ignored(overlap: bool) -> None:
     engine = engine_of(make(), overlap=overlap)
     asked = {"structured": {"choice": ["ab"]}}
-    engine.add(make_request("a", 4, 6, ignore_eos=True, arguments=asked))
+    engine.add_request(make_request("a", 4, 6, ignore_eos=True, arguments=asked))
     (output,) = Run(engine).collect()
     assert output.finish_reason is FinishReason.LENGTH
     assert output.token_ids.tolist() == [*encode("ab"), *[EOS] * 5]
@@ -428,7 +434,7 @@ def test_other_families_of_tokenizers(build: Any, tmp_path: Path) -> None:
     )
     cases = {f"case-{index}": random_arguments(index) for index in range(0, 80, 2)}
     for key, arguments in cases.items():
-        engine.add(make_request(key, 5, None, arguments={"structured": arguments}))
+        engine.add_request(make_request(key, 5, None, arguments={"structured": arguments}))
     ended = Run(engine).to_end().outputs
     for key, arguments in cases.items():
         text = tokenizer.decode(ended[key].token_ids[:-1].tolist())

@@ -69,7 +69,7 @@ def test_policy_batching_and_preemption_never_change_a_token(
 def test_B029_a_prompt_too_long_for_the_pool_holds_nobody_up(name: str) -> None:
     engine = make_engine(policy(name), num_blocks=4, block_size=4, max_model_len=64)
     with pytest.raises(ValueError, match="needs 10 KV blocks of 4 tokens, the pool has 4"):
-        engine.add(make_request("big", 40))
+        engine.add_request(make_request("big", 40))
     done = run(engine, *(make_request(f"r{i}", 6, max_tokens=3) for i in range(3)))
     assert len(done.outputs) == 3
     assert all(len(o.token_ids) == 3 for o in done.outputs.values())
@@ -96,11 +96,11 @@ def test_sjf_serves_short_prompts_first_and_ageing_bounds_the_wait() -> None:
     sizes = {"long": 30, "short": 2}
     for ageing, expected in ((0.0, "long"), (1e4, "short")):
         engine = one_at_a_time("shortest_job_first", {"ageing": ageing})
-        engine.add(make_request("first", 1, max_tokens=2))
-        engine.add(make_request("long", sizes["long"], max_tokens=2))
+        engine.add_request(make_request("first", 1, max_tokens=2))
+        engine.add_request(make_request("long", sizes["long"], max_tokens=2))
         runner = Run(engine)
         for i in range(20):  # a stream of short ones, each later than the long one
-            engine.add(make_request(f"short{i}", sizes["short"], max_tokens=2))
+            engine.add_request(make_request(f"short{i}", sizes["short"], max_tokens=2))
             runner.step()
         runner.to_end()
         last = order(runner)[-1]
@@ -115,10 +115,10 @@ class TestPriority:
         ranked.on_start = lambda row, request, now: started.append(request.id)  # type: ignore[method-assign]
         engine = make_engine(ranked, num_blocks=6, block_size=4, max_num_seqs=2)
         runner = Run(engine)
-        engine.add(make_request("first", 8, max_tokens=12))
-        engine.add(make_request("victim", 8, max_tokens=12))
+        engine.add_request(make_request("first", 8, max_tokens=12))
+        engine.add_request(make_request("victim", 8, max_tokens=12))
         runner.step()
-        engine.add(make_request("waiting", 8, max_tokens=4, arrival=-5.0))
+        engine.add_request(make_request("waiting", 8, max_tokens=4, arrival=-5.0))
         runner.to_end()
         assert started[:4] == ["first", "victim", "victim", "waiting"]
 
@@ -131,11 +131,11 @@ class TestPriority:
             max_num_batched_tokens=16, overlap=overlap,
         )  # fmt: skip
         runner = Run(engine)
-        engine.add(make_request("low0", 8, max_tokens=12, priority=0))
-        engine.add(make_request("low1", 8, max_tokens=12, priority=0))
+        engine.add_request(make_request("low0", 8, max_tokens=12, priority=0))
+        engine.add_request(make_request("low1", 8, max_tokens=12, priority=0))
         for _ in range(3):
             runner.step()
-        engine.add(make_request("urgent", 12, max_tokens=12, priority=-1))
+        engine.add_request(make_request("urgent", 12, max_tokens=12, priority=-1))
         while engine.has_unfinished:
             runner.step()
             engine.scheduler.allocator.check_integrity()
@@ -151,9 +151,9 @@ class TestPriority:
         for preempt in (False, True):
             engine = one_at_a_time("priority", {"preempt": preempt})
             runner = Run(engine)
-            engine.add(make_request("low", 4, max_tokens=40, priority=1))
+            engine.add_request(make_request("low", 4, max_tokens=40, priority=1))
             runner.step()
-            engine.add(make_request("urgent", 4, max_tokens=4, priority=0))
+            engine.add_request(make_request("urgent", 4, max_tokens=4, priority=0))
             runner.to_end()
             urgent = runner.outputs["urgent"]
             waits[preempt] = _scheduled(urgent) - urgent.arrival
@@ -164,11 +164,11 @@ class TestPriority:
     def test_ageing_lifts_a_low_class_in_the_time_that_it_says(self) -> None:
         engine = one_at_a_time("priority", {"ageing": 10.0})
         runner = Run(engine)
-        engine.add(make_request("running", 4, max_tokens=30))
-        engine.add(make_request("low", 4, max_tokens=2, priority=1))
+        engine.add_request(make_request("running", 4, max_tokens=30))
+        engine.add_request(make_request("low", 4, max_tokens=2, priority=1))
         while engine.clock.now() < 0.15:
             runner.step()
-        engine.add(make_request("high", 4, max_tokens=2, priority=0))
+        engine.add_request(make_request("high", 4, max_tokens=2, priority=0))
         runner.to_end()
         assert order(runner) == ["running", "low", "high"]
 
@@ -214,12 +214,12 @@ class TestLongestPrefixMatch:
         engine = one_at_a_time("longest_prefix_match", options, num_blocks=16)
         hot = list(range(20))
         runner = Run(engine)
-        engine.add(make_request("warm", [*hot, 50], max_tokens=2))
+        engine.add_request(make_request("warm", [*hot, 50], max_tokens=2))
         runner.to_end()
-        engine.add(make_request("hot-0", [*hot, 51], max_tokens=2))
-        engine.add(make_request("cold", [60] * 20, max_tokens=2))
+        engine.add_request(make_request("hot-0", [*hot, 51], max_tokens=2))
+        engine.add_request(make_request("cold", [60] * 20, max_tokens=2))
         for i in range(1, 120):
-            engine.add(make_request(f"hot-{i}", [*hot, i % 50], max_tokens=2))
+            engine.add_request(make_request(f"hot-{i}", [*hot, i % 50], max_tokens=2))
             runner.step()
             runner.step()
         return engine, runner.to_end()
@@ -265,9 +265,9 @@ class TestFairShare:
         """Service of two backlogged clients, one of which sends ten times as much."""
         engine = make_engine(policy(name), max_num_seqs=4, num_blocks=256, max_model_len=64)
         for i in range(600):
-            engine.add(make_request(f"a{i}", 8, max_tokens=8, client="a"))
+            engine.add_request(make_request(f"a{i}", 8, max_tokens=8, client="a"))
         for i in range(60):
-            engine.add(make_request(f"b{i}", 8, max_tokens=8, client="b"))
+            engine.add_request(make_request(f"b{i}", 8, max_tokens=8, client="b"))
         served = {"a": 0, "b": 0}
         runner = Run(engine)
         while engine.clock.now() < horizon:
@@ -285,13 +285,13 @@ class TestFairShare:
         engine = one_at_a_time("fair_share")
         runner = Run(engine)
         for i in range(40):
-            engine.add(make_request(f"a{i}", 8, max_tokens=4, client="a"))
-        engine.add(make_request("b0", 8, max_tokens=4, client="b"))
+            engine.add_request(make_request(f"a{i}", 8, max_tokens=4, client="a"))
+        engine.add_request(make_request("b0", 8, max_tokens=4, client="b"))
         for _ in range(100):
             runner.step()
         assert "b0" in runner.outputs
         for i in range(1, 11):  # b was away for a while; it gets half from now on, not all
-            engine.add(make_request(f"b{i}", 8, max_tokens=4, client="b"))
+            engine.add_request(make_request(f"b{i}", 8, max_tokens=4, client="b"))
         started = engine.clock.now()
         while engine.clock.now() < started + 0.4:
             runner.step()
@@ -302,8 +302,8 @@ class TestFairShare:
         engine = one_at_a_time("fair_share", {"weights": {"a": 3.0}})
         runner = Run(engine)
         for i in range(100):
-            engine.add(make_request(f"a{i}", 8, max_tokens=4, client="a"))
-            engine.add(make_request(f"b{i}", 8, max_tokens=4, client="b"))
+            engine.add_request(make_request(f"a{i}", 8, max_tokens=4, client="a"))
+            engine.add_request(make_request(f"b{i}", 8, max_tokens=4, client="b"))
         for _ in range(160):
             runner.step()
         clients = [o.id[0] for o in runner.outputs.values()]
@@ -346,9 +346,9 @@ class TestPartitioned:
             num_blocks=64,
         )  # fmt: skip
         runner = Run(engine)
-        engine.add(make_request("long", 48, max_tokens=2))
+        engine.add_request(make_request("long", 48, max_tokens=2))
         runner.step()
-        engine.add(make_request("short", 4, max_tokens=2))
+        engine.add_request(make_request("short", 4, max_tokens=2))
         runner.to_end()
         first = {name: o.first_token or 0.0 for name, o in runner.outputs.items()}
         assert first["short"] < first["long"]
@@ -395,7 +395,7 @@ def test_everybody_ends_under_every_policy(
     )
     runner = Run(engine)
     for i, (prompt, tokens, client, priority, deadline, steps) in enumerate(specs):
-        engine.add(
+        engine.add_request(
             make_request(
                 f"r{i}", prompt, tokens, client=client, priority=priority, deadline=deadline
             )
@@ -404,7 +404,7 @@ def test_everybody_ends_under_every_policy(
             runner.step()
             engine.scheduler.allocator.check_integrity()
         if i in aborts:
-            engine.abort(f"r{i // 2}")
+            engine.abort_request(f"r{i // 2}")
     runner.to_end()
     assert len(runner.outputs) == len(specs)
     stats = engine.scheduler.allocator.stats()

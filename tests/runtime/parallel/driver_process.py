@@ -29,7 +29,7 @@ def main(phase: str) -> None:
 
     sampling = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
     for number in range(1000):
-        engine.add(Request(id=f"r{number}", prompt_token_ids=[1, 2, 3], sampling=sampling))
+        engine.add_request(Request(id=f"r{number}", prompt_token_ids=[1, 2, 3], sampling=sampling))
     for number in range(10_000):
         engine.step()
         if number == (0 if phase == "prefill" else 5):

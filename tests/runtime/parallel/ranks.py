@@ -141,7 +141,7 @@ def run(
 ) -> dict[str, RequestOutput]:
     """All outputs, by the number of the prompt and of the sample."""
     for number, (prompt, params) in enumerate(zip(prompts, sampling, strict=True)):
-        engine.add(Request(id=f"r{number}", prompt_token_ids=list(prompt), sampling=params))
+        engine.add_request(Request(id=f"r{number}", prompt_token_ids=list(prompt), sampling=params))
     outputs: dict[str, RequestOutput] = {}
     while engine.has_unfinished:
         for output in engine.step().finished:

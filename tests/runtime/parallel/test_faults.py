@@ -71,7 +71,7 @@ def step_until_it_fails(engine: Engine) -> tuple[Exception, float, list[Any]]:
     """The error, seconds that it took to come once things went wrong, what had finished."""
     sampling = [SamplingParams(temperature=0, max_tokens=n, ignore_eos=True) for n in (1, 30, 30)]
     for number, params in enumerate(sampling):
-        engine.add(Request(id=f"r{number}", prompt_token_ids=[5, 6, 7], sampling=params))
+        engine.add_request(Request(id=f"r{number}", prompt_token_ids=[5, 6, 7], sampling=params))
     finished: list[Any] = []
     begin = time.monotonic()
     try:
@@ -119,7 +119,7 @@ def test_a_killed_rank_is_named_with_its_signal() -> None:
     timer = threading.Timer(0.7, os.kill, (executor.pids[0], signal.SIGKILL))
     sampling = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
     for number in range(50):
-        engine.add(Request(id=f"r{number}", prompt_token_ids=[5, 6, 7], sampling=sampling))
+        engine.add_request(Request(id=f"r{number}", prompt_token_ids=[5, 6, 7], sampling=sampling))
     timer.start()
     begin = time.monotonic()
     with pytest.raises(ExecutorError, match=r"rank 0 .*SIGKILL"):
@@ -206,7 +206,7 @@ def test_an_interrupt_reaches_the_engine_alone() -> None:
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))
     sampling = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
     for number in range(100):
-        engine.add(Request(id=f"r{number}", prompt_token_ids=[5, 6], sampling=sampling))
+        engine.add_request(Request(id=f"r{number}", prompt_token_ids=[5, 6], sampling=sampling))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         step_on(engine)

@@ -164,13 +164,13 @@ def test_aborted_requests_leave_the_others_alone(
     engine = engine_over(two.lend(), DEMO, overlap=True)
     sampling = mixed(len(prompts), 12)
     for i, prompt in enumerate(prompts):
-        engine.add(Request(id=f"r{i}", prompt_token_ids=prompt, sampling=sampling[i]))
+        engine.add_request(Request(id=f"r{i}", prompt_token_ids=prompt, sampling=sampling[i]))
     outputs = {}
     steps = 0
     while engine.has_unfinished:
         steps += 1
         if steps in (3, 9):
-            assert engine.abort(f"r{steps // 3}")
+            assert engine.abort_request(f"r{steps // 3}")
         outputs |= {f"{o.id}.{o.sample_index}": o for o in engine.step().finished}
     finished = {k: o.token_ids.tolist() for k, o in outputs.items() if o.finish_reason != "abort"}
     assert len(finished) >= len(expected) - 4

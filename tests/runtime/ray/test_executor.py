@@ -124,7 +124,7 @@ def test_a_killed_rank_is_named(phase: str) -> None:
     engine = engine_over(executor, DEMO)
     for number in range(50):
         sampling = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
-        engine.add(Request(id=f"r{number}", prompt_token_ids=[5, 6, 7], sampling=sampling))
+        engine.add_request(Request(id=f"r{number}", prompt_token_ids=[5, 6, 7], sampling=sampling))
     if phase == "decode":
         engine.step()
     os.kill(executor.pids[1], signal.SIGKILL)
