@@ -9,7 +9,7 @@ then the device says how long it was busy, and the time of the host is fitted ap
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -26,6 +26,7 @@ from nanofw.contracts.workload import WorkloadConfig
 from nanofw.engine.engine import Engine
 from nanofw.measure.drive import drive
 from nanofw.measure.observe import PassingExecutor
+from nanofw.measure.progress import ProgressReport, silent
 from nanofw.sim.fitted import FEATURES, Fit
 from nanofw.sim.work import StepWork
 from nanofw.workloads.closed_loop import ClosedLoop, ClosedLoopOptions
@@ -106,15 +107,11 @@ class RecordingExecutor(PassingExecutor):
         return result
 
 
-Report = Callable[[int, int, str], None]
-"""Told how many requests were served, of how many, and what comes next."""
-
-
 def record(
     selection: Selection,
     design: Design,
     clock: Clock | None = None,
-    report: Report = lambda *_: None,
+    report: ProgressReport = silent,
 ) -> list[Step]:
     """Run the design on a fresh engine. A first loop warms up and is not kept.
 
@@ -125,7 +122,7 @@ def record(
 
 
 def record_on(
-    engine: Engine, selection: Selection, design: Design, report: Report = lambda *_: None
+    engine: Engine, selection: Selection, design: Design, report: ProgressReport = silent
 ) -> list[Step]:
     """The same on an engine of the selection that is there already, and idle."""
     found: list[Step] = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 from statistics import median
@@ -15,6 +15,7 @@ from nanofw.bench.batches import Batches, FreshPrompts, seconds_of, step_seconds
 from nanofw.bench.bounds import check_blocks, check_length, check_real, check_rows
 from nanofw.config.schema import Section
 from nanofw.errors import ConfigError
+from nanofw.measure.progress import ProgressReport, silent
 
 Positive = Annotated[int, Field(ge=1)]
 BATCH_SIZES = (1, 8, 32, 128, 256)
@@ -91,7 +92,7 @@ class _Job:
 def latencies(
     selection: Selection,
     options: LatencyOptions,
-    report: Callable[[int, int, str], None] = lambda *_: None,
+    report: ProgressReport = silent,
 ) -> Iterator[Timing]:
     """Measure on a fresh engine, each result when it is there.
 

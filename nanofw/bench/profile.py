@@ -8,7 +8,7 @@ are those of the recorded pass.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -22,6 +22,7 @@ from nanofw.contracts.requests import FinishReason
 from nanofw.engine.engine import Engine
 from nanofw.errors import ConfigError, ExecutorError
 from nanofw.measure.host_phases import PhaseTimes, spans
+from nanofw.measure.progress import ProgressReport, silent
 from nanofw.measure.step_traces import (
     KERNEL,
     Trace,
@@ -33,7 +34,6 @@ from nanofw.measure.step_traces import (
 )
 
 Positive = Annotated[int, Field(ge=1)]
-Report = Callable[[int, int, str], None]
 LONGEST_PREFILL, LARGEST_DECODE = 1024, 256
 PASSES = 3
 
@@ -115,7 +115,7 @@ class Profile:
 
 
 def profiles(
-    selection: Selection, options: ProfileOptions, report: Report = lambda *_: None
+    selection: Selection, options: ProfileOptions, report: ProgressReport = silent
 ) -> Iterator[tuple[Profile, Trace]]:
     """Profile every kind of step on a fresh engine, each result with its trace when it is there.
 

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -29,6 +29,7 @@ from nanofw.assembly import Selection
 from nanofw.bench.bounds import check_length, check_real
 from nanofw.config.schema import Section
 from nanofw.errors import ExecutorError
+from nanofw.measure.progress import ProgressReport, silent
 
 State = Literal["cold", "kernels_cold", "warm"]
 CACHE_VARIABLES = ("TRITON_CACHE_DIR", "CUDA_CACHE_PATH", "TORCHINDUCTOR_CACHE_DIR")
@@ -80,7 +81,7 @@ def starts(
     selection: Selection,
     words: Sequence[str],
     options: StartupOptions,
-    report: Callable[[int, int, str], None] = lambda *_: None,
+    report: ProgressReport = silent,
 ) -> Iterator[Start]:
     """Measure each state, each result when it is there.
 

@@ -30,6 +30,7 @@ from nanofw.measure.latencies import (
     weighted_statistic,
 )
 from nanofw.measure.observe import TokenTimes
+from nanofw.measure.progress import ProgressReport, silent
 from nanofw.workloads.lengths import Lengths, Uniform
 from nanofw.workloads.prompts import key_of
 from nanofw.workloads.replay import FixedList, FixedOptions
@@ -158,7 +159,7 @@ def passes(
     selection: Selection,
     options: ThroughputOptions,
     requests: Sequence[Request] = (),
-    report: Callable[[int, int, str], None] = lambda *_: None,
+    report: ProgressReport = silent,
 ) -> Iterator[Pass]:
     """Serve the traffic several times on one engine, each result when it is there.
 

@@ -6,7 +6,7 @@ import argparse
 import json
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from nanofw.config.load import LoadedConfig
     from nanofw.config.schema import Section
+    from nanofw.measure.progress import ProgressReport
 
 M = TypeVar("M", bound="Section")
 WIDTH_OF_A_FILE = 200
@@ -138,14 +139,10 @@ def is_same_file(left: Path, right: Path) -> bool:
         return False
 
 
-Report = Callable[[int, int, str], None]
-"""Told what is done, of how much, and what comes next."""
-
-
 @contextmanager
 def progress(
     refresh_per_second: float = 10, seconds_between_lines: float = 30
-) -> Generator[Report]:
+) -> Generator[ProgressReport]:
     """A bar on standard error, where somebody watches; elsewhere a line now and then."""
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -166,7 +163,7 @@ def progress(
         yield report
 
 
-def _lines(seconds_between: float) -> Report:
+def _lines(seconds_between: float) -> ProgressReport:
     """Tells how far it is, for a log; short work leaves none."""
     last = time.monotonic()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +22,6 @@ from nanofw.config.schema import Config, OutputSection
 from nanofw.contracts.clock import VirtualClock
 from nanofw.contracts.requests import FinishReason, SamplingParams
 from nanofw.errors import NanofwError
-from nanofw.llm.logs import log_to_stderr
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import ProgressBar
 from nanofw.llm.results import RequestResult
@@ -101,6 +101,16 @@ def run(loaded: LoadedConfig, name: str | None = None) -> int:
             return job.to_end(watched=sys.stderr.isatty() and not live)
     finally:
         output.close()
+
+
+def log_to_stderr() -> None:
+    """Show nanofw's messages on standard error."""
+    logger = logging.getLogger("nanofw")
+    if logger.handlers:
+        return
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger.addHandler(handler)
 
 
 def check_outputs(loaded: LoadedConfig, name: str | None = None) -> None:

@@ -61,7 +61,7 @@ class Summary:
     @property
     def num_good(self) -> int:
         """Requests that ended with `stop` or `length`."""
-        return self.by_reason[FinishReason.STOP] + self.by_reason[FinishReason.LENGTH]
+        return sum(count for reason, count in self.by_reason.items() if reason.is_served)
 
     @property
     def seconds(self) -> float:

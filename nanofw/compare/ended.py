@@ -11,9 +11,6 @@ from nanofw.contracts.arrays import FloatArray
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import FinishReason
 
-SERVED = (FinishReason.STOP, FinishReason.LENGTH)
-"""Reasons of requests that got what they asked for; the others ended early."""
-
 COLUMNS = (
     "arrival", "scheduled", "first_token", "finished", "num_tokens", "num_prompt_tokens",
     "num_cached_tokens", "num_preemptions", "num_recomputed_tokens", "client", "is_refused",
@@ -56,7 +53,7 @@ class EndedRequests:
                 output.num_recomputed_tokens,
                 client,
                 reason is FinishReason.REFUSED,
-                reason in SERVED,
+                reason.is_served,
             )
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from nanofw.assembly import Selection, build, build_workload
-from nanofw.compare.ended import SERVED, EndedRequests, EndedTable
+from nanofw.compare.ended import EndedRequests, EndedTable
 from nanofw.compare.experiment import ExperimentOptions, Slo
 from nanofw.compare.metrics import Measured, jain
 from nanofw.compare.observe import ObservedExecutor
@@ -145,7 +145,7 @@ class _Run:
         """Keep of a request what is needed: a million of them must fit into memory."""
         client, num_left = self._live[output.id]
         self._ended.add(output, client)
-        if output.finish_reason in SERVED:  # a sum, since samples share their request's id
+        if output.finish_reason.is_served:  # a sum, since samples share their request's id
             self._served_checksum += zlib.crc32(output.id.encode())
         if output.finish_reason is FinishReason.REFUSED:
             return

@@ -15,6 +15,7 @@ from nanofw.assembly.selection import choose_workload
 from nanofw.compare.experiment import AA, Experiment
 from nanofw.compare.run import RunResult, run_once
 from nanofw.errors import ConfigError, ExecutorError
+from nanofw.measure.progress import ProgressReport, silent
 
 AA_SEED = 1_000_003
 """Added to the seed of an A/A run in virtual time, so that its arrivals are others."""
@@ -71,13 +72,9 @@ class Results:
         return self.selections[self.experiment.baseline].virtual_time
 
 
-Report = Callable[[int, int, str], None]
-"""Called with tasks done, tasks in all, and what is done next."""
-
-
 def run_experiment(
     experiment: Experiment,
-    report: Report = lambda *_: None,
+    report: ProgressReport = silent,
     on_stop: Callable[[Results], None] = lambda _: None,
 ) -> Results:
     """Do all runs. Raises what `select` and a run raise; nothing is swallowed.
@@ -168,7 +165,7 @@ def _one_by_one(
     selections: dict[str, Selection],
     experiment: Experiment,
     tasks: Sequence[Task],
-    report: Report,
+    report: ProgressReport,
     done: list[tuple[Task, RunResult]],
 ) -> None:
     for task in tasks:
@@ -185,7 +182,7 @@ def _run(selections: dict[str, Selection], experiment: Experiment, task: Task) -
 def _in_processes(
     experiment: Experiment,
     tasks: Sequence[Task],
-    report: Report,
+    report: ProgressReport,
     done: list[tuple[Task, RunResult]],
 ) -> None:
     wanted = experiment.options.processes

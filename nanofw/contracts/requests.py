@@ -20,6 +20,11 @@ class FinishReason(StrEnum):
     ERROR = "error"  # numerical trouble or a failing component
     REFUSED = "refused"  # never accepted
 
+    @property
+    def is_served(self) -> bool:
+        """Whether the request got what it asked for; with the other reasons it ended early."""
+        return self in (FinishReason.STOP, FinishReason.LENGTH)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:

@@ -9,7 +9,7 @@ from nanofw.contracts.outputs import RequestOutput, TokenDelta
 from nanofw.contracts.requests import FinishReason, SamplingParams
 from nanofw.llm.encoding import Encoded
 from nanofw.llm.logprobs import readable
-from nanofw.llm.results import ENDED_WELL, Completion, RequestResult, Timings, make_timings
+from nanofw.llm.results import Completion, RequestResult, Timings, make_timings
 from nanofw.text.stream import TextStream
 from nanofw.text.tokenizer import Tokenizer
 
@@ -139,7 +139,7 @@ class LiveRequest:
         token_ids = tuple(output.token_ids.tolist())
         reason, stop_reason = output.finish_reason, None
         match = sample.text.match if sample.text is not None else None
-        if sample.text is not None and match is not None and reason in ENDED_WELL:
+        if sample.text is not None and match is not None and reason.is_served:
             token_ids = token_ids[: len(sample.text.token_ids)]
             text, reason, stop_reason = sample.text.text, FinishReason.STOP, match
         else:

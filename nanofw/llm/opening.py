@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 
 from nanofw.assembly import Selection, build, select
@@ -9,7 +10,6 @@ from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import LoggingSection
 from nanofw.contracts.clock import VirtualClock
 from nanofw.contracts.model_spec import ModelSpec
-from nanofw.llm.logs import set_levels
 from nanofw.llm.session import AnyEngine, Session
 from nanofw.text.byte_level import ByteTokenizer
 from nanofw.text.chat import ChatTemplate, load_chat_template
@@ -28,7 +28,7 @@ def open_session(
         NanofwError: the configuration cannot be used, or the model cannot be loaded.
     """
     if loaded.config.logging != LoggingSection():
-        set_levels(loaded.config.logging)
+        _set_log_levels(loaded.config.logging)
     engine = open_engine(selection or select(loaded))
     try:
         tokenizer, chat = text_side(engine)
@@ -38,8 +38,15 @@ def open_session(
     return Session(engine, tokenizer, chat, token_times=token_times)
 
 
+def _set_log_levels(section: LoggingSection) -> None:
+    """Set the levels of nanofw's loggers; where messages go is the application's choice."""
+    logging.getLogger("nanofw").setLevel(section.level.upper())
+    for module, level in section.modules.items():
+        logging.getLogger(module).setLevel(level.upper())
+
+
 def open_engine(selection: Selection) -> AnyEngine:
-    """The engine of a selection, or the front of several: `engine.replicas`."""
+    """The engine of a selection, or the router of several: `engine.replicas`."""
     if selection.loaded.config.engine.replicas == 1:
         return build(selection)
     from nanofw.replicas.router import ReplicatedEngine

@@ -12,8 +12,6 @@ from nanofw.contracts.requests import FinishReason
 from nanofw.llm.logprobs import PositionLogprobs
 from nanofw.llm.logprobs import to_record as logprob_record
 
-ENDED_WELL = (FinishReason.STOP, FinishReason.LENGTH)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Completion:
@@ -124,12 +122,12 @@ class RequestResult:
     @property
     def ok(self) -> bool:
         """Whether it ended as requests should: neither refused, nor failed, nor aborted."""
-        return all(output.finish_reason in ENDED_WELL for output in self.outputs)
+        return all(output.finish_reason.is_served for output in self.outputs)
 
     @property
     def finish_reason(self) -> FinishReason:
         """Why it ended: of several samples the first reason that is no good one."""
-        bad = [o.finish_reason for o in self.outputs if o.finish_reason not in ENDED_WELL]
+        bad = [o.finish_reason for o in self.outputs if not o.finish_reason.is_served]
         return bad[0] if bad else self.outputs[0].finish_reason
 
     @property

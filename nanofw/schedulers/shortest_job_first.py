@@ -38,7 +38,7 @@ class ShortestJobFirst(Policy):
     def on_finish(self, request: RequestView, reason: FinishReason, now: float) -> None:
         """Learn how long outputs are, from those that came to their own end."""
         predicts = self._options.output_length == "predicted"
-        if predicts and reason in (FinishReason.STOP, FinishReason.LENGTH):
+        if predicts and reason.is_served:
             seen, kind = float(request.num_output_tokens), _kind(request)
             self._means[kind] = 0.9 * self._means.get(kind, seen) + 0.1 * seen
 

@@ -145,7 +145,7 @@ def _check_end(engine: Engine, traffic: Traffic, record: Record) -> None:
     assert not missing, f"requests were lost: {sorted(missing)}"
     for request in traffic.requests:
         output = record.outputs[request.id]
-        expected = {FinishReason.STOP, FinishReason.LENGTH}
+        expected = {reason for reason in FinishReason if reason.is_served}
         if request.id in traffic.aborts:
             expected.add(FinishReason.ABORT)
         assert output.finish_reason in expected, f"{request.id!r} ended with {output}"

@@ -9,8 +9,6 @@ from pydantic import Field
 
 from nanofw.plugins import FinishReason, Options, Policy, RequestView
 
-UNSERVED = (FinishReason.ABORT, FinishReason.REFUSED, FinishReason.ERROR)
-
 
 class DeadlineOptions(Options):
     """`scheduler: {name: deadline, ...}`."""
@@ -48,7 +46,7 @@ class Deadline(Policy):
 
     def on_finish(self, request: RequestView, reason: FinishReason, now: float) -> None:
         """Learn how late the request was; nobody is late for what was never served."""
-        if reason in UNSERVED:
+        if not reason.is_served:
             return
         late = max(0.0, now - self.deadline(request))
         self.num_missed += late > 0
