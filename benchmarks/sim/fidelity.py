@@ -10,7 +10,7 @@
 A cost model is fitted to closed loops and waves (`nanofw calibrate`); then two workloads that it
 has not seen run at each load under each policy, really and simulated. One turn is a workload at a
 load with one seed: first come, shortest first, and first come again on the same traffic (A/A), in
-this or the opposite order. Turns whose A/A runs differ by more than 10% in mean E2EL are void
+this or the opposite order. Turns whose A/A runs differ by more than 10% in mean E2E are void
 and repeated while there is time; turns end when `--seconds` leave no room for another one. What
 is known is printed, and written to the file, after each turn.
 

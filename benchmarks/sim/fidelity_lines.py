@@ -12,8 +12,8 @@ import numpy as np
 from nanofw.compare.runner import AA
 from nanofw.compare.statistics import paired_effect, verdict
 
-METRICS = tuple(f"{name}.{s}" for name in ("ttft", "tpot", "e2el") for s in ("mean", "p90"))
-PRIMARY = "e2el.mean"
+METRICS = tuple(f"{name}.{s}" for name in ("ttft", "tpot", "e2e") for s in ("mean", "p90"))
+PRIMARY = "e2e.mean"
 POLICIES = {
     "fcfs": {"name": "fcfs"},
     "shortest": {"name": "shortest_job_first", "by": "output"},

@@ -49,7 +49,7 @@ def values(num_requests: int) -> dict[str, Any]:
 
 def arm(num_requests: int, capacity: float) -> dict[str, Any]:
     selection = select(load_config(None, values=values(num_requests)))
-    options = ExperimentOptions(arms={"fcfs": {}}, metrics=("ttft.mean", "e2el.mean", "itl.p99"))
+    options = ExperimentOptions(arms={"fcfs": {}}, metrics=("ttft.mean", "e2e.mean", "itl.p99"))
     started, cpu = time.perf_counter(), time.process_time()
     run = run_once(selection, options, seed=0, time_scale=1 / (0.9 * capacity))
     seconds, cpu = time.perf_counter() - started, time.process_time() - cpu

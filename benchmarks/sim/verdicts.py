@@ -5,7 +5,7 @@
 Each experiment is `REPEATS` pairs of runs at load 0.7. Two kinds: the same engine on other
 arrivals in both arms (every "better" and "worse" is a false positive; alpha 5%),
 and the same arrivals with every step's cost times 1.1 in one arm (the verdict should be
-"worse"). The primary metric is mean E2EL.
+"worse"). The primary metric is mean E2E.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from nanofw.compare.runner import AA_SEED
 from nanofw.compare.statistics import paired_effect, verdict
 from nanofw.config.load import load_config
 
-REPEATS, LOAD, NUM_REQUESTS, METRIC = 10, 0.7, 150, "e2el.mean"
+REPEATS, LOAD, NUM_REQUESTS, METRIC = 10, 0.7, 150, "e2e.mean"
 OPTIONS = ExperimentOptions(arms={"base": {}}, metrics=(METRIC,), primary=METRIC)
 
 
@@ -52,7 +52,7 @@ def selection(slower: float) -> Selection:
 _made: dict[float, Selection] = {}
 
 
-def mean_e2el(task: tuple[float, int, float]) -> float:
+def mean_e2e(task: tuple[float, int, float]) -> float:
     slower, seed, time_scale = task
     if slower not in _made:
         _made[slower] = selection(slower)
@@ -72,7 +72,7 @@ def main() -> None:
         tasks = [(1.0, i, scale) for i in range(num)]
         tasks += [(1.0, i + AA_SEED, scale) for i in range(num)]
         tasks += [(1.1, i, scale) for i in range(num)]
-        values = list(pool.map(mean_e2el, tasks, chunksize=50))
+        values = list(pool.map(mean_e2e, tasks, chunksize=50))
     base, again, slower = values[:num], values[num : 2 * num], values[2 * num :]
     wrong = sum(word in ("better", "worse") for word in verdicts(base, again))
     hits = sum(word == "worse" for word in verdicts(base, slower))

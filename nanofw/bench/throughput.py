@@ -24,7 +24,6 @@ from nanofw.engine.engine import Engine
 from nanofw.errors import ConfigError
 from nanofw.measure.drive import drive
 from nanofw.measure.latencies import (
-    PER_REQUEST,
     STATISTICS,
     request_latencies,
     weighted_statistic,
@@ -82,7 +81,7 @@ class Pass:
         number: from 1; the first one is cold.
         num_failed: requests that were refused or ended with an error.
         seconds: from handing over the first request to the end of the last.
-        latencies: seconds by quantity (ttft, tpot, itl, e2el, queue) and statistic; a quantity
+        latencies: seconds by quantity (queue, ttft, tpot, e2e, itl) and statistic; a quantity
             that no request has is absent.
         graph_steps: steps that were replayed from graphs, and the others by reason.
         notes: sentences on the traffic and on what failed.
@@ -273,7 +272,6 @@ def _latencies(
         defined = values[~np.isnan(values)]
         if len(defined):
             found[name] = {key: function(defined) for key, function in STATISTICS.items()}
-    assert set(found) <= set(PER_REQUEST)
     gaps, weights = watch.gaps(start, np.inf)
     if len(gaps):
         found["itl"] = {key: weighted_statistic(key, gaps, weights) for key in STATISTICS}

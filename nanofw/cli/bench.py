@@ -49,7 +49,6 @@ checkpoint not in the page cache; kernels_cold: no compiled kernels),
 bench.prompt_tokens=128, bench.repeats=3 (processes of each), bench.seed=0,
 bench.timeout_s=1800.
 """
-LATENCIES = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "E2EL", "queue": "queue"}
 
 
 def main(arguments: list[str]) -> int:
@@ -178,6 +177,8 @@ def _requests(selection: Selection) -> list[Request]:
 
 
 def _print_passes(found: Sequence[Pass], *, at_once: bool) -> None:
+    from nanofw.measure.latencies import LATENCIES, title
+
     out = console()
     lines = [
         (
@@ -198,8 +199,8 @@ def _print_passes(found: Sequence[Pass], *, at_once: bool) -> None:
     last = found[-1]
     statistics = ("mean", "p50", "p90", "p99", "max")
     shown = [
-        (title, *(f"{1e3 * last.latencies[name][key]:,.2f}" for key in statistics))
-        for name, title in LATENCIES.items()
+        (title(name), *(f"{1e3 * last.latencies[name][key]:,.2f}" for key in statistics))
+        for name in LATENCIES
         if name in last.latencies
     ]
     if shown:
@@ -207,7 +208,7 @@ def _print_passes(found: Sequence[Pass], *, at_once: bool) -> None:
     if last.graph_steps:
         out.print(graph_line(last.graph_steps))
     if at_once:
-        out.print("all requests come at once: TTFT and E2EL include the wait for a place")
+        out.print("all requests come at once: TTFT and E2E include the wait in the queue")
     for note in dict.fromkeys(note for item in found for note in item.notes):
         out.print(f"note: {note}")
 

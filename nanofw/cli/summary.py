@@ -11,9 +11,9 @@ import numpy as np
 from nanofw.contracts.outputs import StepReport
 from nanofw.contracts.requests import FinishReason
 from nanofw.llm.results import RequestResult, Timings
+from nanofw.measure.latencies import PER_REQUEST, title
 
 PERCENTILES = (50, 90, 99)
-LATENCIES = {"queue": "queue_s", "TTFT": "ttft_s", "TPOT": "tpot_s", "E2E": "e2e_s"}
 
 
 @dataclass(slots=True)
@@ -116,12 +116,12 @@ class Summary:
 
 def _latency_lines(timings: Sequence[Timings]) -> list[str]:
     lines: list[str] = []
-    for title, name in LATENCIES.items():
-        values = [value for item in timings if (value := getattr(item, name)) is not None]
+    for name in PER_REQUEST:
+        values = [value for item in timings if (value := getattr(item, f"{name}_s")) is not None]
         if values:
             shares = np.percentile(values, PERCENTILES)
             parts = [f"p{p} {_milliseconds(s)}" for p, s in zip(PERCENTILES, shares, strict=True)]
-            lines.append(f"{title:<12}{', '.join(parts)}")
+            lines.append(f"{title(name):<12}{', '.join(parts)}")
     return lines
 
 

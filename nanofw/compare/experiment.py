@@ -8,7 +8,7 @@ arms:
   shortest: {scheduler: {name: shortest_job_first, by: output}}
 workload: {name: poisson, num_requests: 2000}
 loads: [0.5, 0.9]                  # of the capacity, which is found first
-primary: e2el.mean
+primary: e2e.mean
 ```
 """
 
@@ -46,7 +46,7 @@ class Slo(Section):
     """Time to first token, from the scheduled arrival."""
     tpot_s: Positive | None = None
     """Time per output token after the first."""
-    e2el_s: Positive | None = None
+    e2e_s: Positive | None = None
     """End-to-end latency."""
 
 
@@ -100,7 +100,7 @@ class ExperimentOptions(Section):
     """Runs of each arm at each load, each with traffic of its own seed."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Seed of the first run; the next ones count on from it."""
-    primary: str | None = "e2el.mean"
+    primary: str | None = "e2e.mean"
     """The metric that decides; null: all metrics decide, with Holm's correction."""
     metrics: tuple[str, ...] = DEFAULT_METRICS
     """What is reported."""

@@ -14,18 +14,15 @@ from typing import Any
 import numpy as np
 
 from nanofw.contracts.arrays import FloatArray
-from nanofw.measure.latencies import PER_REQUEST, STATISTICS, weighted_statistic
-
-LATENCIES = (*PER_REQUEST, "itl")
-"""Quantities in seconds, of requests that were served; they say nothing of others."""
+from nanofw.measure.latencies import LATENCIES, STATISTICS, weighted_statistic
 
 DEFAULT_METRICS = (
     "ttft.mean",
     "ttft.p99",
     "tpot.mean",
     "itl.p99",
-    "e2el.mean",
-    "e2el.p99",
+    "e2e.mean",
+    "e2e.p99",
     "queue.mean",
     "queue.max",
     "throughput.tokens",

@@ -27,7 +27,7 @@ GROWTH_LIMIT = 0.1
 """Overload: more than this share of the measured arrivals was still waiting at their end, and
 the queue had grown since the middle."""
 LAG_LIMIT = 0.01
-"""A client lags when it hands requests over later than this share of their mean E2EL."""
+"""A client lags when it hands requests over later than this share of their mean E2E."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,7 +163,7 @@ class _Run:
         came = every.where(_within(every["arrival"], start, end))
         inside = served.where(_within(served["arrival"], start, end))
         measured = self._measure(served, came, inside, start, end)
-        e2el = float(np.nanmean(measured.latencies["e2el"])) if len(inside) else 0.0
+        e2e = float(np.nanmean(measured.latencies["e2e"])) if len(inside) else 0.0
         return RunResult(
             values={name: measured.value(name) for name in self._options.all_metrics},
             num_requests=len(every),
@@ -177,7 +177,7 @@ class _Run:
             served_checksum=self._served_checksum,
             overloaded=_overloaded(done, start, end),
             lag_s=self._lag,
-            lagging=self._lag > LAG_LIMIT * e2el,
+            lagging=self._lag > LAG_LIMIT * e2e,
             capacity=self._capacity(done),
             notes=self._notes(done),
             within=self._intervals(measured, inside),
@@ -272,8 +272,8 @@ def _within(times: FloatArray, start: float, end: float) -> Any:
 
 def meets(slo: Slo, latencies: dict[str, FloatArray]) -> Any:
     """bool[n]: whether each request meets every limit that is set; undefined TPOT does."""
-    good = np.ones(len(latencies["e2el"]), np.bool_)
-    for name in ("ttft", "tpot", "e2el"):
+    good = np.ones(len(latencies["e2e"]), np.bool_)
+    for name in ("ttft", "tpot", "e2e"):
         limit: float | None = getattr(slo, f"{name}_s")
         if limit is not None:
             good &= ~(latencies[name] > limit)

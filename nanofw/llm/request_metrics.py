@@ -7,17 +7,12 @@ from collections.abc import Sequence
 
 from nanofw.contracts.requests import FinishReason
 from nanofw.llm.results import RequestResult
+from nanofw.measure.latencies import PER_REQUEST
 from nanofw.measure.prometheus import family
 
 BUCKETS_S = (
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0
 )  # fmt: skip
-LATENCIES = {
-    "queue": "Seconds from arrival to the first step that ran the request.",
-    "ttft": "Seconds from arrival to the first token.",
-    "tpot": "Mean seconds per token after the first.",
-    "e2e": "Seconds from arrival to the end.",
-}
 
 
 class Histogram:
@@ -47,7 +42,7 @@ class RequestMetrics:
 
     def __init__(self) -> None:
         self._by_reason = dict.fromkeys(FinishReason, 0)
-        self._histograms = {name: Histogram() for name in LATENCIES}
+        self._histograms = {name: Histogram() for name in PER_REQUEST}
 
     def observe(self, result: RequestResult) -> None:
         """Count a request that ended; latencies are those of requests that ended well."""
@@ -63,7 +58,7 @@ class RequestMetrics:
         """The counters in the Prometheus text format."""
         reasons = [(f'{{reason="{reason}"}}', n) for reason, n in self._by_reason.items()]
         lines = family("nanofw_results_total", "counter", "Results that were handed out.", reasons)
-        for name, text in LATENCIES.items():
+        for name, text in PER_REQUEST.items():
             samples = self._histograms[name].samples()
             lines += family(f"nanofw_{name}_seconds", "histogram", text, samples)
         return "\n".join(lines) + "\n"

@@ -11,6 +11,7 @@ from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import FinishReason
 from nanofw.llm.logprobs import PositionLogprobs
 from nanofw.llm.logprobs import to_record as logprob_record
+from nanofw.measure.latencies import PER_REQUEST
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -156,7 +157,7 @@ class RequestResult:
 
 
 def _timing_record(timings: Timings | None) -> dict[str, Any]:
-    names = ("queue_s", "ttft_s", "tpot_s", "e2e_s")
+    names = [f"{name}_s" for name in PER_REQUEST]
     if timings is None:
         return dict.fromkeys(names)
     record: dict[str, Any] = {name: _rounded(getattr(timings, name)) for name in names}

@@ -1,7 +1,7 @@
 """Latencies of requests that were served, and statistics of them.
 
-TTFT is the first token's time less the scheduled arrival, E2EL the end's, queue the first
-admission's; TPOT is (E2EL - TTFT) / (tokens - 1), undefined for one token.
+TTFT is the first token's time less the scheduled arrival, E2E the end's, queue the first
+admission's; TPOT is (E2E - TTFT) / (tokens - 1), undefined for one token.
 """
 
 from __future__ import annotations
@@ -14,7 +14,17 @@ import numpy as np
 from nanofw.contracts.arrays import FloatArray
 from nanofw.contracts.outputs import RequestOutput
 
-PER_REQUEST = ("ttft", "tpot", "e2el", "queue")
+PER_REQUEST: Mapping[str, str] = MappingProxyType(
+    {
+        "queue": "Seconds from arrival to the first step that ran the request.",
+        "ttft": "Seconds from arrival to the first token.",
+        "tpot": "Mean seconds per token after the first.",
+        "e2e": "Seconds from arrival to the end.",
+    }
+)
+"""Latencies of a request by name, in the order in which they are shown."""
+LATENCIES = (*PER_REQUEST, "itl")
+"""All latencies; ITL, the gaps between tokens, belongs to tokens and not to a request."""
 STATISTICS: Mapping[str, Callable[[FloatArray], float]] = MappingProxyType(
     {
         "mean": lambda values: float(values.mean()),
@@ -47,13 +57,18 @@ def latencies(
     with np.errstate(divide="ignore", invalid="ignore"):
         tpot = np.where(tokens > 1, (finished - first) / (tokens - 1), np.nan)
     values: dict[str, FloatArray] = {
+        "queue": scheduled - arrival,
         "ttft": first - arrival,
         "tpot": tpot,
-        "e2el": finished - arrival,
-        "queue": scheduled - arrival,
+        "e2e": finished - arrival,
     }
-    assert tuple(values) == PER_REQUEST
+    assert tuple(values) == tuple(PER_REQUEST)
     return values
+
+
+def title(name: str) -> str:
+    """A latency's name as tables show it: `TTFT`."""
+    return name if name == "queue" else name.upper()
 
 
 def weighted_statistic(name: str, values: FloatArray, weights: FloatArray) -> float:

@@ -87,8 +87,8 @@ def test_where_the_real_run_is_a_simulation_the_figures_agree(tmp_path: Path) ->
     assert (tmp_path / "f.json").is_file()
 
 
-def values(e2el: float) -> dict[str, float]:
-    return {f"{name}.{s}": e2el for name in ("ttft", "tpot", "e2el") for s in ("mean", "p90")}
+def values(e2e: float) -> dict[str, float]:
+    return {f"{name}.{s}": e2e for name in ("ttft", "tpot", "e2e") for s in ("mean", "p90")}
 
 
 def test_void_turns_do_not_count_and_errors_are_told() -> None:
@@ -98,8 +98,8 @@ def test_void_turns_do_not_count_and_errors_are_told() -> None:
                 {"fcfs": values(5.0), "shortest": values(5.0)})  # fmt: skip
     assert (good.is_void, void.is_void) == (False, True)
     lines = {(line["arm"], line["metric"]): line for line in lines_of([good, void])}
-    assert lines["fcfs", "e2el.mean"]["error"] == pytest.approx(0.2)
-    assert not lines["fcfs", "e2el.mean"]["met"]
-    assert lines["shortest", "e2el.mean"]["met"]
+    assert lines["fcfs", "e2e.mean"]["error"] == pytest.approx(0.2)
+    assert not lines["fcfs", "e2e.mean"]["met"]
+    assert lines["shortest", "e2e.mean"]["met"]
     assert lines["shortest", "ranking"]["measured"] == pytest.approx(0.8)
     assert lines_of([void]) == []

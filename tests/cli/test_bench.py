@@ -145,12 +145,12 @@ class TestThroughput:
             assert found["num_output_tokens"] == 30
             assert found["num_cached_tokens"] == found["num_failed"] == 0
             assert found["output_tokens_per_s"] == pytest.approx(30 / found["seconds"])
-            for name in ("ttft", "tpot", "itl", "e2el"):
+            for name in ("ttft", "tpot", "itl", "e2e"):
                 values = found["latencies"][name]
                 assert 0 < values["p50"] <= values["p99"] <= values["max"] <= found["seconds"]
         assert "1 (cold)" in text
         assert f"{steady['output_tokens_per_s']:,.0f}" in text
-        assert "TTFT and E2EL include the wait" in text
+        assert "TTFT and E2E include the wait" in text
         assert max(map(len, text.splitlines())) <= 80
 
     def test_a_workload_of_the_run_comes_at_once_or_in_its_time(self, tmp_path: Path) -> None:

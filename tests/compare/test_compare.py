@@ -144,8 +144,8 @@ class TestRuns:
         fcfs, sjf, again = (results.runs[(200.0, arm)] for arm in ("fcfs", "sjf", AA))
         assert [r.checksum for r in fcfs] == [r.checksum for r in sjf]
         assert [r.checksum for r in fcfs] == [r.checksum for r in again]
-        low, high = fcfs[0].within["e2el.mean"]
-        assert 0 < low <= fcfs[0].values["e2el.mean"] <= high
+        low, high = fcfs[0].within["e2e.mean"]
+        assert 0 < low <= fcfs[0].values["e2e.mean"] <= high
         assert any("only" in text for text in analysis.warnings)
 
     def test_a_closed_loop_has_no_loads(self, tmp_path: Path) -> None:
@@ -161,18 +161,18 @@ class TestVerdicts:
         self, tmp_path: Path
     ) -> None:
         results, analysis = compare(tmp_path, loads=[0.1, 1.1], repeats=5)
-        assert analysis.row(1.1, "sjf", "e2el.mean").verdict == "better"
-        assert analysis.row(0.1, "sjf", "e2el.mean").verdict == "negligible"
+        assert analysis.row(1.1, "sjf", "e2e.mean").verdict == "better"
+        assert analysis.row(0.1, "sjf", "e2e.mean").verdict == "negligible"
         assert "Holm's correction for 2 verdicts" in analysis.rule
         assert results.points == (0.1, 1.1)
 
     def test_only_the_primary_metric_decides(self, tmp_path: Path) -> None:
         _, analysis = compare(tmp_path)
         decided = {row.metric for row in analysis.rows if row.verdict and row.arm != AA}
-        assert decided == {"e2el.mean"}
+        assert decided == {"e2e.mean"}
 
     def test_without_a_primary_all_decide(self, tmp_path: Path) -> None:
-        metrics = ["ttft.mean", "e2el.mean", "itl.p99"]
+        metrics = ["ttft.mean", "e2e.mean", "itl.p99"]
         _, analysis = compare(tmp_path, primary=None, metrics=metrics)
         decided = [row.metric for row in analysis.rows if row.verdict and row.arm != AA]
         assert decided == metrics
@@ -186,9 +186,9 @@ class TestVerdicts:
 
     def test_expectations(self, tmp_path: Path) -> None:
         expect = [
-            {"metric": "e2el.mean", "arm": "sjf", "max_ratio": 0.99, "why": "queueing theory"},
-            {"metric": "e2el.mean", "arm": "sjf", "min_ratio": 2.0},
-            {"metric": "e2el.mean", "arm": "sjf", "load": 1.1, "verdict": "worse"},
+            {"metric": "e2e.mean", "arm": "sjf", "max_ratio": 0.99, "why": "queueing theory"},
+            {"metric": "e2e.mean", "arm": "sjf", "min_ratio": 2.0},
+            {"metric": "e2e.mean", "arm": "sjf", "load": 1.1, "verdict": "worse"},
             {"metric": "preemptions", "arm": "sjf", "max_difference": 0.0},
         ]
         _, analysis = compare(tmp_path, expect=expect)
@@ -240,7 +240,7 @@ class TestFiles:
             ({"expect": [{"metric": "ttft.mean", "arm": "x"}]}, "'x' is none of the arms"),
             (
                 {"expect": [{"metric": "ttft.mean", "arm": "sjf", "verdict": "better"}]},
-                "only the primary metric, e2el.mean, gets a verdict",
+                "only the primary metric, e2e.mean, gets a verdict",
             ),
             ({"repeats": 0}, r"experiment\.yaml:\d+: repeats"),
         ],
@@ -293,7 +293,7 @@ class TestReport:
         assert "scheduler.fcfs" in record["provenance"]["arms"]["fcfs"]["components"]
         assert {run["arm"] for run in record["runs"]} == {"fcfs", "sjf", AA}
         assert record["provenance"]["seeds"] == [0]
-        assert record["metrics"]["e2el.mean"]["compared_by"] == "ratio"
+        assert record["metrics"]["e2e.mean"]["compared_by"] == "ratio"
 
     def test_the_command_prints_tables_and_writes_json(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -389,7 +389,7 @@ class TestReport:
         assert len(record["missing"]) == 7
 
     def test_the_command_fails_when_the_shape_is_not_as_expected(self, tmp_path: Path) -> None:
-        expect = [{"metric": "e2el.mean", "arm": "sjf", "min_ratio": 5.0}]
+        expect = [{"metric": "e2e.mean", "arm": "sjf", "min_ratio": 5.0}]
         assert main(["compare", str(write(tmp_path, repeats=1, expect=expect))]) == 1
 
     def test_a_feature_that_auto_makes_other_in_one_arm_is_told(
@@ -447,7 +447,7 @@ class TestReport:
 @pytest.mark.parametrize(
     ("changes", "key", "message"),
     [
-        ({"primary": "e2el.foo"}, "primary", "no metric 'e2el.foo'"),
+        ({"primary": "e2e.foo"}, "primary", "no metric 'e2e.foo'"),
         ({"metrics": ["ttft.p99", "nope"]}, "metrics[1]", "no metric 'nope'"),
         ({"baseline": "z"}, "baseline", "'z' is none of the arms: fcfs, sjf"),
         ({"rates": [1.0]}, "rates", "either loads or rates"),
@@ -457,7 +457,7 @@ class TestReport:
         ({"arms": {"fcfs": {}, "": {}}}, "arms", "an arm needs a name"),
         ({"primary": "goodput.share"}, "primary", "goodput needs a limit"),
         ({"metrics": ["goodput.rate@a"]}, "metrics[0]", "goodput needs a limit"),
-        ({"expect": [{"metric": "e2el.mean", "arm": "z"}]}, "expect[0].arm", "none of the arms"),
+        ({"expect": [{"metric": "e2e.mean", "arm": "z"}]}, "expect[0].arm", "none of the arms"),
         ({"base": "nope"}, "base", "no preset 'nope'"),
         ({"base": "./nope.yaml"}, "base", "no such file"),
     ],
@@ -533,8 +533,8 @@ class TestSurvivors:
         "refuses": {"kv_allocator": {"num_blocks": 8, "block_size": 16}},
     }
     CHANGES = {  # noqa: RUF012
-        "arms": ARMS, "loads": None, "rates": [0.5], "primary": None, "slo": {"e2el_s": 1e6},
-        "metrics": ["e2el.mean", "goodput.rate", "goodput.share", "throughput.requests"],
+        "arms": ARMS, "loads": None, "rates": [0.5], "primary": None, "slo": {"e2e_s": 1e6},
+        "metrics": ["e2e.mean", "goodput.rate", "goodput.share", "throughput.requests"],
         "workload": {
             "name": "poisson", "num_requests": 60, "output": 30,
             "prompt": {"distribution": "uniform", "low": 10, "high": 300},
@@ -544,7 +544,7 @@ class TestSurvivors:
     def test_no_arm_wins_by_serving_less(self, tmp_path: Path) -> None:
         results, analysis = compare(tmp_path, **self.CHANGES)
         for arm in ("fails", "refuses"):
-            assert analysis.row(0.5, arm, "e2el.mean").verdict == "no evidence"
+            assert analysis.row(0.5, arm, "e2e.mean").verdict == "no evidence"
             for metric in ("goodput.rate", "goodput.share", "throughput.requests"):
                 assert analysis.row(0.5, arm, metric).verdict == "worse"
             assert any(
@@ -568,7 +568,7 @@ class TestSurvivors:
         """Also where the other arm's value is 0, as that of a queue that nobody waits in."""
         expect = [
             {"metric": metric, "arm": "dead", bound: value}
-            for metric in ("queue.mean", "e2el.mean")
+            for metric in ("queue.mean", "e2e.mean")
             for bound, value in (("min_ratio", 0.5), ("max_ratio", 2.0), ("max_difference", 1.0))
         ]
         arms = {"all": {}, "dead": {"executor": {"failure_probability": 1.0}}}
@@ -581,23 +581,23 @@ class TestSurvivors:
     def test_arms_that_refuse_the_same_are_compared(self, tmp_path: Path) -> None:
         pool = {"kv_allocator": {"num_blocks": 8, "block_size": 16}}
         arms = {"a": pool, "slow": {**pool, "executor": {"cost_model": {"device": "t4"}}}}
-        changes = {**self.CHANGES, "arms": arms, "rates": [200.0], "primary": "e2el.mean"}
+        changes = {**self.CHANGES, "arms": arms, "rates": [200.0], "primary": "e2e.mean"}
         results, analysis = compare(tmp_path, **changes)
         assert results.runs[(200.0, "slow")][0].num_refused > 0
-        assert analysis.row(200.0, "slow", "e2el.mean").verdict == "worse"
+        assert analysis.row(200.0, "slow", "e2e.mean").verdict == "worse"
         assert not any("served other requests" in warning for warning in analysis.warnings)
 
 
 def test_the_detectable_effect_is_that_of_the_corrected_test(tmp_path: Path) -> None:
     """What Holm's correction asks of the smallest p-value decides what can be found at all."""
     alone, many = (
-        compare(tmp_path, primary=primary, metrics=["e2el.mean", "ttft.mean", "queue.mean"])[1]
-        for primary in ("e2el.mean", None)
+        compare(tmp_path, primary=primary, metrics=["e2e.mean", "ttft.mean", "queue.mean"])[1]
+        for primary in ("e2e.mean", None)
     )
-    first, other = (found.row(1.1, "sjf", "e2el.mean").effect for found in (alone, many))
+    first, other = (found.row(1.1, "sjf", "e2e.mean").effect for found in (alone, many))
     assert first is not None
     assert other is not None
     assert (first.low, first.high, first.p_value) == (other.low, other.high, other.p_value)
     assert other.detectable > first.detectable
-    again = [found.row(1.1, AA, "e2el.mean").effect for found in (alone, many)]
+    again = [found.row(1.1, AA, "e2e.mean").effect for found in (alone, many)]
     assert again[0] == again[1]  # it is no verdict of the family

@@ -27,7 +27,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "name": "first come & others <2026>",
         "arms": {**BASE["arms"], NASTY: {"scheduler": {"name": "random"}}},
         "loads": [0.6, 1.1],
-        "expect": [{"metric": "e2el.mean", "arm": "sjf", "max_ratio": 5, "why": "a & b"}],
+        "expect": [{"metric": "e2e.mean", "arm": "sjf", "max_ratio": 5, "why": "a & b"}],
         "output": str(folder / "result.json"),
         "report": str(folder / "result.html"),
     }

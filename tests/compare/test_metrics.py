@@ -29,7 +29,7 @@ def output(
 def test_latencies_count_from_the_scheduled_arrival() -> None:
     found = request_latencies([output()])
     assert {name: values.tolist() for name, values in found.items()} == {
-        "ttft": [2.0], "tpot": [1.0], "e2el": [6.0], "queue": [1.0],
+        "ttft": [2.0], "tpot": [1.0], "e2e": [6.0], "queue": [1.0],
     }  # fmt: skip
 
 
@@ -45,7 +45,7 @@ def test_goodput_needs_every_limit() -> None:
     assert meets(Slo(), found).tolist() == [True, True, True]
     assert meets(Slo(ttft_s=2.0), found).tolist() == [True, False, True]
     assert meets(Slo(ttft_s=2.0, tpot_s=0.5), found).tolist() == [False, False, True]
-    assert meets(Slo(e2el_s=5.9), found).tolist() == [False, False, False]
+    assert meets(Slo(e2e_s=5.9), found).tolist() == [False, False, False]
 
 
 def test_checksum_depends_on_tokens_not_on_order() -> None:
