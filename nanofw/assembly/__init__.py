@@ -5,13 +5,19 @@
 
 from __future__ import annotations
 
-from nanofw.assembly.build import DowngradeWarning, assemble, build, build_on
+from nanofw.assembly.build import (
+    DowngradeWarning,
+    assemble,
+    build,
+    build_on,
+    build_workload,
+    graph_sizes,
+    memory_estimate,
+)
 from nanofw.assembly.explanation import Choice, Explanation, Feature
 from nanofw.assembly.json_schema import json_schema
-from nanofw.assembly.memory import graph_sizes, memory_estimate
 from nanofw.assembly.model_source import locate, read_spec
 from nanofw.assembly.selection import Selection, check, registry_for, select
-from nanofw.assembly.workload import build_workload
 
 __all__ = [
     "Choice",

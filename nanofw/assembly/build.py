@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nanofw.assembly.selection import Selection, is_host, select
+from nanofw.assembly.selection import Selection, choose_workload, is_host, select
 from nanofw.config.load import LoadedConfig
 from nanofw.contracts.clock import Clock, RealClock, VirtualClock
 from nanofw.contracts.executor import Executor, ExecutorConfig
@@ -14,12 +15,13 @@ from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.contracts.logits_processor import HostProcessor
 from nanofw.contracts.plan import Capacity
 from nanofw.contracts.scheduler import Policy
+from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.engine.engine import Engine
 from nanofw.engine.host_processors import HostProcessors
 from nanofw.engine.scheduler import Limits, Scheduler
-from nanofw.errors import ConfigError, NanofwError, PluginLoadError
-from nanofw.plugins import Component
-from nanofw.plugins.manager import guarded
+from nanofw.errors import NanofwError
+from nanofw.plugins.component import construct, guarded
+from nanofw.plugins.descriptor import load_target
 
 
 class DowngradeWarning(UserWarning):
@@ -112,6 +114,32 @@ def build_on(selection: Selection, executor: Executor, clock: Clock) -> Engine:
     )
 
 
+def build_workload(
+    selection: Selection, *, seed: int | None = None, start: float = 0.0, time_scale: float = 1.0
+) -> Workload:
+    """Make what `input.workload` names. Each run needs one of its own.
+
+    Args:
+        seed: of its random numbers; None: `engine.seed`.
+        start: the engine's clock at time 0 of the workload.
+        time_scale: what times between arrivals are multiplied with.
+
+    Raises:
+        ConfigError: the configuration names no workload, or an option is wrong.
+        PluginError: the workload is not there or broken.
+    """
+    config = selection.loaded.config
+    facts = WorkloadConfig(
+        vocab_size=selection.spec.vocab_size,
+        max_model_len=selection.max_model_len,
+        seed=config.engine.seed if seed is None else seed,
+        start=start,
+        time_scale=time_scale,
+        sampling=config.sampling,
+    )
+    return construct(choose_workload(selection.loaded, selection.registry), Workload, facts)
+
+
 def executor_config(selection: Selection, clock: Clock) -> ExecutorConfig:
     """What the executor of a selection is built with."""
     engine = selection.loaded.config.engine
@@ -165,27 +193,37 @@ def _host_processors(selection: Selection) -> HostProcessors:
     return HostProcessors(made, spec.vocab_size)
 
 
-def construct(component: Component, contract: Any, *config: Any) -> Any:
-    """Call a target as its contract says, and hold the result to it."""
-    what = f"{component.kind} {component.name!r}{component.origin_text}"
-    target = guarded(component.load, what, "import")
-    is_bare_policy = component.kind == "scheduler" and component.plugin.options is None
-    arguments = () if is_bare_policy else (component.options, *config)
-    try:
-        passing = (NanofwError, MemoryError)
-        made = guarded(lambda: target(*arguments), what, "start", passing=passing)
-    except MemoryError as error:
-        raise ConfigError(
-            f"{what} needs more memory than there is: {error}. Lower engine.max_num_seqs, "
-            "engine.max_num_batched_tokens, engine.max_model_len or kv_allocator.num_blocks"
-        ) from error
-    if not isinstance(made, contract):
-        missing = [name for name in _methods(contract) if not hasattr(made, name)]
-        detail = f"it lacks {', '.join(missing)}" if missing else f"it is a {type(made).__name__}"
-        raise PluginLoadError(f"{what} is no {contract.__name__}: {detail}")
-    return made
+def memory_estimate(selection: Selection) -> Mapping[str, Any] | None:
+    """Bytes and blocks by name, or None when the executor states no estimate.
+
+    An executor states one by the capability `estimate`, the target of a function of its options
+    and `ExecutorConfig`; docs/plugins/capabilities.md lists the names. Nothing is loaded.
+
+    Raises:
+        PluginError: the executor's function is broken.
+    """
+    return _ask_executor(selection, "estimate")
 
 
-def _methods(contract: Any) -> list[str]:
-    names: list[str] = list(contract.__dict__)
-    return [name for name in names if not name.startswith("_")]
+def graph_sizes(selection: Selection) -> Sequence[Mapping[str, Any]]:
+    """What is captured in CUDA graphs: of each kind `graphs` (a name), `count` and `sizes`.
+
+    An executor says so by the capability `graphs`, like `estimate`; empty where it does not, or
+    captures nothing.
+
+    Raises:
+        PluginError: the executor's function is broken.
+    """
+    return _ask_executor(selection, "graphs") or []
+
+
+def _ask_executor(selection: Selection, capability: str) -> Any:
+    """Call the function that the executor states as a capability; None: it states none."""
+    component = selection.components["executor"]
+    target = component.plugin.capabilities.get(capability)
+    if target is None:
+        return None
+    what = f"{capability} of {component.label}"
+    function = guarded(lambda: load_target(target), what, "import")
+    config = executor_config(selection, RealClock())
+    return guarded(lambda: function(component.options, config), what, "run", passing=(NanofwError,))

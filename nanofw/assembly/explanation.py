@@ -27,6 +27,11 @@ class Choice:
     options: Mapping[str, Any] = field(default_factory=dict[str, Any])
     claims: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
+    @property
+    def label(self) -> str:
+        """For messages: `scheduler 'fcfs'`."""
+        return f"{self.kind} {self.name!r}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Feature:

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from nanofw.config.schema import Config
 from nanofw.errors import PluginError
 from nanofw.plugins import Entry, Registry, load_plugin
-from nanofw.plugins.status import options_model
+from nanofw.plugins.component import options_model
 
 _SECTIONS = {
     "SchedulerSection": "scheduler",

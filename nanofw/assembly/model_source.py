@@ -9,8 +9,7 @@ from typing import Any
 import nanofw
 from nanofw.checkpoints.config import read_checkpoint
 from nanofw.contracts.model_spec import ModelSpec
-from nanofw.errors import ModelError
-from nanofw.plugins.names import near
+from nanofw.errors import ModelError, near
 
 EMBEDDED = Path(nanofw.__file__).parent / "models" / "embedded"
 

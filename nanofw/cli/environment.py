@@ -171,7 +171,7 @@ def _backend(entry: Any, device: str) -> dict[str, Any]:
     from nanofw.assembly import capabilities
     from nanofw.plugins import Component, load_plugin
     from nanofw.plugins.checks import missing_requirements
-    from nanofw.plugins.status import options_model
+    from nanofw.plugins.component import options_model
 
     found: dict[str, Any] = {"name": entry.name, "origin": entry.origin, "usable": False}
     try:

@@ -11,8 +11,7 @@ from typing import Any, cast
 from nanofw.config.document import parse_value, read_file
 from nanofw.config.schema import Config
 from nanofw.config.source import DEFAULT, ConfigLayer, KeyPath, ValueSource, dotted, expanded, walk
-from nanofw.errors import ConfigError
-from nanofw.plugins.names import near
+from nanofw.errors import ConfigError, near
 
 PRESETS = Path(__file__).parent / "presets"
 COMMAND_LINE = ValueSource("command line")

@@ -29,8 +29,7 @@ from nanofw.config.schema import Config, ModelSection
 from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, dotted, expanded, walk
 from nanofw.config.validation import M, Values, validate
 from nanofw.engine.request_checks import by_token_id, check_sampling
-from nanofw.errors import ConfigError
-from nanofw.plugins.names import near
+from nanofw.errors import ConfigError, near
 
 ANY_VOCABULARY = 1 << 31
 """Token ids are held to the model's vocabulary later, when there is a model."""

@@ -19,8 +19,7 @@ from typing import Any, TypeVar, cast
 from pydantic import BaseModel, ValidationError
 
 from nanofw.config.source import KeyPath, ValueSource, dotted, expanded, nearest_source
-from nanofw.errors import ConfigError
-from nanofw.plugins.names import near
+from nanofw.errors import ConfigError, near
 
 M = TypeVar("M", bound=BaseModel)
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from nanofw.contracts.requests import SamplingParams
 from nanofw.engine.request_checks import by_token_id
-from nanofw.plugins.names import near
+from nanofw.errors import near
 
 PromptLike: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, or an object with one of `prompt`, `prompt_token_ids`, `messages` and

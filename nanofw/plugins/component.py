@@ -1,12 +1,22 @@
-"""A plugin that a run has chosen."""
+"""A plugin that a run has chosen, and how code that others wrote is called."""
 
 from __future__ import annotations
 
+import os
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
+from pydantic import BaseModel
+
+from nanofw.errors import ConfigError, NanofwError, PluginError, PluginLoadError
+from nanofw.plugins.checks import check_options_model
 from nanofw.plugins.descriptor import Plugin, load_target
 from nanofw.plugins.discovery import Entry
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,6 +46,95 @@ class Component:
         """For messages: ` of nanofw-deadline 0.1.0`, or nothing when it came from nowhere."""
         return f" of {self.entry.origin}" if self.entry else ""
 
+    @property
+    def label(self) -> str:
+        """For messages: `scheduler 'deadline' of nanofw-deadline 0.1.0`."""
+        return f"{self.kind} {self.name!r}{self.origin_text}"
+
     def load(self) -> Any:
         """The target itself, imported now. Another process calls `prepare` first."""
         return load_target(self.plugin.target)
+
+
+def options_model(plugin: Plugin, entry: Entry | None = None) -> type[BaseModel] | None:
+    """The model that validates a plugin's options; imports it where the manifest names it."""
+    options = plugin.options
+    if not isinstance(options, str):
+        return options
+    what = entry.label if entry else f"{plugin.kind} {plugin.name!r}"
+    model = guarded(lambda: load_target(options), what, "import its options")
+    return guarded(lambda: check_options_model(model, options), what, "check its options")
+
+
+def construct(component: Component, contract: Any, *config: Any) -> Any:
+    """Call a target as its contract says, and hold the result to it."""
+    what = component.label
+    target = guarded(component.load, what, "import")
+    is_bare_policy = component.kind == "scheduler" and component.plugin.options is None
+    arguments = () if is_bare_policy else (component.options, *config)
+    try:
+        passing = (NanofwError, MemoryError)
+        made = guarded(lambda: target(*arguments), what, "start", passing=passing)
+    except MemoryError as error:
+        raise ConfigError(
+            f"{what} needs more memory than there is: {error}. Lower engine.max_num_seqs, "
+            "engine.max_num_batched_tokens, engine.max_model_len or kv_allocator.num_blocks"
+        ) from error
+    if not isinstance(made, contract):
+        missing = [name for name in _methods(contract) if not hasattr(made, name)]
+        detail = f"it lacks {', '.join(missing)}" if missing else f"it is a {type(made).__name__}"
+        raise PluginLoadError(f"{what} is no {contract.__name__}: {detail}")
+    return made
+
+
+def _methods(contract: Any) -> list[str]:
+    names: list[str] = list(contract.__dict__)
+    return [name for name in names if not name.startswith("_")]
+
+
+def guarded(
+    action: Callable[[], T],
+    what: str,
+    doing: str,
+    passing: tuple[type[BaseException], ...] = (PluginLoadError,),
+) -> T:
+    """Run code that others wrote; whatever it raises becomes one error with its traceback.
+
+    Args:
+        what, doing: for the message: `scheduler 'x' of p 1.0` failed to `import`.
+        passing: errors that say already what is wrong. An interrupt passes, too.
+    """
+    try:
+        return action()
+    except (KeyboardInterrupt, *passing):
+        raise
+    except PluginError as error:  # ours: it says what is wrong
+        raise PluginLoadError(f"{what}: {error}") from None
+    except BaseException as error:
+        raise PluginLoadError(
+            f"{what} failed to {doing}: {_shown(error)}\n{_own_frames(error)}"
+        ) from error
+
+
+def _shown(error: BaseException) -> str:
+    try:
+        return repr(error)
+    except Exception:  # their class may be as broken as what it tells of
+        return type(error).__name__
+
+
+def _own_frames(error: BaseException) -> str:
+    """The traceback from the first frame that is not ours or the import system's."""
+    frames = traceback.extract_tb(error.__traceback__)
+    here = str(Path(__file__).parent)
+    own = [
+        frame
+        for frame in frames
+        if not frame.filename.startswith((here, "<frozen importlib"))
+        and os.sep + "pluggy" + os.sep not in frame.filename
+        and not frame.filename.endswith(os.path.join("importlib", "__init__.py"))
+    ]
+    lines = traceback.format_list(own) + traceback.format_exception_only(error)
+    return "".join(
+        "  " + line for text in lines for line in text.splitlines(keepends=True)
+    ).rstrip()

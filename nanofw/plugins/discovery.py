@@ -11,8 +11,8 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from nanofw.errors import near
 from nanofw.plugins.descriptor import KINDS
-from nanofw.plugins.names import near
 
 GROUP = "nanofw"
 BUILTIN = "nanofw"
@@ -45,6 +45,11 @@ class Entry:
     def origin(self) -> str:
         """For messages: `nanofw-deadline 0.1.0`, or the local file."""
         return str(self.path) if self.path else f"{self.provider} {self.version}"
+
+    @property
+    def label(self) -> str:
+        """For messages: `scheduler 'deadline' of nanofw-deadline 0.1.0`."""
+        return f"{self.kind} {self.name!r} of {self.origin}"
 
     @property
     def is_builtin(self) -> bool:

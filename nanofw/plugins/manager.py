@@ -10,8 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
-import traceback
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -20,13 +19,13 @@ from weakref import WeakKeyDictionary
 
 import pluggy
 
-from nanofw.errors import ConfigError, PluginError, PluginLoadError, UnknownPlugin
+from nanofw.errors import ConfigError, PluginError, PluginLoadError, UnknownPlugin, near
 from nanofw.plugins import hookspecs
 from nanofw.plugins.checks import check_api, check_descriptor, check_versions
+from nanofw.plugins.component import guarded
 from nanofw.plugins.descriptor import KINDS, Plugin
 from nanofw.plugins.discovery import Entry, discover
 from nanofw.plugins.local import LocalModule, digest, local_modules
-from nanofw.plugins.names import near
 from nanofw.plugins.registry import Registry, known_patterns, matches
 
 ENVIRONMENT_VARIABLE = "NANOFW_PLUGINS"
@@ -76,18 +75,10 @@ def build_registry(
     entries = [*found.entries, *_local_entries(settings.load, notes)]
     check_versions(settings.require, found, search_path)
     left_out: list[tuple[Entry, str]] = []
-    warnings: list[str] = []
     for setting, patterns in _allow_lists(settings, os.environ if environ is None else environ):
         _check_patterns(setting, patterns, entries)
         entries = _narrow(entries, setting, patterns, left_out)
-    for pattern in settings.disable:
-        taken = [entry for entry in entries if matches(entry, pattern)]
-        left_out += [(entry, "plugins.disable") for entry in taken]
-        entries = [entry for entry in entries if entry not in taken]
-        if not taken:
-            known = known_patterns([*found.entries, *(entry for entry, _ in left_out)])
-            hint = near(pattern, known)
-            warnings.append(f"plugins.disable: {pattern!r} is not installed{hint}")
+    entries, warnings = _without_disabled(entries, settings.disable, left_out)
     registry = Registry(
         entries=tuple(entries),
         left_out=tuple(left_out),
@@ -136,6 +127,22 @@ def _narrow(
     return kept
 
 
+def _without_disabled(
+    entries: list[Entry], patterns: Sequence[str], left_out: list[tuple[Entry, str]]
+) -> tuple[list[Entry], list[str]]:
+    """The entries that no pattern of `plugins.disable` means; warnings of patterns without one."""
+    warnings: list[str] = []
+    for pattern in patterns:
+        taken = [entry for entry in entries if matches(entry, pattern)]
+        if not taken:
+            known = known_patterns([*entries, *(entry for entry, _ in left_out)])
+            hint = near(pattern, known)
+            warnings.append(f"plugins.disable: {pattern!r} is not installed{hint}")
+        left_out += [(entry, "plugins.disable") for entry in taken]
+        entries = [entry for entry in entries if entry not in taken]
+    return entries, warnings
+
+
 def _check_overrides(registry: Registry, override: Mapping[str, str]) -> None:
     for identifier, provider in override.items():
         kind, _, name = identifier.partition(".")
@@ -169,8 +176,8 @@ def load_plugin(entry: Entry) -> Plugin:
 
 def describe(entry: Entry) -> tuple[Plugin, ...]:
     """All descriptors of an entry's manifest module. Raises `PluginLoadError`."""
-    what = f"{entry.kind} {entry.name!r} of {entry.origin}"
-    return _describe_module(guarded(lambda: _import(entry), what, "import"), what)
+    module = guarded(lambda: _import(entry), entry.label, "import")
+    return _describe_module(module, entry.label)
 
 
 def _import(entry: Entry) -> ModuleType:
@@ -215,54 +222,6 @@ def _check_hooks(module: ModuleType) -> None:
                 f"{module.__name__}: @hookimpl {name}: no kind {name!r}{near(name, KINDS)}; "
                 f"kinds: {', '.join(KINDS)}"
             )
-
-
-def guarded(
-    action: Callable[[], T],
-    what: str,
-    doing: str,
-    passing: tuple[type[BaseException], ...] = (PluginLoadError,),
-) -> T:
-    """Run code that others wrote; whatever it raises becomes one error with its traceback.
-
-    Args:
-        what, doing: for the message: `scheduler 'x' of p 1.0` failed to `import`.
-        passing: errors that say already what is wrong. An interrupt passes, too.
-    """
-    try:
-        return action()
-    except (KeyboardInterrupt, *passing):
-        raise
-    except PluginError as error:  # ours: it says what is wrong
-        raise PluginLoadError(f"{what}: {error}") from None
-    except BaseException as error:
-        raise PluginLoadError(
-            f"{what} failed to {doing}: {_shown(error)}\n{_own_frames(error)}"
-        ) from error
-
-
-def _shown(error: BaseException) -> str:
-    try:
-        return repr(error)
-    except Exception:  # their class may be as broken as what it tells of
-        return type(error).__name__
-
-
-def _own_frames(error: BaseException) -> str:
-    """The traceback from the first frame that is not ours or the import system's."""
-    frames = traceback.extract_tb(error.__traceback__)
-    here = str(Path(__file__).parent)
-    own = [
-        frame
-        for frame in frames
-        if not frame.filename.startswith((here, "<frozen importlib"))
-        and os.sep + "pluggy" + os.sep not in frame.filename
-        and not frame.filename.endswith(os.path.join("importlib", "__init__.py"))
-    ]
-    lines = traceback.format_list(own) + traceback.format_exception_only(error)
-    return "".join(
-        "  " + line for text in lines for line in text.splitlines(keepends=True)
-    ).rstrip()
 
 
 def _local_entries(paths: Iterable[Path], notes: list[str]) -> list[Entry]:

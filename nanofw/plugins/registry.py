@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from nanofw.errors import DuplicatePlugin, UnknownPlugin
+from nanofw.errors import DuplicatePlugin, UnknownPlugin, near
 from nanofw.plugins.descriptor import KINDS
 from nanofw.plugins.discovery import Entry, normalized
-from nanofw.plugins.names import near
 
 
 @dataclass(frozen=True, slots=True)

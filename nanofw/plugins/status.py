@@ -8,10 +8,11 @@ from typing import Any
 from pydantic import BaseModel
 
 from nanofw.errors import PluginError
-from nanofw.plugins.checks import check_options_model, missing_requirements
-from nanofw.plugins.descriptor import KINDS, Plugin, load_target
+from nanofw.plugins.checks import missing_requirements
+from nanofw.plugins.component import options_model
+from nanofw.plugins.descriptor import KINDS
 from nanofw.plugins.discovery import Entry
-from nanofw.plugins.manager import guarded, load_plugin
+from nanofw.plugins.manager import load_plugin
 from nanofw.plugins.registry import Registry
 
 
@@ -82,17 +83,6 @@ def _status(registry: Registry, entry: Entry, check: bool) -> PluginStatus:
     return PluginStatus(
         entry=entry, state=state, error="; ".join(missing), summary=plugin.summary, api=plugin.api
     )
-
-
-def options_model(plugin: Plugin, entry: Entry | None = None) -> type[BaseModel] | None:
-    """The model that validates a plugin's options; imports it where the manifest names it."""
-    options = plugin.options
-    if not isinstance(options, str):
-        return options
-    origin = f" of {entry.origin}" if entry else ""
-    what = f"{plugin.kind} {plugin.name!r}{origin}"
-    model = guarded(lambda: load_target(options), what, "import its options")
-    return guarded(lambda: check_options_model(model, options), what, "check its options")
 
 
 def description(entry: Entry) -> dict[str, Any]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-from nanofw.assembly.build import construct as construct_as_contract
 from nanofw.assembly.capabilities import probe
 from nanofw.errors import NanofwError
 from nanofw.plugins import (
@@ -25,6 +24,7 @@ from nanofw.plugins import (
     load_plugin,
     load_target,
 )
+from nanofw.plugins.component import construct as construct_as_contract
 from nanofw.plugins.discovery import normalized
 
 CONTRACTS: Mapping[str, Any] = MappingProxyType(

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -349,7 +352,7 @@ def test_no_common_block_size_is_a_reason(
 def test_auto_says_why_each_was_passed_over(
     choose: Choose, local: Local, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nanofw.assembly import selection as module
+    from nanofw.assembly import choosing as module
 
     more = local(
         """
@@ -572,3 +575,34 @@ def test_options_of_a_careless_model_are_held_to_it(
     values = {"plugins": {"load": [str(file)]}, "scheduler": {"name": "odd"}}
     with pytest.raises((PluginLoadError, ConfigError), match=message):
         check(load_config("sim", [change], values=values))
+
+
+# -- threads --------------------------------------------------------------------------------
+
+THREADS_OF_A_RUN = """
+import os
+from nanofw import LLM
+with LLM("embedded:demo", max_num_seqs=2, executor={"name": "torch", "num_threads": 3}) as llm:
+    llm.generate("And it came to pass", None)
+    import torch
+    print(os.environ.get("GOMP_SPINCOUNT"), torch.get_num_threads())
+"""
+
+
+@pytest.mark.parametrize(
+    ("set_by_user", "expected"),
+    [({}, "0 3"), ({"GOMP_SPINCOUNT": "7"}, "7 3"), ({"OMP_WAIT_POLICY": "active"}, "None 3")],
+)
+def test_idle_threads_sleep_unless_the_user_decides(
+    set_by_user: dict[str, str], expected: str
+) -> None:
+    ours = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
+    environment = {key: value for key, value in os.environ.items() if key not in ours}
+    done = subprocess.run(
+        [sys.executable, "-c", THREADS_OF_A_RUN],
+        env={**environment, **set_by_user},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split("\n")[-2] == expected

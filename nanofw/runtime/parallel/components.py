@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from nanofw.plugins import Component, Entry, Plugin, prepare
-from nanofw.plugins.status import options_model
+from nanofw.plugins.component import options_model
 from nanofw.runtime.parallel.messages import ComponentData, EntryData
 
 

@@ -1,0 +1,114 @@
+"""Words of a selection: why components do not fit, what was resolved, what was passed over."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from nanofw.assembly.capabilities import ANY
+from nanofw.assembly.explanation import Feature
+from nanofw.assembly.features import CLAIMED_KEYS, Needs
+from nanofw.config.load import LoadedConfig
+from nanofw.config.source import DEFAULT, dotted
+from nanofw.errors import CapabilityError, ConfigError
+from nanofw.plugins import Component, Registry
+
+_WORDS = {
+    "devices": "device",
+    "dtypes": "dtype",
+    "head_dims": "head_dim",
+    "activations": "activation",
+    "rope_types": "rope type",
+    "block_sizes": "block size",
+}
+"""Capabilities that are collections; every other one is a flag."""
+_HINTS = {"replicas": "; replicas are placed by Ray: executor.name=ray"}
+
+
+def problems(component: Component, claims: Mapping[str, Any], needs: Needs) -> list[str]:
+    """Every reason why a component cannot do what the run needs."""
+    found: list[str] = []
+    for key in CLAIMED_KEYS.get(component.kind, ()):
+        needed = needs.value(key)
+        if key == "block_sizes" and needed is None:
+            if not claims.get(key):
+                found.append("it claims no block size")
+        elif needed is not None and (problem := _problem(key, claims.get(key), needed)):
+            found.append(problem)
+    return found
+
+
+def _problem(key: str, claimed: Any, needed: Any) -> str | None:
+    if key not in _WORDS:
+        return None if claimed else f"it does not claim {key}{_HINTS.get(key, '')}"
+    word = _WORDS[key]
+    if not isinstance(claimed, Collection) or isinstance(claimed, str) or not claimed:
+        return f"it claims no {word}, {needed} is needed"
+    items: list[Any] = list(claimed)  # pyright: ignore[reportUnknownArgumentType]
+    if ANY in items or needed in items:
+        return None
+    return f"{word} {needed} is needed, it claims {', '.join(map(str, items))}"
+
+
+def raise_option_errors(errors: Sequence[ConfigError]) -> None:
+    """Raise what is wrong with the options of components, as one error."""
+    if len(errors) == 1:
+        raise errors[0]
+    if errors:
+        lines = [str(error) for error in errors]
+        raise ConfigError("\n  ".join(["the options of several components are wrong", *lines]))
+
+
+def raise_reasons(reasons: Sequence[str], features: Sequence[Feature], *, strict: bool) -> None:
+    """Raise every reason why the components cannot work together, as one error.
+
+    Args:
+        strict: a feature that was asked for and is off is such a reason.
+    """
+    downgrades = [
+        f"engine.{feature.name}: {feature.reason} (plugins.strict)"
+        for feature in features
+        if strict and feature.is_downgrade
+    ]
+    if reasons or downgrades:
+        listed = "\n    ".join([*reasons, *downgrades])
+        raise CapabilityError(f"the chosen components cannot work together:\n    {listed}")
+
+
+def facts(needs: Needs, max_model_len: int, block_size: int) -> dict[str, Any]:
+    """Resolved numbers and names, for `explain` and for records."""
+    spec = needs.spec
+    num_heads = 1 if spec.tie_word_embeddings else 2
+    num_parameters = spec.num_layer_parameters + num_heads * spec.num_head_parameters
+    counts = {"tensor_parallel_size": needs.tensor_parallel_size, "replicas": needs.replicas}
+    return {
+        "model": spec.path,
+        "architecture": spec.architecture,
+        "device": needs.device,
+        **{name: count for name, count in counts.items() if count > 1},
+        "dtype": spec.dtype,
+        "rope_type": spec.rope.get("rope_type", "default"),
+        "num_windowed_layers": sum(window is not None for window in spec.sliding_windows),
+        "max_model_len": max_model_len,
+        "block_size": block_size,
+        "num_matrix_parameters": num_parameters,
+        "matrix_bytes": num_parameters * spec.bytes_per_element,
+        "kv_bytes_per_token": spec.kv_bytes_per_token,
+        "kv_bytes_per_block": spec.kv_bytes_per_token * block_size,
+        "eos_token_ids": list(spec.eos_token_ids),
+    }
+
+
+def notes(loaded: LoadedConfig, registry: Registry, needs: Needs) -> tuple[str, ...]:
+    """Sentences about what was passed over, dropped or is not used."""
+    dropped = [
+        f"{dotted(item.path)} = {item.value!r} ({item.source}) was dropped: {item.reason}"
+        for item in loaded.dropped
+    ]
+    unused = [
+        f"{kind} ({source}) is not used: the executor builds none"
+        for kind in ("attention_backend", "sampler")
+        if kind not in needs.built_by_executor
+        and (source := loaded.values.source((kind,))) != DEFAULT
+    ]
+    return (*registry.notes, *dropped, *unused)
