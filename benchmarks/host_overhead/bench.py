@@ -25,11 +25,12 @@ from rich.table import Table
 
 from nanofw.assembly.provenance import commit, machine
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
+from nanofw.contracts.limits import Limits
 from nanofw.contracts.plan import StepPlan, StepResult
 from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.contracts.scheduler import Policy
 from nanofw.engine.request_state import RequestState
-from nanofw.engine.scheduler import Limits, Scheduler
+from nanofw.engine.scheduler import Scheduler
 from nanofw.plugins.descriptor import Plugin, load_target
 from nanofw.plugins.manager import build_registry, load_plugin
 

@@ -12,13 +12,14 @@ from nanofw.config.load import LoadedConfig
 from nanofw.contracts.clock import Clock, RealClock, VirtualClock
 from nanofw.contracts.executor import Executor, ExecutorConfig
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
+from nanofw.contracts.limits import Limits
 from nanofw.contracts.logits_processor import HostProcessor
 from nanofw.contracts.plan import Capacity
 from nanofw.contracts.scheduler import Policy
 from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.engine.engine import Engine
 from nanofw.engine.host_processors import HostProcessors
-from nanofw.engine.scheduler import Limits, Scheduler
+from nanofw.engine.scheduler import Scheduler
 from nanofw.errors import NanofwError
 from nanofw.plugins.component import construct, guarded
 from nanofw.plugins.descriptor import load_target

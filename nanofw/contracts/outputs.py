@@ -116,8 +116,8 @@ class StepReport:
         num_rows: rows that ran.
         num_running, num_waiting: after the commit.
         num_used_blocks: blocks owned by running requests after the commit.
-        preemptions: victims of the plan.
-        waited: the plan had to wait for the step in flight because room was short.
+        num_preemptions: victims of the plan.
+        num_waits: 1 if the plan had to wait for the step in flight because room was short, else 0.
         planned, committed: seconds on the engine's clock.
     """
 
@@ -128,8 +128,8 @@ class StepReport:
     num_running: int
     num_waiting: int
     num_used_blocks: int
-    preemptions: int
-    waited: bool
+    num_preemptions: int
+    num_waits: int
     planned: float
     committed: float
 

@@ -93,7 +93,7 @@ class Request:
         client: who sent it, for policies that share between clients.
         priority: smaller is more urgent.
         deadline: when it should be finished, on the engine's clock, in seconds.
-        expected_output_tokens: a guess of the output's length, for policies that rank by it.
+        expected_output_tokens: a guess of the output's length, for policies that order by it.
         stream: report the tokens of each step, not only the finished output.
         arguments: per-request arguments of logits processors, by their name.
     """

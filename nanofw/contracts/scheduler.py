@@ -1,9 +1,9 @@
 """Contract `scheduler/1` (stable): whom to serve first.
 
 The policy proposes, the core disposes. The core owns queues, budgets, chunking, preemption and
-the accounting of blocks; a policy ranks requests and may, if it wants to, admit, cut and give
-up. Whatever it answers, no block leaks, no budget is exceeded and no request is lost: nonsense
-is a `PolicyError` that shows the decision.
+the accounting of blocks; a policy orders requests by a key and may, if it wants to, admit, cut
+and give up. Whatever it answers, no block leaks, no budget is exceeded and no request is lost:
+nonsense is a `PolicyError` that shows the decision.
 
 A minimal policy:
 
@@ -24,7 +24,7 @@ import numpy as np
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.requests import FinishReason
 
-Rank: TypeAlias = Any
+SortKey: TypeAlias = Any
 """Anything sortable: a number, a string, a tuple of such. Smaller is served first."""
 
 
@@ -143,8 +143,8 @@ class RunningView(Protocol):
         """The request in a row."""
         ...
 
-    def key(self, row: int) -> Rank:
-        """The rank under which the request in a row was queued."""
+    def key(self, row: int) -> SortKey:
+        """The key under which the request in a row was queued."""
         ...
 
 
@@ -154,8 +154,8 @@ class Policy(ABC):
     A policy may keep state of its own. It is called from one thread and never concurrently.
 
     Attributes:
-        window: when positive, the first `window` waiting requests by `key` are ranked anew by
-            `window_rank` in each step that could admit one: for ranks that change without an
+        window: when positive, the first `window` waiting requests by `key` get new keys from
+            `window_key` in each step that could admit one: for keys that change without an
             event. Bounds the cost of a step.
         skip_ahead: how many requests past a head that does not fit may be tried in one step.
             0: the core stops at the head, so that nobody overtakes it.
@@ -165,13 +165,13 @@ class Policy(ABC):
     skip_ahead: int = 0
 
     @abstractmethod
-    def key(self, request: RequestView, now: float) -> Rank:
-        """The request's rank; smaller is served first.
+    def key(self, request: RequestView, now: float) -> SortKey:
+        """The request's key; smaller is served first.
 
         Called when the request arrives and when it returns after a preemption, and not again
-        while it waits: a step costs O(what runs, times the logarithm of what waits). Ranks
+        while it waits: a step costs O(what runs, times the logarithm of what waits). Keys
         must be comparable with each other. Among equals, preempted requests come before those
-        that never started, then the earlier arrival. Linear ageing is a static rank:
+        that never started, then the earlier arrival. Linear ageing is a static key:
         `cost + weight * request.arrival` orders as `cost - weight * waited` does at any time.
 
         An exception here refuses that request alone.
@@ -184,16 +184,16 @@ class Policy(ABC):
         """
         return None
 
-    def group_key(self, group: Hashable, now: float) -> Rank:
-        """The rank of a group that has waiting requests; the smallest is served first.
+    def group_key(self, group: Hashable, now: float) -> SortKey:
+        """The key of a group that has waiting requests; the smallest is served first.
 
         Read anew when the group is about to be served, so it may grow at any time; it must not
         shrink while the group has waiting requests. Only called when `group` is overridden.
         """
         return 0
 
-    def window_rank(self, requests: Sequence[RequestView], view: SchedulerView) -> Sequence[Rank]:
-        """Ranks of the first `window` waiting requests, one each, in their order."""
+    def window_key(self, requests: Sequence[RequestView], view: SchedulerView) -> Sequence[SortKey]:
+        """New keys of the first `window` waiting requests, one each, in their order."""
         return range(len(requests))
 
     def admit(self, request: RequestView, view: SchedulerView) -> bool:
@@ -212,9 +212,9 @@ class Policy(ABC):
         """The row to give up, or None.
 
         `for_request` None: the pool is short for the running requests. None lets the core
-        choose: the greatest rank, the latest arrival among equals.
-        Otherwise: a waiting request with a smaller rank than some running one does not fit;
-        only rows of a greater rank than its own may be named. None leaves it waiting, and is
+        choose: the greatest key, the latest arrival among equals.
+        Otherwise: a waiting request with a smaller key than some running one does not fit;
+        only rows of a greater key than its own may be named. None leaves it waiting, and is
         what the base class answers.
         """
         return None

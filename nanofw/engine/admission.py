@@ -15,7 +15,7 @@ from nanofw.engine.policy_guard import PolicyGuard
 from nanofw.engine.request_state import RequestState
 from nanofw.engine.running import RunningSet
 from nanofw.engine.views import EngineView
-from nanofw.engine.waiting import Entry, WaitingQueue
+from nanofw.engine.waiting import QueueEntry, WaitingQueue
 
 NO_MATCH = Match(0, EMPTY_INT)
 RETRY_STEPS = 8
@@ -70,7 +70,7 @@ class Admission:
         self._attempt = 0
 
     def fill(self, now: float, budget: int, *, closed: bool) -> Prefills | None:
-        """Prefill of at most `budget` tokens; `closed`: nobody new is admitted."""
+        """Prefill of at most `budget` tokens; `closed`: no new request is admitted."""
         self._attempt += 1
         part = Prefills()
         for row in list(self._running.prefilling):
@@ -107,13 +107,13 @@ class Admission:
         if self._allocator.num_available > blocked.num_available:
             return True
         entry = self._queue.peek(now)
-        return entry is None or entry[4] is not blocked.state
+        return entry is None or entry.state is not blocked.state
 
     def _admit(self, now: float, budget: int, part: Prefills) -> None:
         """Start waiting requests until the head does not fit, nor `skip_ahead` after it."""
         policy = self._guard.policy
         window = self._window(now) if policy.window > 0 else None
-        passed: list[Entry] = []
+        passed: list[QueueEntry] = []
         self._blocked, self._no_room = None, False
         try:
             while budget > 0 and self._running.rows.free and len(passed) <= policy.skip_ahead:
@@ -121,7 +121,7 @@ class Admission:
                 if entry is None:
                     break
                 passed.append(entry)
-                count = self._start(entry[4], now, budget, part)
+                count = self._start(entry.state, now, budget, part)
                 if count:
                     passed.pop()
                     budget -= count
@@ -130,26 +130,26 @@ class Admission:
             for entry in passed + (window or []):
                 self._queue.push_back(entry, now)
 
-    def _note_blocked(self, passed: list[Entry], window: list[Entry] | None) -> None:
+    def _note_blocked(self, passed: list[QueueEntry], window: list[QueueEntry] | None) -> None:
         plain = window is None and not self._guard.admits and not self._guard.policy.skip_ahead
         if plain and passed and self._no_room:
             available = self._allocator.num_available
-            self._blocked = _Blocked(passed[0][4], available, self._attempt)
+            self._blocked = _Blocked(passed[0].state, available, self._attempt)
 
-    def _next(self, window: list[Entry] | None, now: float) -> Entry | None:
+    def _next(self, window: list[QueueEntry] | None, now: float) -> QueueEntry | None:
         if window is None:
             return self._queue.pop(now)
         return window.pop(0) if window else None
 
-    def _window(self, now: float) -> list[Entry]:
-        """The first `window` requests in the order of their momentary ranks."""
-        entries: list[Entry] = []
+    def _window(self, now: float) -> list[QueueEntry]:
+        """The first `window` requests in the order of their keys in the window."""
+        entries: list[QueueEntry] = []
         size = self._guard.policy.window
         while len(entries) < size and (entry := self._queue.pop(now)) is not None:
             entries.append(entry)
         self._view.budget = self._limits.max_num_batched_tokens
         try:
-            order = self._guard.window_order([entry[4] for entry in entries], self._view)
+            order = self._guard.window_order([entry.state for entry in entries], self._view)
         except BaseException:
             for entry in entries:
                 self._queue.push_back(entry, now)
@@ -173,7 +173,7 @@ class Admission:
         if table is None:
             self._no_room = True
             return 0
-        row = self._running.enter(state, match.num_tokens)
+        row = self._running.add_request(state, match.num_tokens)
         self._count_start(state, match.num_tokens, count, now)
         part.add(row, count)
         part.new.append(_new_row(state, row, tokens, table))

@@ -1,4 +1,4 @@
-"""Taking over what a step produced: tokens, shareable blocks, ends."""
+"""Taking over what a step produced: tokens, shareable blocks, finished requests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from nanofw.errors import ExecutorError
 
 NOT_FINITE = "numerical: the logits for the next token are not finite, or no token is allowed"
 
-End = Callable[[RequestState, FinishReason, str | None], None]
+Finish = Callable[[RequestState, FinishReason, str | None], None]
 
 
 class Committer:
@@ -35,12 +35,17 @@ class Committer:
         self._eos = eos_token_ids
 
     def commit_step(
-        self, plan: StepPlan, result: StepResult, now: float, deltas: list[TokenDelta], end: End
+        self,
+        plan: StepPlan,
+        result: StepResult,
+        now: float,
+        deltas: list[TokenDelta],
+        finish: Finish,
     ) -> list[str]:
-        """Append tokens, share blocks, end what is at its end, free what the step held.
+        """Append tokens, share blocks, finish requests, release rows that only the step held.
 
-        Tokens of requests that ended while the step was in flight are surplus: they reach
-        nothing. A row whose logits were not finite ends, and shares nothing. Returns the ids
+        Tokens of requests that finished while the step was in flight are surplus: they reach
+        nothing. A request whose logits were not finite fails, and shares nothing. Returns the ids
         of requests that have their first token.
         """
         rows = self._running.rows
@@ -56,10 +61,10 @@ class Committer:
             self._log(plan, result)
         if self._running.num_streams:
             self._stream(sampled, token_ids, deltas)
-        self._stop(sampled, token_ids, known, end)
+        self._finish_complete(sampled, token_ids, known, finish)
         if failed is not None:
-            self._fail(plan.sampled_rows[failed], end)
-        self._running.retire(plan.step)
+            self._fail(plan.sampled_rows[failed], finish)
+        self._running.release_held(plan.step)
         return started
 
     def _sampled(
@@ -82,8 +87,8 @@ class Committer:
         return sampled, token_ids, failed if failed is not None and failed.any() else None
 
     def _all_alive(self, plan: StepPlan) -> bool:
-        """No row was dropped since the plan was made."""
-        return self._running.last_drop <= plan.step
+        """No request was removed since the plan was made."""
+        return self._running.last_removal <= plan.step
 
     def _share(self, plan: StepPlan, failed: BoolArray | None) -> None:
         """Blocks that a collected step wrote may be shared from now on."""
@@ -135,8 +140,10 @@ class Committer:
             tokens = token_ids[i : i + 1]
             deltas.append(TokenDelta(state.request.id, tokens, state.sample_index, last))
 
-    def _stop(self, sampled: IntArray, token_ids: IntArray, known: IntArray, end: End) -> None:
-        """End rows that drew an end token or have all the tokens that they may have."""
+    def _finish_complete(
+        self, sampled: IntArray, token_ids: IntArray, known: IntArray, finish: Finish
+    ) -> None:
+        """Finish requests that sampled an end token or have all the tokens that they may have."""
         rows = self._running.rows
         done = known >= rows.limit[sampled]
         stop = self._stopped(sampled, token_ids)
@@ -145,10 +152,10 @@ class Committer:
         for i in done.nonzero()[0].tolist():
             stopped = stop is not None and bool(stop[i])
             reason = FinishReason.STOP if stopped else FinishReason.LENGTH
-            end(rows.state(int(sampled[i])), reason, None)
+            finish(rows.state(int(sampled[i])), reason, None)
 
     def _stopped(self, sampled: IntArray, token_ids: IntArray) -> BoolArray | None:
-        """bool[s], rows that drew a token that ends them; None: there are no such rows."""
+        """bool[s], rows that sampled a token that ends them; None: no row can."""
         rows, running = self._running.rows, self._running
         if not running.num_ending and not running.num_custom_stop:
             return None
@@ -163,8 +170,8 @@ class Committer:
                 stop[i] |= int(token_ids[i]) in stops
         return stop
 
-    def _fail(self, failed: IntArray, end: End) -> None:
+    def _fail(self, failed: IntArray, finish: Finish) -> None:
         rows = self._running.rows
         for row in failed[rows.alive[failed]].tolist():
             self._counters.num_failed_rows += 1
-            end(rows.state(row), FinishReason.ERROR, NOT_FINITE)
+            finish(rows.state(row), FinishReason.ERROR, NOT_FINITE)

@@ -14,21 +14,21 @@ from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.outputs import RequestOutput, StepOutput, StepReport
 from nanofw.contracts.plan import HostMasks, StepPlan
 from nanofw.contracts.requests import FinishReason, Request
-from nanofw.engine import request_checks as accept
+from nanofw.engine import request_checks
 from nanofw.engine.host_processors import HostProcessors
-from nanofw.engine.request_state import RequestState, derive_seed, sample_key
+from nanofw.engine.request_state import RequestState, derive_seed, sample_id
 from nanofw.engine.scheduler import Scheduler, Wait
 from nanofw.errors import ExecutorError, NanofwError, PolicyError, RequestError
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
-    """A submitted step and what is to be reported of it."""
+class _PendingStep:
+    """A submitted step and what will be reported of it."""
 
     plan: StepPlan
     planned: float
-    preemptions: int
-    waited: bool
+    num_preemptions: int
+    num_waits: int
 
 
 class Engine:
@@ -73,8 +73,8 @@ class Engine:
         self._processor_names = {*processor_names, *self._host.names}
         self._seed = seed
         self._num_submitted = 0
-        self._pending: deque[_Pending] = deque()
-        self._by_reason = dict.fromkeys(FinishReason, 0)
+        self._pending: deque[_PendingStep] = deque()
+        self._num_finished = dict.fromkeys(FinishReason, 0)
         self._num_steps = 0
         self._failure: BaseException | None = None
         self._closed = False
@@ -91,7 +91,7 @@ class Engine:
         try:
             self._queue(self._accept(request, index))
         except (ValueError, PolicyError) as error:
-            self._by_reason[FinishReason.REFUSED] += 1
+            self._num_finished[FinishReason.REFUSED] += 1
             raise RequestError(str(request.id), str(error)) from error
 
     def _queue(self, samples: list[RequestState]) -> None:
@@ -99,27 +99,27 @@ class Engine:
             self.scheduler.add_request(samples, self.clock.now())
         except PolicyError:
             for state in samples:
-                self._host.finish(state.key)
+                self._host.finish(state.sample_id)
             raise
 
     def _accept(self, request: Request, index: int) -> list[RequestState]:
-        accept.check_id(request.id)
+        request_checks.check_id(request.id)
         if self.scheduler.has_request(request.id):
             raise ValueError(
                 "a request of this id is waiting or running, or its output was not handed out "
                 "yet; ids must be unique"
             )
-        tokens = accept.prompt_tokens(request.prompt_token_ids, self.spec.vocab_size)
-        accept.check_sampling(request.sampling, self.spec.vocab_size)
-        accept.check_fields(request)
-        accept.check_arguments(request, self._processor_names)
-        limit = accept.token_limit(len(tokens), request.sampling, self.scheduler.limits)
+        tokens = request_checks.prompt_tokens(request.prompt_token_ids, self.spec.vocab_size)
+        request_checks.check_sampling(request.sampling, self.spec.vocab_size)
+        request_checks.check_fields(request)
+        request_checks.check_arguments(request, self._processor_names)
+        limit = request_checks.token_limit(len(tokens), request.sampling, self.scheduler.limits)
         self.executor.check(request)
         seed = request.sampling.seed
         seed = derive_seed(self._seed, index) if seed is None else int(seed)
         arrival = self.clock.now() if request.arrival is None else request.arrival
-        keys = [sample_key(request.id, i) for i in range(request.sampling.n)]
-        host = self._host.start(request, keys, tokens)
+        sample_ids = [sample_id(request.id, i) for i in range(request.sampling.n)]
+        host = self._host.start(request, sample_ids, tokens)
         return [
             RequestState(
                 request,
@@ -135,33 +135,33 @@ class Engine:
         ]
 
     def abort_request(self, request_id: str) -> bool:
-        """End a request in whatever state it is; its output comes with the next step.
+        """Finish a request in whatever state it is; its output comes with the next step.
 
         Returns whether there was one.
         """
-        return self._end(request_id, FinishReason.ABORT)
+        return self._finish(request_id, FinishReason.ABORT)
 
     def finish_request(
         self, request_id: str, num_tokens: int, reason: FinishReason, sample_index: int = 0
     ) -> bool:
-        """End a sample at `num_tokens` generated tokens, for a stop string found outside.
+        """Finish a sample at `num_tokens` generated tokens, for a stop string found outside.
 
         Tokens past them reach neither output nor counters. Its output comes with the next
         step. Returns whether it was still live. Raises ValueError when `num_tokens` is negative.
         """
         if num_tokens < 0:
             raise ValueError(f"num_tokens is {num_tokens}; it must be at least 0")
-        return self._end(request_id, reason, num_tokens=num_tokens, sample_index=sample_index)
+        return self._finish(request_id, reason, num_tokens=num_tokens, sample_index=sample_index)
 
-    def _end(self, request_id: str, reason: FinishReason, **kwargs: Any) -> bool:
+    def _finish(self, request_id: str, reason: FinishReason, **kwargs: Any) -> bool:
         return self.scheduler.finish_request(request_id, reason, self.clock.now(), **kwargs)
 
     def take_finished(self) -> list[RequestOutput]:
         """Outputs that no step handed out: after a failed step, what had finished before it."""
         finished = self.scheduler.take_finished()
         for output in finished:
-            self._host.finish(sample_key(output.id, output.sample_index))
-            self._by_reason[output.finish_reason] += 1
+            self._host.finish(sample_id(output.id, output.sample_index))
+            self._num_finished[output.finish_reason] += 1
         return finished
 
     @property
@@ -207,7 +207,7 @@ class Engine:
             self._collect(output)
 
     def _plan(self, output: StepOutput) -> StepPlan | None:
-        scheduler, preemptions = self.scheduler, self.scheduler.counters.num_preemptions
+        scheduler, num_before = self.scheduler, self.scheduler.counters.num_preemptions
         now = self.clock.now()
         plan = scheduler.plan_step(now, in_flight=bool(self._pending))
         waited = plan is Wait.FOR_STEP_IN_FLIGHT
@@ -218,8 +218,8 @@ class Engine:
             plan = scheduler.plan_step(now, in_flight=False)
         assert not isinstance(plan, Wait)
         if plan is not None:
-            preempted = scheduler.counters.num_preemptions - preemptions
-            self._pending.append(_Pending(plan, now, preempted, waited))
+            num_preempted = scheduler.counters.num_preemptions - num_before
+            self._pending.append(_PendingStep(plan, now, num_preempted, int(waited)))
         elif scheduler.has_requests and not self._pending:
             self._check_progress(output)
         return plan
@@ -229,8 +229,8 @@ class Engine:
         if output.report is not None or scheduler.has_finished:
             return
         raise PolicyError(
-            f"scheduler {type(scheduler.policy).__name__}: nothing runs and nobody is admitted, "
-            f"so nothing can ever change: {scheduler.num_waiting} waiting, "
+            f"scheduler {type(scheduler.policy).__name__}: nothing runs and no request is "
+            f"admitted, so nothing can ever change: {scheduler.num_waiting} waiting, "
             f"{scheduler.num_running} running, {scheduler.allocator.num_available} of "
             f"{scheduler.limits.num_blocks} blocks available"
         )
@@ -250,7 +250,7 @@ class Engine:
         output.report = self._report(pending, now)
         self._num_steps += 1
 
-    def _report(self, pending: _Pending, now: float) -> StepReport:
+    def _report(self, pending: _PendingStep, now: float) -> StepReport:
         scheduler, plan = self.scheduler, pending.plan
         return StepReport(
             step=plan.step,
@@ -260,8 +260,8 @@ class Engine:
             num_running=scheduler.num_running,
             num_waiting=scheduler.num_waiting,
             num_used_blocks=scheduler.limits.num_blocks - scheduler.allocator.num_available,
-            preemptions=pending.preemptions,
-            waited=pending.waited,
+            num_preemptions=pending.num_preemptions,
+            num_waits=pending.num_waits,
             planned=pending.planned,
             committed=now,
         )
@@ -272,9 +272,9 @@ class Engine:
         """Masks of the rows that wait for them; the step before has been committed."""
         rows, waiting = self.scheduler.rows, plan.host_rows.tolist()
         bits = self._host.blank(len(waiting))
-        # a row that ended meanwhile draws a surplus token, so it needs no mask
-        keys = [rows.state(row).key if rows.alive[row] else None for row in waiting]
-        for i, problem in self._host.mask_rows(keys, bits).items():
+        # a request that finished meanwhile samples a surplus token, which needs no mask
+        sample_ids = [rows.state(row).sample_id if rows.alive[row] else None for row in waiting]
+        for i, problem in self._host.mask_rows(sample_ids, bits).items():
             self._fail_on(problem, waiting[i])
         self.executor.provide(HostMasks(step=plan.step, bits=bits))
 
@@ -285,14 +285,14 @@ class Engine:
             if rows.alive[row]:
                 last = int(rows.known[row]) - 1
                 tokens = rows.tokens[row, last : last + 1].copy()
-                self._fail_on(self._host.advance(rows.state(row).key, tokens), row)
+                self._fail_on(self._host.advance(rows.state(row).sample_id, tokens), row)
 
     def _fail_on(self, problem: str | None, row: int) -> None:
-        """End the sample in a row for which a processor failed."""
+        """Finish the sample in a row for which a processor failed."""
         if problem is not None:
             state = self.scheduler.rows.state(row)
             index = state.sample_index
-            self._end(state.request.id, FinishReason.ERROR, error=problem, sample_index=index)
+            self._finish(state.request.id, FinishReason.ERROR, error=problem, sample_index=index)
 
     # -- while idle -----------------------------------------------------------------------
 
@@ -324,7 +324,7 @@ class Engine:
                 "num_waiting": self.scheduler.num_waiting,
                 "num_unfinished_tokens": self.scheduler.num_unfinished_tokens,
                 "num_finished": MappingProxyType(
-                    {reason.value: count for reason, count in self._by_reason.items()}
+                    {reason.value: count for reason, count in self._num_finished.items()}
                 ),
                 "blocks": MappingProxyType(allocator),
             }

@@ -18,7 +18,7 @@ ALL_ALLOWED = -1
 
 
 class HostProcessors:
-    """The chosen host processors, in YAML order, and whom each of them constrains."""
+    """The chosen host processors, in YAML order, and which samples each of them constrains."""
 
     def __init__(self, processors: Mapping[str, HostProcessor], vocab_size: int) -> None:
         self._processors = dict(processors)
@@ -33,29 +33,29 @@ class HostProcessors:
     def __bool__(self) -> bool:
         return bool(self._processors)
 
-    def start(self, request: Request, keys: Sequence[str], prompt: IntArray) -> bool:
-        """Whether any processor constrains the request, whose samples are named by `keys`.
+    def start(self, request: Request, sample_ids: Sequence[str], prompt: IntArray) -> bool:
+        """Whether any processor constrains the request, whose samples have these ids.
 
         Raises ValueError to refuse it.
         """
         try:
-            for key in keys:
-                self._start(request, key, prompt)
+            for sample_id in sample_ids:
+                self._start(request, sample_id, prompt)
         except ValueError:
-            for key in keys:
-                self.finish(key)
+            for sample_id in sample_ids:
+                self.finish(sample_id)
             raise
-        return keys[0] in self._constrained
+        return sample_ids[0] in self._constrained
 
-    def _start(self, request: Request, key: str, prompt: IntArray) -> None:
+    def _start(self, request: Request, sample_id: str, prompt: IntArray) -> None:
         names: list[str] = []
         for name, processor in self._processors.items():
             arguments = request.arguments.get(name)
             try:
                 processor.check(arguments)
-                if processor.start(key, arguments, prompt):
+                if processor.start(sample_id, arguments, prompt):
                     names.append(name)
-                    self._constrained[key] = names
+                    self._constrained[sample_id] = names
             except Exception as error:
                 raise ValueError(f"logits processor {name}: {error}") from error
 
@@ -63,60 +63,64 @@ class HostProcessors:
         """Masks int32[num_rows, words] that allow everything."""
         return np.full((num_rows, self._num_words), ALL_ALLOWED, np.int32)
 
-    def mask_rows(self, keys: Sequence[str | None], bits: IntArray) -> dict[int, str]:
-        """Clear in each line of `bits`, int32[h, words], what may not come next.
+    def mask_rows(self, sample_ids: Sequence[str | None], bits: IntArray) -> dict[int, str]:
+        """Clear in each row of `bits`, int32[h, words], the tokens that may not come next.
 
         Args:
-            keys: whose lines they are; None: nobody's, the line stays as it is.
+            sample_ids: the sample of each row; None: the row stays as it is.
 
         Returns:
-            The lines for which a processor failed, each with a sentence.
+            By row of `bits` for which a processor failed: what the user is told.
         """
         problems: dict[int, str] = {}
         for name, processor in self._processors.items():
             wanted = [
-                key if i not in problems and self._constrains(name, key) else None
-                for i, key in enumerate(keys)
+                sample_id if i not in problems and self._constrains(name, sample_id) else None
+                for i, sample_id in enumerate(sample_ids)
             ]
-            if any(key is not None for key in wanted):
+            if any(sample_id is not None for sample_id in wanted):
                 problems |= self._mask_rows(name, processor, wanted, bits)
         return problems
 
-    def _constrains(self, name: str, key: str | None) -> bool:
-        return key is not None and name in self._constrained.get(key, ())
+    def _constrains(self, name: str, sample_id: str | None) -> bool:
+        return sample_id is not None and name in self._constrained.get(sample_id, ())
 
     def _mask_rows(
-        self, name: str, processor: HostProcessor, keys: Sequence[str | None], bits: IntArray
+        self, name: str, processor: HostProcessor, sample_ids: Sequence[str | None], bits: IntArray
     ) -> dict[int, str]:
         if isinstance(processor, MasksRows):
             try:
-                failed = processor.mask_rows(keys, bits)
+                failed = processor.mask_rows(sample_ids, bits)
             except Exception as error:
-                failed = {i: _reason(error) for i, key in enumerate(keys) if key is not None}
+                failed = {
+                    i: _reason(error)
+                    for i, sample_id in enumerate(sample_ids)
+                    if sample_id is not None
+                }
             return {i: f"logits processor {name} failed: {why}" for i, why in failed.items()}
         problems: dict[int, str] = {}
-        for i, key in enumerate(keys):
-            if key is None:
+        for i, sample_id in enumerate(sample_ids):
+            if sample_id is None:
                 continue
             try:
-                processor.mask(key, bits[i])
+                processor.mask(sample_id, bits[i])
             except Exception as error:
                 problems[i] = f"logits processor {name} failed: {_reason(error)}"
         return problems
 
-    def advance(self, key: str, token_ids: IntArray) -> str | None:
-        """Committed tokens; the sentence of the processor that failed, or None."""
-        for name in self._constrained.get(key, ()):
+    def advance(self, sample_id: str, token_ids: IntArray) -> str | None:
+        """Hand over committed tokens; returns what the user is told if a processor failed."""
+        for name in self._constrained.get(sample_id, ()):
             try:
-                self._processors[name].advance(key, token_ids)
+                self._processors[name].advance(sample_id, token_ids)
             except Exception as error:
                 return f"logits processor {name} failed: {_reason(error)}"
         return None
 
-    def finish(self, key: str) -> None:
-        """The request ended, in whatever way."""
-        for name in self._constrained.pop(key, ()):
-            self._processors[name].finish(key)
+    def finish(self, sample_id: str) -> None:
+        """The sample is finished, for whatever reason."""
+        for name in self._constrained.pop(sample_id, ()):
+            self._processors[name].finish(sample_id)
 
 
 def _reason(error: Exception) -> str:

@@ -9,9 +9,8 @@ from typing import Any, TypeVar, cast
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.requests import FinishReason
-from nanofw.contracts.scheduler import Policy, RunningView, check_chunk
+from nanofw.contracts.scheduler import Policy, RunningView, SchedulerView, SortKey, check_chunk
 from nanofw.engine.request_state import RequestState
-from nanofw.engine.views import EngineView
 from nanofw.errors import PolicyError
 
 T = TypeVar("T")
@@ -22,7 +21,7 @@ class PolicyGuard:
 
     Attributes:
         policy: the policy itself.
-        ranks_groups, admits, cuts, names_victims, hears_progress: the hook is overridden; the
+        orders_groups, admits, cuts, names_victims, hears_progress: the hook is overridden; the
             others are not called at all.
     """
 
@@ -37,7 +36,7 @@ class PolicyGuard:
                     "integer, 0 or greater"
                 )
         kind = type(policy)
-        self.ranks_groups = kind.group is not Policy.group
+        self.orders_groups = kind.group is not Policy.group
         self.admits = kind.admit is not Policy.admit
         self.cuts = kind.chunk is not Policy.chunk
         self.names_victims = kind.victim is not Policy.victim
@@ -58,40 +57,40 @@ class PolicyGuard:
                 f"{name}() raised {type(error).__name__}: {error}{_place(error)}"
             ) from error
 
-    def key(self, state: RequestState, now: float) -> Any:
-        return self._ordered("key", self.call("key", self.policy.key, state.view, now))
+    def key(self, state: RequestState, now: float) -> SortKey:
+        return self._checked("key", self.call("key", self.policy.key, state.view, now))
 
-    def _ordered(self, name: str, rank: Any) -> Any:
-        if type(rank) is not int and _has_no_order(rank):
-            raise self.error(f"{name}() returned {rank!r}, which has no order")
-        return rank
+    def _checked(self, name: str, key: SortKey) -> SortKey:
+        if type(key) is not int and _has_no_order(key):
+            raise self.error(f"{name}() returned {key!r}, which has no order")
+        return key
 
     def group(self, state: RequestState) -> Hashable:
-        if not self.ranks_groups:
+        if not self.orders_groups:
             return None
         group = self.call("group", self.policy.group, state.view)
         self.call("group", hash, group)
         return group
 
-    def group_key(self, group: Hashable, now: float) -> Any:
-        rank = self.call("group_key", self.policy.group_key, group, now)
-        return self._ordered("group_key", rank)
+    def group_key(self, group: Hashable, now: float) -> SortKey:
+        key = self.call("group_key", self.policy.group_key, group, now)
+        return self._checked("group_key", key)
 
-    def window_order(self, states: Sequence[RequestState], view: EngineView) -> list[int]:
-        """Indices of the states in the order of their momentary ranks."""
+    def window_order(self, states: Sequence[RequestState], view: SchedulerView) -> list[int]:
+        """Indices of the states in the order of their keys in the window."""
         views = [state.view for state in states]
-        ranks = self.call("window_rank", lambda: list(self.policy.window_rank(views, view)))
-        if len(ranks) != len(states):
-            raise self.error(f"window_rank() gave {len(ranks)} ranks for {len(states)} requests")
+        keys = self.call("window_key", lambda: list(self.policy.window_key(views, view)))
+        if len(keys) != len(states):
+            raise self.error(f"window_key() gave {len(keys)} keys for {len(states)} requests")
         order = range(len(states))
         return self.call(
-            "window_rank", lambda: sorted(order, key=lambda i: (ranks[i], states[i].rank))
+            "window_key", lambda: sorted(order, key=lambda i: (keys[i], states[i].queue_key))
         )
 
-    def admit(self, state: RequestState, view: EngineView) -> bool:
+    def admit(self, state: RequestState, view: SchedulerView) -> bool:
         return not self.admits or bool(self.call("admit", self.policy.admit, state.view, view))
 
-    def chunk(self, state: RequestState, view: EngineView) -> int | None:
+    def chunk(self, state: RequestState, view: SchedulerView) -> int | None:
         chunk = self.call("chunk", self.policy.chunk, state.view, view) if self.cuts else None
         if chunk is None:
             return None
@@ -111,9 +110,9 @@ class PolicyGuard:
             raise self.error(f"victim() named row {row!r}; running rows are {sorted(rows)}")
         return int(row)
 
-    def outranks(self, rank: Any, other: Any) -> bool:
+    def is_smaller(self, key: SortKey, other: SortKey) -> bool:
         """Whether a key is smaller than another."""
-        return self.call("key", lambda: bool(rank < other))
+        return self.call("key", lambda: bool(key < other))
 
     def on_arrival(self, state: RequestState, now: float) -> None:
         self.call("on_arrival", self.policy.on_arrival, state.view, now)
@@ -133,11 +132,11 @@ class PolicyGuard:
         self.call("on_finish", self.policy.on_finish, state.view, reason, now)
 
 
-def _has_no_order(rank: Any) -> bool:
+def _has_no_order(key: SortKey) -> bool:
     """Whether `<` fails, or means nothing: NaN is neither before nor after a number."""
     try:
-        _ = rank < rank
-        parts = cast("Sequence[Any]", rank) if isinstance(rank, (tuple, list)) else (rank,)
+        _ = key < key
+        parts = cast("Sequence[Any]", key) if isinstance(key, (tuple, list)) else (key,)
         return any(bool(part != part) for part in parts)
     except Exception:
         return True

@@ -9,7 +9,7 @@ from nanofw.contracts.kv_allocator import Extension, KVAllocator
 from nanofw.contracts.limits import Limits
 from nanofw.engine.counters import Counters
 from nanofw.engine.policy_guard import PolicyGuard
-from nanofw.engine.request_state import RequestState, Status
+from nanofw.engine.request_state import RequestState, RequestStatus
 from nanofw.engine.running import RunningSet
 from nanofw.engine.views import Running
 from nanofw.engine.waiting import WaitingQueue
@@ -26,7 +26,7 @@ class Preemption:
     """Gives up rows by recompute: tokens are kept, their KV is computed again later.
 
     Attributes:
-        made_room: somebody was given up in the plan being made, because the pool was short.
+        made_room: a request was given up in the plan being made, because the pool was short.
     """
 
     def __init__(
@@ -62,22 +62,22 @@ class Preemption:
         return None
 
     def make_way(self, now: float, *, in_flight: bool) -> Wait | None:
-        """Give up rows for a waiting head that outranks them and does not fit."""
+        """Give up rows for a waiting head whose key is smaller and that does not fit."""
         if not self._guard.names_victims:
             return None
-        while (entry := self._queue.peek(now)) is not None and not self._fits(entry[4]):
-            head, key = entry[4], entry[0]
+        while (entry := self._queue.peek(now)) is not None and not self._fits(entry.state):
+            head, key = entry.state, entry.key
             worst = self._worst()
-            if worst is None or not self._guard.outranks(key, worst.rank[0]):
+            if worst is None or not self._guard.is_smaller(key, worst.queue_key[0]):
                 return None
             row = self._guard.victim(self._view(), head)
             if row is None:
                 return None
             victim = self._running.rows.state(row)
-            if not self._guard.outranks(key, victim.rank[0]):
+            if not self._guard.is_smaller(key, victim.queue_key[0]):
                 raise self._guard.error(
-                    f"victim() gave up {victim.view!r} of rank {victim.rank[0]!r} for "
-                    f"{head.view!r} of rank {key!r}, which is not smaller"
+                    f"victim() gave up {victim.view!r} of key {victim.queue_key[0]!r} for "
+                    f"{head.view!r} of key {key!r}, which is not smaller"
                 )
             if in_flight:
                 return Wait.FOR_STEP_IN_FLIGHT
@@ -106,15 +106,17 @@ class Preemption:
         version, worst = self._last_worst
         if version != self._running.version:
             states = self._running.states()
-            worst = self._guard.call("key", lambda: max(states, key=lambda s: s.rank, default=None))
+            worst = self._guard.call(
+                "key", lambda: max(states, key=lambda state: state.queue_key, default=None)
+            )
             self._last_worst = self._running.version, worst
         return worst
 
     def _give_up(self, state: RequestState, now: float) -> None:
         row = state.row
         state.num_computed_before = int(self._running.rows.computed[row])
-        self._running.drop(state)
-        state.status = Status.WAITING
+        self._running.remove_request(state)
+        state.status = RequestStatus.WAITING
         state.num_preemptions += 1
         self._counters.num_preemptions += 1
         try:

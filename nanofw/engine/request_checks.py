@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.limits import Limits
 from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.engine.request_state import SAMPLE_SEPARATOR
-from nanofw.engine.scheduler import Limits
 
 MAX_SEED = 1 << 64
 MAX_SAMPLES = 1024
@@ -97,7 +97,7 @@ def by_token_id(biases: Mapping[Any, Any]) -> dict[Any, Any]:
     """A `logit_bias` as JSON and YAML can write it, whose keys may be strings of digits.
 
     Raises:
-        ValueError: a string that is no token id, or a token id that is there twice.
+        ValueError: a string that is not a token id, or a token id that is there twice.
     """
     made = {_token_key(key): bias for key, bias in biases.items()}
     if len(made) != len(biases):
@@ -109,7 +109,7 @@ def _token_key(key: Any) -> Any:
     if not isinstance(key, str):
         return key
     if not re.fullmatch(r"-?(?:0|[1-9][0-9]{0,18})", key) or key == "-0":
-        raise ValueError(f"logit_bias key {key!r} is no token id")
+        raise ValueError(f"logit_bias key {key!r} is not a token id")
     return int(key)
 
 
@@ -159,7 +159,7 @@ def _check_tokens(sampling: SamplingParams, vocab_size: int) -> None:
 
 
 def check_fields(request: Request) -> None:
-    """Raise ValueError when a field that policies rank by makes no sense."""
+    """Raise ValueError when a field that policies order by makes no sense."""
     for name in ("arrival", "deadline"):
         value = getattr(request, name)
         if value is not None and not _is_finite(value):
@@ -172,7 +172,7 @@ def check_fields(request: Request) -> None:
 
 
 def check_arguments(request: Request, processor_names: set[str]) -> None:
-    """Raise ValueError when arguments are meant for a processor that is not there."""
+    """Raise ValueError when arguments name a processor that was not chosen."""
     _check_mapping("arguments", request.arguments, "of processors' names to their arguments")
     for name in request.arguments:
         if name not in processor_names:
@@ -210,7 +210,7 @@ def _check_number(
 
 
 def _check_listed(name: str, value: object, what: str) -> None:
-    """Arrays are none: their truth does not say whether they are empty."""
+    """Refuses arrays: their truth value does not say whether they are empty."""
     if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, AbstractSet)):
         raise ValueError(f"{name} is {value!r}; it must be a list or tuple of {what}")
 

@@ -1,23 +1,25 @@
-"""What the scheduler keeps of requests: one object each, and arrays over the running rows."""
+"""What the scheduler keeps of each request, and what policies see of it."""
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from dataclasses import KW_ONLY, dataclass, field
 from enum import Enum
-from typing import Any
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.outputs import RequestOutput, TokenLogprobs
 from nanofw.contracts.requests import FinishReason, Request
+from nanofw.contracts.scheduler import SortKey
 
 _MASK = (1 << 64) - 1
 MAX_ORDER = 1 << 20
-"""More samples than a request may ask for."""
+"""Exclusive bound on the samples of a request; keeps `order` unique."""
 
 SAMPLE_SEPARATOR = "\x1f"
-"""Stands in the keys of samples, hence in no id."""
+"""Stands in the ids of samples, hence in no request's id."""
 
 
-def sample_key(request_id: str, sample_index: int) -> str:
+def sample_id(request_id: str, sample_index: int) -> str:
     """Names one sample of a request among all live ones: the first has the request's id."""
     return f"{request_id}{SAMPLE_SEPARATOR}{sample_index}" if sample_index else request_id
 
@@ -30,7 +32,7 @@ def derive_seed(engine_seed: int, index: int) -> int:
     return z ^ (z >> 31)
 
 
-class Status(Enum):
+class RequestStatus(Enum):
     """Where a request is. A preempted one is waiting again."""
 
     WAITING = "waiting"
@@ -38,90 +40,57 @@ class Status(Enum):
     FINISHED = "finished"
 
 
+@dataclass(slots=True, eq=False, repr=False)
 class RequestState:
     """One accepted request. Written by the scheduler alone.
 
     Attributes:
-        key: names it among all live ones: the request's id, then the sample's number.
         tokens: int32[t], all known tokens, while it does not run (a row's are in `Rows`).
         limit: most tokens that it may have in all, prompt included.
-        rank: `(key, 0 if preempted else 1, arrival, order)`, smaller is served first.
-        row: its row while it runs, else -1.
         host: host processors constrain it.
+        sample_id: names it among all live ones.
+        order: unique, decides where keys are equal.
+        queue_key: `(key, 0 if preempted else 1, arrival, order)`, smaller is served first.
+        row: its row while it runs, else -1.
+        num_computed_before: positions computed when it was last preempted.
     """
 
-    __slots__ = (
-        "arrival",
-        "error",
-        "finish_reason",
-        "finished",
-        "first_token",
-        "group",
-        "host",
-        "index",
-        "key",
-        "limit",
-        "logprobs",
-        "num_cached",
-        "num_computed_before",
-        "num_output",
-        "num_preemptions",
-        "num_prompt",
-        "num_recomputed",
-        "num_recovered",
-        "order",
-        "prompt_logprobs",
-        "rank",
-        "request",
-        "row",
-        "sample_index",
-        "scheduled",
-        "seed",
-        "status",
-        "tokens",
-        "view",
-    )
+    request: Request
+    tokens: IntArray
+    _: KW_ONLY
+    index: int
+    arrival: float
+    limit: int
+    seed: int
+    sample_index: int = 0
+    host: bool = False
+    sample_id: str = field(init=False)
+    order: int = field(init=False)
+    queue_key: tuple[SortKey, int, float, int] = field(init=False)
+    group: Hashable = field(default=None, init=False)
+    status: RequestStatus = field(default=RequestStatus.WAITING, init=False)
+    row: int = field(default=-1, init=False)
+    logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs], init=False)
+    prompt_logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs], init=False)
+    num_prompt: int = field(init=False)
+    num_output: int = field(default=0, init=False)
+    num_cached: int = field(default=0, init=False)
+    num_preemptions: int = field(default=0, init=False)
+    num_computed_before: int = field(default=0, init=False)
+    num_recomputed: int = field(default=0, init=False)
+    num_recovered: int = field(default=0, init=False)
+    scheduled: float | None = field(default=None, init=False)
+    first_token: float | None = field(default=None, init=False)
+    finished: float | None = field(default=None, init=False)
+    finish_reason: FinishReason | None = field(default=None, init=False)
+    error: str | None = field(default=None, init=False)
+    view: StateView = field(init=False)
 
-    def __init__(
-        self,
-        request: Request,
-        tokens: IntArray,
-        *,
-        index: int,
-        arrival: float,
-        limit: int,
-        seed: int,
-        sample_index: int = 0,
-        host: bool = False,
-    ) -> None:
-        self.request = request
-        self.key = sample_key(request.id, sample_index)
-        self.tokens = tokens
-        self.index = index
-        self.arrival = arrival
-        self.limit = limit
-        self.seed = seed
-        self.sample_index = sample_index
-        self.host = host
-        self.num_prompt = len(tokens)
-        self.num_output = 0
-        self.status = Status.WAITING
-        self.row = -1
-        self.order = index * MAX_ORDER + sample_index  # unique, where ranks tie
-        self.rank: tuple[Any, int, float, int] = (0, 1, arrival, self.order)
-        self.logprobs: list[TokenLogprobs] = []
-        self.prompt_logprobs: list[TokenLogprobs] = []
-        self.group: Any = None
-        self.num_preemptions = 0
-        self.num_cached = 0
-        self.num_computed_before = 0  # when it was last preempted
-        self.num_recomputed = 0
-        self.num_recovered = 0
-        self.scheduled: float | None = None
-        self.first_token: float | None = None
-        self.finished: float | None = None
-        self.finish_reason: FinishReason | None = None
-        self.error: str | None = None
+    def __post_init__(self) -> None:
+        self.sample_id = sample_id(self.request.id, self.sample_index)
+        self.num_prompt = len(self.tokens)
+        self.order = self.index * MAX_ORDER + self.sample_index
+        self.queue_key = (0, 1, self.arrival, self.order)
         self.view = StateView(self)
 
     @property

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nanofw.contracts.arrays import IntArray
-from nanofw.engine.request_state import RequestState, Status
+from nanofw.engine.request_state import RequestState, RequestStatus
 
 
 class Rows:
@@ -48,7 +48,7 @@ class Rows:
         self.states: list[RequestState | None] = [None] * max_num_seqs
         self.free = list(range(max_num_seqs - 1, -1, -1))
 
-    def enter(self, state: RequestState, num_computed: int) -> int:
+    def assign(self, state: RequestState, num_computed: int) -> int:
         """Give a waiting request a row, with `num_computed` cached tokens."""
         row = self.free.pop()
         tokens = state.tokens
@@ -66,10 +66,10 @@ class Rows:
         self.no_token_yet[row] = state.first_token is None
         self.alive[row] = True
         self.states[row] = state
-        state.row, state.status = row, Status.RUNNING
+        state.row, state.status = row, RequestStatus.RUNNING
         return row
 
-    def leave(self, row: int) -> None:
+    def stop(self, row: int) -> None:
         """The row's request stops running; its committed tokens move back to it."""
         state = self.state(row)
         state.tokens = self.tokens[row, : self.known[row]].copy()
@@ -77,7 +77,7 @@ class Rows:
         state.row = -1
         self.alive[row] = False
 
-    def vacate(self, row: int) -> None:
+    def release(self, row: int) -> None:
         """The row may be used again."""
         self.states[row] = None
         self.free.append(row)

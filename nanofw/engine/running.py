@@ -27,8 +27,8 @@ class RunningSet:
         changed: the arrays over decoding rows are not those of the plan before.
         num_planned: plans made.
         collected: number of the last step that was committed.
-        last_drop: `num_planned` when a row was last dropped.
-        version: grows when a request comes or goes.
+        last_removal: `num_planned` when a request was last removed.
+        version: grows when a request is added or removed.
     """
 
     def __init__(self, limits: Limits, allocator: KVAllocator) -> None:
@@ -44,7 +44,7 @@ class RunningSet:
         self.steps_left = 0
         self.changed = True
         self.collected = -1
-        self.num_planned = self.last_drop = 0
+        self.num_planned = self.last_removal = 0
         self.version = 0
         self._num_alive = 0
         self.num_custom_stop = self.num_streams = self.num_host = self.num_logprobs = 0
@@ -55,41 +55,41 @@ class RunningSet:
         self._ones.flags.writeable = self._trues.flags.writeable = False
         self._num_admitted = 0
         self._removed: list[int] = []
-        self._leaving: list[int] = []  # rows of ended requests whose step is in flight
+        self._held: list[int] = []  # rows of removed requests whose step is in flight
 
     def __len__(self) -> int:
         return self._num_alive
 
     @property
-    def num_leaving(self) -> int:
-        """Rows of ended requests that the step in flight still holds."""
-        return len(self._leaving)
+    def num_held_rows(self) -> int:
+        """Rows of removed requests that the step in flight still holds."""
+        return len(self._held)
 
     def states(self) -> list[RequestState]:
         """The running requests, by row."""
         return [self.rows.state(row) for row in np.flatnonzero(self.rows.alive).tolist()]
 
-    def enter(self, state: RequestState, num_cached: int) -> int:
+    def add_request(self, state: RequestState, num_cached: int) -> int:
         """Give a waiting request the next free row."""
-        row = self.rows.enter(state, num_cached)
+        row = self.rows.assign(state, num_cached)
         self.admitted[row] = self._num_admitted
         self._num_admitted += 1
         self._count(row, 1)
         return row
 
-    def drop(self, state: RequestState) -> None:
-        """The request leaves its row, which is freed at once or when its step retires."""
+    def remove_request(self, state: RequestState) -> None:
+        """Stop the request; its row is released at once or when its step was collected."""
         row = state.row
         self._count(row, -1)
-        self.rows.leave(row)
+        self.rows.stop(row)
         if self.rows.prefilling[row]:
             self.end_prefill(row)
         self.changed = True
-        self.last_drop = self.num_planned
+        self.last_removal = self.num_planned
         if self.rows.last_step[row] > self.collected:
-            self._leaving.append(row)
+            self._held.append(row)
         else:
-            self._free(row)
+            self._release(row)
 
     def begin_prefill(self, row: int) -> None:
         """The row's prefill goes on in a later step."""
@@ -97,12 +97,12 @@ class RunningSet:
         self.rows.prefilling[row] = True
 
     def end_prefill(self, row: int) -> None:
-        """The row's last chunk was planned, or the row is gone."""
+        """The row's last chunk was planned, or its request was removed."""
         self.prefilling.remove(row)
         self.rows.prefilling[row] = False
 
     def refresh(self) -> None:
-        """Rebuild the arrays over decoding rows, if rows came, left or ran to their limit."""
+        """Rebuild the arrays over decoding rows, if requests came, went or reached their limit."""
         if not self.changed:
             return
         rows = self.rows
@@ -117,26 +117,26 @@ class RunningSet:
         self.host_rows = self.decoding[rows.host[self.decoding]] if self.num_host else EMPTY_INT
 
     def take_removed(self) -> IntArray:
-        """int32[r], rows freed since the last plan."""
+        """int32[r], rows released since the last plan."""
         if not self._removed:
             return EMPTY_INT
         removed = np.array(self._removed, np.int32)
         self._removed.clear()
         return removed
 
-    def retire(self, step: int) -> None:
-        """A step was committed: rows of ended requests that it was the last to hold are free."""
-        if not self._leaving:
+    def release_held(self, step: int) -> None:
+        """A step was committed: release rows of removed requests that it was the last to hold."""
+        if not self._held:
             return
         held = self.rows.last_step
-        done = [row for row in self._leaving if held[row] <= step]
-        self._leaving = [row for row in self._leaving if held[row] > step]
+        done = [row for row in self._held if held[row] <= step]
+        self._held = [row for row in self._held if held[row] > step]
         for row in done:
-            self._free(row)
+            self._release(row)
 
-    def _free(self, row: int) -> None:
+    def _release(self, row: int) -> None:
         self._allocator.release(row)
-        self.rows.vacate(row)
+        self.rows.release(row)
         self._removed.append(row)
 
     def _count(self, row: int, by: int) -> None:

@@ -2,12 +2,12 @@
 
 The policy proposes, the scheduler disposes: it owns queues, budgets, chunking, the composition
 of a step, the accounting of blocks, preemption and the order of events. It is the one writer
-of request states. A step is `plan` (down) and `commit` (up); with overlap, step k + 1 is
+of request states. A step is `plan_step` (down) and `commit_step` (up); with overlap, step k + 1 is
 planned while step k is in flight.
 
-    waiting.py     the queue in the policy's order      running.py     rows and their blocks
-    admission.py   prefill and new requests             preemption.py  who gives way
-    commit.py      what a step produced                 guard.py       calls into the policy
+    waiting.py     the queue in the policy's order      running.py       rows and their blocks
+    admission.py   prefill and new requests             preemption.py    who gives way
+    commit.py      what a step produced                 policy_guard.py  calls into the policy
 """
 
 from __future__ import annotations
@@ -26,14 +26,12 @@ from nanofw.engine.commit import Committer
 from nanofw.engine.counters import Counters
 from nanofw.engine.policy_guard import PolicyGuard
 from nanofw.engine.preemption import Preemption, Wait
-from nanofw.engine.request_state import RequestState, Status
+from nanofw.engine.request_state import RequestState, RequestStatus
 from nanofw.engine.rows import Rows
 from nanofw.engine.running import RunningSet
 from nanofw.engine.views import EngineView, Running
 from nanofw.engine.waiting import WaitingQueue
 from nanofw.errors import PolicyError
-
-__all__ = ["Counters", "Limits", "Scheduler", "Wait"]
 
 
 class Scheduler:
@@ -56,7 +54,7 @@ class Scheduler:
         self.counters = counters = Counters()
         self.running = running = RunningSet(limits, allocator)
         self._states: dict[str, list[RequestState]] = {}  # live samples by request id
-        self._held: dict[str, list[RequestState]] = {}  # samples that wait for the first one
+        self._siblings: dict[str, list[RequestState]] = {}  # samples that wait for the first one
         self._finished: list[RequestOutput] = []
         self._finished_ids: set[str] = set()  # of those
         self._step = 0
@@ -81,7 +79,7 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """Waiting requests, each sample counted."""
-        return len(self._queue) + sum(len(held) for held in self._held.values())
+        return len(self._queue) + sum(len(siblings) for siblings in self._siblings.values())
 
     @property
     def has_requests(self) -> bool:
@@ -98,15 +96,12 @@ class Scheduler:
         """Tokens generated so far for requests that have not finished."""
         rows = self.rows
         num = int((rows.known - rows.num_prompt)[rows.alive].sum())
-        if self.counters.num_preemptions:  # nobody else waits with tokens
+        if self.counters.num_preemptions:  # no other request waits with tokens
             waiting = (state for samples in self._states.values() for state in samples)
-            num += sum(state.num_output for state in waiting if state.status is Status.WAITING)
+            num += sum(
+                state.num_output for state in waiting if state.status is RequestStatus.WAITING
+            )
         return num
-
-    @property
-    def num_leaving(self) -> int:
-        """Rows of ended requests that the step in flight still holds."""
-        return self.running.num_leaving
 
     def has_request(self, request_id: str) -> bool:
         """Whether a request of that id waits or runs, or has an output not yet taken."""
@@ -128,26 +123,26 @@ class Scheduler:
             del self._states[request_id]
             raise
         if len(samples) > 1:
-            self._held[request_id] = samples[1:]
+            self._siblings[request_id] = samples[1:]
 
     def _enqueue(self, state: RequestState, now: float) -> None:
         self._guard.on_arrival(state, now)
         try:
             self._queue.push(state, now)
         except PolicyError:
-            state.status = Status.FINISHED
+            state.status = RequestStatus.FINISHED
             self._guard.on_finish(state, FinishReason.REFUSED, now)
             raise
 
-    def _release_held(self, request_id: str, now: float) -> None:
-        """The first sample has its first token, or is gone."""
-        for state in self._held.pop(request_id, ()):
+    def _queue_siblings(self, request_id: str, now: float) -> None:
+        """The first sample has its first token, or is finished."""
+        for state in self._siblings.pop(request_id, ()):
             try:
                 self._enqueue(state, now)
             except PolicyError as error:
-                state.status = Status.FINISHED
-                self._forget(state)
-                self._conclude(state, FinishReason.ERROR, now, str(error), heard=False)
+                state.status = RequestStatus.FINISHED
+                self._remove_state(state)
+                self._make_output(state, FinishReason.ERROR, now, str(error), policy_knows=False)
 
     def finish_request(
         self,
@@ -159,26 +154,26 @@ class Scheduler:
         num_tokens: int | None = None,
         sample_index: int | None = None,
     ) -> bool:
-        """End a request in whatever state it is; False when there is none of that id.
+        """Finish a request in whatever state it is; False when none has that id.
 
         Args:
             num_tokens: generated tokens to keep; None: all that were committed.
-            sample_index: the one sample to end; None: all of them.
+            sample_index: the one sample to finish; None: all of them.
         """
-        ended, problem = False, None
-        # The last first: samples that wait for the first are not queued only to be ended.
+        found, problem = False, None
+        # The last first: samples that wait for the first are not queued only to be finished.
         for state in self._states.get(request_id, [])[::-1]:
             if sample_index is None or state.sample_index == sample_index:
                 if num_tokens is not None:
                     self._truncate(state, state.num_prompt + num_tokens)
                 try:
-                    self._end(state, reason, now, error)
+                    self._finish(state, reason, now, error)
                 except PolicyError as raised:  # on_finish of one must not keep the others
                     problem = problem or raised
-                ended = True
+                found = True
         if problem is not None:
             raise problem
-        return ended
+        return found
 
     @property
     def has_finished(self) -> bool:
@@ -186,62 +181,62 @@ class Scheduler:
         return bool(self._finished)
 
     def take_finished(self) -> list[RequestOutput]:
-        """Requests that ended since the last call."""
+        """Requests that finished since the last call."""
         finished, self._finished = self._finished, []
         self._finished_ids.clear()
         return finished
 
     def _truncate(self, state: RequestState, length: int) -> None:
-        if state.status is Status.RUNNING:
+        if state.status is RequestStatus.RUNNING:
             self.rows.known[state.row] = min(length, int(self.rows.known[state.row]))
         else:
             state.tokens = state.tokens[:length]
             state.num_output = len(state.tokens) - state.num_prompt
 
-    def _end(
+    def _finish(
         self, state: RequestState, reason: FinishReason, now: float, error: str | None
     ) -> None:
-        held = self._held.get(state.request.id, [])
-        if state in held:
-            held.remove(state)
-            state.status = Status.FINISHED
-            self._forget(state)
-            self._conclude(state, reason, now, error, heard=False)
+        siblings = self._siblings.get(state.request.id, [])
+        if state in siblings:
+            siblings.remove(state)
+            state.status = RequestStatus.FINISHED
+            self._remove_state(state)
+            self._make_output(state, reason, now, error, policy_knows=False)
             return
-        was_running = state.status is Status.RUNNING
+        was_running = state.status is RequestStatus.RUNNING
         if was_running:
-            self.running.drop(state)
-        state.status = Status.FINISHED
+            self.running.remove_request(state)
+        state.status = RequestStatus.FINISHED
         if not was_running:
-            self._queue.forget()
-        self._forget(state)
+            self._queue.note_finished()
+        self._remove_state(state)
         try:
-            self._conclude(state, reason, now, error)
+            self._make_output(state, reason, now, error)
         finally:
             if state.sample_index == 0:
-                self._release_held(state.request.id, now)
+                self._queue_siblings(state.request.id, now)
 
-    def _forget(self, state: RequestState) -> None:
+    def _remove_state(self, state: RequestState) -> None:
         samples = self._states[state.request.id]
         samples.remove(state)
         if not samples:
             del self._states[state.request.id]
 
-    def _conclude(
+    def _make_output(
         self,
         state: RequestState,
         reason: FinishReason,
         now: float,
         error: str | None,
         *,
-        heard: bool = True,
+        policy_knows: bool = True,
     ) -> None:
-        """Make the output; `heard`: the policy knows the request."""
+        """Make the output; `policy_knows`: the policy has heard of the request."""
         state.finish_reason, state.error, state.finished = reason, error, now
         self.counters.num_output_tokens += state.num_output
         self._finished_ids.add(state.request.id)
         self._finished.append(state.output())  # before the policy hears of it: it may raise
-        if heard:
+        if policy_knows:
             self._guard.on_finish(state, reason, now)
 
     # -- plan -----------------------------------------------------------------------------
@@ -297,7 +292,7 @@ class Scheduler:
         starts, same = running.starts, not running.changed
         running.starts = ends = starts + 1
         state.computed[rows] = ends
-        state.planned[rows] = ends + 1  # one token was left to compute, one more is drawn
+        state.planned[rows] = ends + 1  # one token was left to compute, one more is sampled
         state.last_step[rows] = self._step
         running.steps_left -= 1
         running.changed = running.steps_left <= 0
@@ -341,15 +336,15 @@ class Scheduler:
     def commit_step(self, plan: StepPlan, result: StepResult, now: float) -> list[TokenDelta]:
         """Take over what a step produced; plans are committed in their order.
 
-        Returns the new tokens of streaming requests; see `take_finished` for the ended ones.
+        Returns the new tokens of streaming requests; see `take_finished` for finished requests.
         """
         deltas: list[TokenDelta] = []
 
-        def end(state: RequestState, reason: FinishReason, error: str | None) -> None:
-            self._end(state, reason, now, error)
+        def finish(state: RequestState, reason: FinishReason, error: str | None) -> None:
+            self._finish(state, reason, now, error)
 
-        for started in self._committer.commit_step(plan, result, now, deltas, end):
-            self._release_held(started, now)
+        for started in self._committer.commit_step(plan, result, now, deltas, finish):
+            self._queue_siblings(started, now)
         return deltas
 
     def _describe(self) -> str:

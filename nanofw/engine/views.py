@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +11,9 @@ from nanofw.contracts.kv_allocator import CountsMatches, KVAllocator
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.scheduler import RequestView
 from nanofw.engine.request_state import StateView
+from nanofw.engine.running import RunningSet
+from nanofw.engine.waiting import WaitingQueue
 from nanofw.errors import PolicyError
-
-if TYPE_CHECKING:
-    from nanofw.engine.running import RunningSet
-    from nanofw.engine.waiting import WaitingQueue
 
 
 class EngineView:
@@ -99,4 +97,4 @@ class Running:
         return self._rows.state(row).view
 
     def key(self, row: int) -> Any:
-        return self._rows.state(row).rank[0]
+        return self._rows.state(row).queue_key[0]

@@ -4,81 +4,90 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple
 
 from nanofw.engine.policy_guard import PolicyGuard
-from nanofw.engine.request_state import RequestState, Status
+from nanofw.engine.request_state import RequestState, RequestStatus
 
-Entry: TypeAlias = tuple[Any, int, float, int, RequestState]
-"""(key, 0 if preempted else 1, arrival, order, state). Orders are unique, so that states are
-never compared."""
+
+class QueueEntry(NamedTuple):
+    """A waiting request in its heap. Orders are unique, so that states are never compared."""
+
+    key: Any
+    is_new: int  # 0 if preempted, else 1
+    arrival: float
+    order: int
+    state: RequestState
 
 
 class WaitingQueue:
-    """Waiting requests in the order of the policy's ranks.
+    """Waiting requests in the order of the policy's keys.
 
     Aborted requests stay in their heap until they surface or make up half of it.
     """
 
     def __init__(self, guard: PolicyGuard) -> None:
         self._guard = guard
-        self._grouped = guard.ranks_groups
-        self._heaps: dict[Hashable, list[Entry]] = {}
+        self._grouped = guard.orders_groups
+        self._heaps: dict[Hashable, list[QueueEntry]] = {}
         self._groups: list[tuple[Any, int, Hashable]] = []  # (group key, ticket, group)
         self._tickets: dict[Hashable, int] = {}  # the one entry of a group that counts
         self._ticket = 0
-        self._num_live = 0
-        self._num_dead = 0
+        self._num_waiting = 0
+        self._num_finished = 0
 
     def __len__(self) -> int:
-        return self._num_live
+        return self._num_waiting
 
     def push(self, state: RequestState, now: float) -> None:
-        """Rank the request and queue it. Raises `PolicyError` and leaves the queue as it was."""
+        """Queue the request under the policy's key.
+
+        Raises `PolicyError` and leaves the queue as it was.
+        """
         if not state.num_preemptions:
             state.group = self._guard.group(state)
         key = self._guard.key(state, now)
-        state.rank = (key, 0 if state.num_preemptions else 1, state.arrival, state.order)
-        self.push_back((*state.rank, state), now)
+        state.queue_key = (key, 0 if state.num_preemptions else 1, state.arrival, state.order)
+        self.push_back(QueueEntry(*state.queue_key, state), now)
 
-    def push_back(self, entry: Entry, now: float) -> None:
-        """Queue an entry that was popped, under the rank that it has."""
-        state = entry[4]
+    def push_back(self, entry: QueueEntry, now: float) -> None:
+        """Queue an entry that was popped, under the key that it has."""
+        state = entry.state
         heap = self._heaps.setdefault(state.group, [])
         if not heap and self._grouped:
-            self._announce(state.group, now)
+            self._add_group(state.group, now)
         try:
             heapq.heappush(heap, entry)
         except Exception as error:
-            heap[:] = [other for other in heap if other[4] is not state]
+            heap[:] = [other for other in heap if other.state is not state]
             heapq.heapify(heap)
-            raise self._guard.error(f"key {entry[0]!r} cannot be compared: {error}") from error
-        self._num_live += 1
+            raise self._guard.error(f"key {entry.key!r} cannot be compared: {error}") from error
+        self._num_waiting += 1
 
-    def pop(self, now: float) -> Entry | None:
-        """Take the request that is served next; None when nobody waits."""
+    def pop(self, now: float) -> QueueEntry | None:
+        """Take the request that is served next; None when no request waits."""
         heap = self._head(now)
         if heap is None:
             return None
         entry = heapq.heappop(heap)
-        self._num_live -= 1
+        self._num_waiting -= 1
         if not heap and self._grouped:
-            self._retire(entry[4].group)
+            self._remove_group(entry.state.group)
         return entry
 
-    def peek(self, now: float) -> Entry | None:
+    def peek(self, now: float) -> QueueEntry | None:
         """The entry that `pop` would take."""
         heap = self._head(now)
         return heap[0] if heap else None
 
-    def forget(self) -> None:
-        """A waiting request has ended; its status says so already."""
-        self._num_live -= 1
-        self._num_dead += 1
-        if self._num_dead > 64 and self._num_dead > self._num_live:
+    def note_finished(self) -> None:
+        """A waiting request has finished; its status says so already."""
+        self._num_waiting -= 1
+        self._num_finished += 1
+        if self._num_finished > 64 and self._num_finished > self._num_waiting:
             self._compact()
 
-    def _announce(self, group: Hashable, now: float) -> None:
+    def _add_group(self, group: Hashable, now: float) -> None:
         self._ticket += 1
         entry = (self._guard.group_key(group, now), self._ticket, group)
         try:
@@ -91,11 +100,11 @@ class WaitingQueue:
             ) from error
         self._tickets[group] = self._ticket
 
-    def _retire(self, group: Hashable) -> None:
+    def _remove_group(self, group: Hashable) -> None:
         self._heaps.pop(group, None)
         self._tickets.pop(group, None)
 
-    def _head(self, now: float) -> list[Entry] | None:
+    def _head(self, now: float) -> list[QueueEntry] | None:
         if not self._grouped:
             return self._skim(None)
         refreshes_left = len(self._groups)  # a key that changes at every call must not spin here
@@ -121,25 +130,25 @@ class WaitingQueue:
                 f"group_key {entry[0]!r} cannot be compared: {error}"
             ) from error
 
-    def _skim(self, group: Hashable) -> list[Entry] | None:
+    def _skim(self, group: Hashable) -> list[QueueEntry] | None:
         """The group's heap with a live head, or None (and the group is gone)."""
         heap = self._heaps.get(group)
         while heap:
-            if heap[0][4].status is Status.WAITING:
+            if heap[0].state.status is RequestStatus.WAITING:
                 return heap
             heapq.heappop(heap)
-            self._num_dead -= 1
-        self._retire(group)
+            self._num_finished -= 1
+        self._remove_group(group)
         return None
 
     def _compact(self) -> None:
         for group in list(self._heaps):
-            heap = [e for e in self._heaps[group] if e[4].status is Status.WAITING]
+            heap = [e for e in self._heaps[group] if e.state.status is RequestStatus.WAITING]
             heapq.heapify(heap)
             if heap:
                 self._heaps[group] = heap
             else:
-                self._retire(group)
+                self._remove_group(group)
         self._groups = [e for e in self._groups if self._tickets.get(e[2]) == e[1]]
         heapq.heapify(self._groups)
-        self._num_dead = 0
+        self._num_finished = 0

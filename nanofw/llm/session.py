@@ -290,7 +290,7 @@ def _log(step: SessionStep) -> None:
             report.num_running,
             report.num_waiting,
             report.num_used_blocks,
-            report.preemptions,
+            report.num_preemptions,
             (report.committed - report.planned) * 1e3,
         )
     for item in step.finished:

@@ -56,7 +56,7 @@ from nanofw.contracts.sampler import (
     ShardDeviceSampler,
     ShardSampler,
 )
-from nanofw.contracts.scheduler import Policy, Rank, RequestView, RunningView, SchedulerView
+from nanofw.contracts.scheduler import Policy, RequestView, RunningView, SchedulerView, SortKey
 from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.plugins.component import Component
 from nanofw.plugins.descriptor import (
@@ -96,10 +96,10 @@ __all__ = [
     "prepare",
     # scheduler
     "Policy",
-    "Rank",
     "RequestView",
     "RunningView",
     "SchedulerView",
+    "SortKey",
     # kv_allocator
     "AllocatorConfig",
     "AllocatorStats",

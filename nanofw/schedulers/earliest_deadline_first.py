@@ -24,7 +24,7 @@ class EarliestDeadlineFirstOptions(Options):
 
 
 class EarliestDeadlineFirst(Policy):
-    """Ranks by deadline; with `demote_late` the first `window` are ranked anew by lateness."""
+    """Orders by deadline; with `demote_late`, late ones of the first `window` come last."""
 
     def __init__(self, options: EarliestDeadlineFirstOptions) -> None:
         self._slack = options.default_slack_s
@@ -35,7 +35,7 @@ class EarliestDeadlineFirst(Policy):
             return request.deadline
         return math.inf if self._slack is None else request.arrival + self._slack
 
-    def window_rank(
+    def window_key(
         self, requests: Sequence[RequestView], view: SchedulerView
     ) -> Sequence[tuple[bool, float]]:
         deadlines = [self.key(request, view.now) for request in requests]

@@ -27,7 +27,7 @@ class LongestPrefixMatchOptions(Options):
 
 
 class LongestPrefixMatch(Policy):
-    """Ranks a window of the oldest waiting requests by their cached tokens."""
+    """Orders a window of the oldest waiting requests by their cached tokens."""
 
     def __init__(self, options: LongestPrefixMatchOptions) -> None:
         self._options = options
@@ -36,12 +36,12 @@ class LongestPrefixMatch(Policy):
     def key(self, request: RequestView, now: float) -> float:
         return request.arrival
 
-    def window_rank(
+    def window_key(
         self, requests: Sequence[RequestView], view: SchedulerView
     ) -> Sequence[tuple[bool, float]]:
-        return [self._rank(request, view) for request in requests]
+        return [self._key_now(request, view) for request in requests]
 
-    def _rank(self, request: RequestView, view: SchedulerView) -> tuple[bool, float]:
+    def _key_now(self, request: RequestView, view: SchedulerView) -> tuple[bool, float]:
         waited, bound = view.now - request.arrival, self._options.max_wait_s
         if bound is not None and waited > bound:
             return False, request.arrival

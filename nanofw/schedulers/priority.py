@@ -15,7 +15,7 @@ class PriorityOptions(Options):
     ageing: Annotated[float, Field(ge=0)] = 0.0
     """Priority levels that each second of waiting is worth. 0: low classes may starve."""
     preempt: bool = False
-    """Whether a waiting request that does not fit may push out a running one of lower rank."""
+    """Whether a waiting request that does not fit may push out a running one of lower priority."""
 
 
 class Priority(Policy):
@@ -28,7 +28,7 @@ class Priority(Policy):
         return request.priority + self._options.ageing * request.arrival
 
     def victim(self, running: RunningView, for_request: RequestView | None) -> int | None:
-        """For a waiting request: the greatest rank, the last admitted among equals."""
+        """For a waiting request: the greatest key, the last admitted among equals."""
         if for_request is None or not self._options.preempt:
             return None
         latest_first = running.rows[::-1].tolist()

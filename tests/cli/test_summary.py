@@ -27,8 +27,8 @@ def step(number: int, at: float, prefill: int = 0, decode: int = 0, used: int = 
         num_running=1,
         num_waiting=0,
         num_used_blocks=used,
-        preemptions=0,
-        waited=False,
+        num_preemptions=0,
+        num_waits=0,
         planned=at - 0.5,
         committed=at,
     )

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
+from nanofw.contracts.limits import Limits
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.outputs import RequestOutput, StepReport, TokenDelta
 from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.contracts.scheduler import Policy, RequestView
 from nanofw.engine.engine import Engine
 from nanofw.engine.host_processors import HostProcessors
-from nanofw.engine.scheduler import Limits
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
 from nanofw.testing.simulated_engine import (

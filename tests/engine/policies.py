@@ -24,7 +24,7 @@ class ShortestWithAgeing(Policy):
 
 
 class ClientsInTurn(Policy):
-    """Ranks groups: the client that got the fewest tokens is next."""
+    """Orders groups: the client that got the fewest tokens is next."""
 
     def __init__(self) -> None:
         self.served: defaultdict[Hashable, int] = defaultdict(int)
@@ -48,14 +48,14 @@ class ClientsInTurn(Policy):
 
 
 class LongestPrefixInWindow(Policy):
-    """Ranks a window anew in each step: most cached tokens first."""
+    """Orders a window anew in each step: most cached tokens first."""
 
     window = 4
 
     def key(self, request: RequestView, now: float) -> float:
         return request.arrival
 
-    def window_rank(self, requests: Sequence[RequestView], view: SchedulerView) -> Sequence[int]:
+    def window_key(self, requests: Sequence[RequestView], view: SchedulerView) -> Sequence[int]:
         return [-view.cached_tokens(request) for request in requests]
 
 
@@ -90,7 +90,7 @@ class Whimsical(Policy):
     def group_key(self, group: Hashable, now: float) -> float:
         return self.random.random()
 
-    def window_rank(self, requests: Sequence[RequestView], view: SchedulerView) -> Sequence[float]:
+    def window_key(self, requests: Sequence[RequestView], view: SchedulerView) -> Sequence[float]:
         return [self.random.random() for _ in requests]
 
     def admit(self, request: RequestView, view: SchedulerView) -> bool:
@@ -166,7 +166,7 @@ class Nonsense(Policy):
         self._raise("group_key_raises")
         return 0
 
-    def window_rank(self, requests: Sequence[RequestView], view: SchedulerView) -> Sequence[Any]:
+    def window_key(self, requests: Sequence[RequestView], view: SchedulerView) -> Sequence[Any]:
         self._raise("window_raises")
         if self._due("window_short"):
             return []

@@ -74,7 +74,7 @@ def test_overlap_waits_for_the_step_in_flight_before_giving_up_a_row() -> None:
     overlapped = run(engine, *requests)
     assert overlapped.tokens() == plain.tokens()
     assert engine.scheduler.counters.num_waits > 0
-    waited = [i for i, report in enumerate(overlapped.reports) if report.waited]
+    waited = [i for i, report in enumerate(overlapped.reports) if report.num_waits]
     assert waited
     for i in waited:
         assert overlapped.reports[i].planned >= overlapped.reports[i - 1].committed
@@ -411,23 +411,23 @@ def test_prompt_logprobs_take_no_cache_hits() -> None:
 
 
 @pytest.mark.parametrize(
-    "rank",
+    "odd",
     [
         None, float("nan"), np.float32("nan"), (0, float("nan")), np.array([1, 2]), {}, object(),
         1j, (np.float64("nan"), 1),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", ["key", "group_key"])
-def test_a_rank_without_an_order_refuses_the_first_request_already(rank: Any, name: str) -> None:
+def test_a_key_without_an_order_refuses_the_first_request_already(odd: Any, name: str) -> None:
     class Odd(Policy):
         def key(self, request: RequestView, now: float) -> Any:
-            return rank if name == "key" else 0
+            return odd if name == "key" else 0
 
         def group(self, request: RequestView) -> str:
             return request.client
 
         def group_key(self, group: Any, now: float) -> Any:
-            return rank if name == "group_key" else 0
+            return odd if name == "group_key" else 0
 
     engine = make_engine(Odd())
     with pytest.raises(NanofwError, match=rf"Odd: {name}\(\) returned .* which has no order"):

@@ -177,7 +177,7 @@ def check_accounting(engine: Engine) -> None:
     scheduler.allocator.check_integrity()
     stats = scheduler.allocator.stats()
     assert stats.num_free + stats.num_cached + stats.num_used == scheduler.limits.num_blocks
-    held = scheduler.num_running + scheduler.num_leaving
+    held = scheduler.num_running + scheduler.running.num_held_rows
     assert held + len(scheduler.rows.free) == scheduler.limits.max_rows
     assert scheduler.num_running + scheduler.num_waiting == scheduler.num_requests
     alive = scheduler.rows.alive
@@ -189,7 +189,7 @@ def check_idle(engine: Engine) -> None:
     """Nothing is left of anybody."""
     check_accounting(engine)
     assert engine.scheduler.num_requests == 0
-    assert engine.scheduler.num_leaving == 0
+    assert engine.scheduler.running.num_held_rows == 0
     assert engine.scheduler.allocator.stats().num_used == 0
 
 

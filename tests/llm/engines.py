@@ -9,11 +9,12 @@ import numpy as np
 
 from nanofw.contracts.clock import VirtualClock
 from nanofw.contracts.kv_allocator import AllocatorConfig
+from nanofw.contracts.limits import Limits
 from nanofw.contracts.outputs import TokenLogprobs
 from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import Request
 from nanofw.engine.engine import Engine
-from nanofw.engine.scheduler import Limits, Scheduler
+from nanofw.engine.scheduler import Scheduler
 from nanofw.errors import ExecutorError
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.schedulers.fcfs import Fcfs, FcfsOptions

@@ -11,12 +11,13 @@ import numpy as np
 import torch
 
 from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.limits import Limits
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.plan import NewRow
 from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.contracts.sampler import SampledTokens, SamplerConfig
 from nanofw.engine.engine import Engine
-from nanofw.engine.scheduler import Limits, Scheduler
+from nanofw.engine.scheduler import Scheduler
 from nanofw.samplers.standard import StandardSampler
 from tests.engine.engines import FirstCome, make_allocator
 from tests.runtime.driver import component, make_executor

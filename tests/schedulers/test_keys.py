@@ -1,4 +1,4 @@
-"""The ranks that built-in policies give, and the first admissions of `fcfs`."""
+"""The keys that built-in policies give, and the first admissions of `fcfs`."""
 
 from __future__ import annotations
 

@@ -14,12 +14,13 @@ from nanofw.checkpoints.config import read_checkpoint
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.clock import RealClock
 from nanofw.contracts.executor import Executor, ExecutorConfig
+from nanofw.contracts.limits import Limits
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.engine.engine import Engine
-from nanofw.engine.scheduler import Limits, Scheduler
+from nanofw.engine.scheduler import Scheduler
 from nanofw.runtime.options import TorchOptions
 from nanofw.runtime.placement import torch_executor
 from tests.engine.engines import FirstCome, make_allocator

@@ -28,7 +28,7 @@ class Deadline(Policy):
     """Ranks a request by its deadline, less what its client is owed.
 
     The average lateness of a client is an exponential mean over its finished requests, zero for
-    one that was in time. It is read when a request is queued, so a rank never changes while its
+    one that was in time. It is read when a request is queued, so a key never changes while its
     request waits.
 
     Attributes:
