@@ -37,8 +37,6 @@ class FlashAttention(PagedPool):
 
     def __init__(self, options: Any, config: AttentionConfig) -> None:
         super().__init__(config)
-        if config.device.type == "meta":  # only the store is ours to compile
-            return
         wanted = getattr(options, "version", None)
         found = find_version(torch.cuda.get_device_capability(config.device), wanted)
         if isinstance(found, str):
@@ -47,8 +45,6 @@ class FlashAttention(PagedPool):
 
     def prepare(self, batch: ForwardBatch) -> FlashMetadata:
         """Lengths and schedules, once for all layers."""
-        if batch.context_lens.is_meta:
-            return FlashMetadata(0)
         n = batch.context_lens.shape[0]
         all_decode = batch.num_decodes == n
         metadata = FlashMetadata(1 if all_decode else int(batch.host_query_lens.max()))
@@ -85,8 +81,6 @@ class FlashAttention(PagedPool):
     def attend(
         self, query: torch.Tensor, layer: int, kv: torch.Tensor, batch: ForwardBatch, scale: float
     ) -> torch.Tensor:
-        if query.is_meta:
-            return torch.empty_like(query)
         call = {2: self._attend_2, 3: self._attend_3, 4: self._attend_4}[self.version.number]
         return call(query, kv, batch, scale, self.window(layer))
 
@@ -172,6 +166,23 @@ class FlashAttention(PagedPool):
             window_size=(None, None) if window is None else (window - 1, 0),
         )
         return out[0] if isinstance(out, tuple) else out
+
+
+class StoreOnly(PagedPool):
+    """Stands for `FlashAttention` where kernels are compiled ahead: only the store is ours."""
+
+    heads_first = FlashAttention.heads_first
+
+    def __init__(self, options: Any, config: AttentionConfig) -> None:
+        super().__init__(config)
+
+    def prepare(self, batch: ForwardBatch) -> None:
+        """Nothing has to be prepared."""
+
+    def attend(
+        self, query: torch.Tensor, layer: int, kv: torch.Tensor, batch: ForwardBatch, scale: float
+    ) -> torch.Tensor:
+        return torch.empty_like(query)
 
 
 def _window_size(window: int | None) -> tuple[int, int]:

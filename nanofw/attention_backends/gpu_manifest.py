@@ -33,7 +33,7 @@ def attention_backend() -> list[Plugin]:
                 "tensor_parallel": True,
                 "overlap": True,
                 "fused": True,
-                "compile_ahead": True,
+                "compile_ahead": "nanofw.attention_backends.flash_attn:StoreOnly",
             },
             summary="paged attention by the installed FlashAttention (2, 3 or 4)",
         ),

@@ -11,15 +11,17 @@ from functools import cache
 
 import torch
 
-from nanofw.kernels.aot import dry_run as rehearsal
+from nanofw.kernels.aot.meta_device import stands_for_cuda
 
 
 def uses_triton(tensor: torch.Tensor) -> bool:
     """Whether kernels on this tensor are Triton's."""
-    if tensor.is_cuda:
-        return has_triton()
-    # Where kernels are only compiled, `meta` stands for a CUDA device.
-    return tensor.is_meta and rehearsal.current() is not None
+    return (tensor.is_cuda and has_triton()) or stands_for_cuda(tensor.device)
+
+
+def runs_triton(device: torch.device) -> bool:
+    """Whether kernels on this device are Triton's."""
+    return (device.type == "cuda" and has_triton()) or stands_for_cuda(device)
 
 
 @cache

@@ -18,6 +18,4 @@ def to_device(array: NDArray[Any], device: torch.device) -> torch.Tensor:
     tensor = torch.from_numpy(np.ascontiguousarray(array))
     if device.type == "cpu":
         return tensor
-    if device.type == "meta":
-        return tensor.to(device)
     return tensor.pin_memory().to(device, non_blocking=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
@@ -19,7 +20,8 @@ from nanofw.contracts.executor import ExecutorConfig
 from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import Request
 from nanofw.errors import ExecutorError, NanofwError
-from nanofw.runtime import memory, profiling, rehearsal
+from nanofw.kernels.aot.start import start_compiling
+from nanofw.runtime import memory, profiling
 from nanofw.runtime.batch import StepBatch
 from nanofw.runtime.graphs.capture import CudaRecorder
 from nanofw.runtime.graphs.sizes import largest_prefill
@@ -29,7 +31,7 @@ from nanofw.runtime.results import Timer, Transfer
 from nanofw.runtime.runner import Runner
 
 if TYPE_CHECKING:
-    from nanofw.kernels.aot.compile_ahead import AheadCompiler
+    from nanofw.kernels.aot.compiler import AheadCompiler
 
 _MAX_IN_FLIGHT = 2
 
@@ -70,7 +72,8 @@ class TorchExecutor:
         phases = Phases()
         prefill_tokens = largest_prefill(options, config)
         threads = options.compile_threads if options is not None else None
-        ahead = rehearsal.begin(config, communicator, prefill_tokens, threads)
+        steps = partial(profiling.carry_out_steps, prefill_tokens=prefill_tokens)
+        ahead = start_compiling(config, communicator, steps, threads)
         try:
             num_blocks = self._start(config, communicator, prefill_tokens, phases, ahead)
         finally:
@@ -94,13 +97,10 @@ class TorchExecutor:
         self._runner = runner = Runner(config, communicator)
         phases.end("weights")
         if ahead is not None:
-            ahead.wait_rehearsed()
-        num_blocks = _num_blocks(runner, config, communicator, prefill_tokens)
-        if ahead is not None:  # no other thread may load kernels while work is captured
             ahead.close()
-            phases.end("memory profile", {"waiting for compilers": ahead.waited_s})
-        else:
-            phases.end("memory profile")
+            phases.end("waiting for compilers")
+        num_blocks = _num_blocks(runner, config, communicator, prefill_tokens)
+        phases.end("memory profile")
         runner.allocate(num_blocks)
         phases.end("KV pool")
         if config.cuda_graphs and runner.device.type == "cuda":

@@ -10,17 +10,15 @@ PyTorch's. Both use PyTorch's symmetric memory, without multicast.
 from __future__ import annotations
 
 import os
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import distributed
 
-from nanofw.contracts.communicator import Communicator
 from nanofw.errors import ConfigError
+from nanofw.kernels.all_reduce import Inboxes, all_reduce_add_rms_norm, inbox_elements
 from nanofw.kernels.norm import add_rms_norm
 from nanofw.runtime.communicator import GroupCommunicator
-from nanofw.runtime.meta_communicator import MetaCommunicator
 
 LIMIT_BYTES = 512 * 1024
 """Larger tensors go the usual way, unless they go into the residual stream."""
@@ -41,6 +39,9 @@ class OneShotCommunicator(GroupCommunicator):
         stream: width of the residual stream, and the most rows that are summed into it at once;
             None: sums are never joined with the norm.
 
+    Attributes:
+        inboxes: of the kernel that sums and normalises; None: it is not used.
+
     Raises:
         ConfigError: it does not work between these devices; every rank raises.
     """
@@ -55,7 +56,7 @@ class OneShotCommunicator(GroupCommunicator):
     ) -> None:
         super().__init__(rank, size)
         self._dtype = dtype
-        self._inboxes: Any = None
+        self.inboxes: Inboxes | None = None
         os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
         problem = ""
         try:
@@ -79,11 +80,7 @@ class OneShotCommunicator(GroupCommunicator):
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """See `NormCommunicator`; in one kernel where the rows fit."""
-        return _sum_add_norm(self, self._inboxes, self._dtype, x, residual, weight, eps)
-
-    def on_meta(self) -> MetaCommunicator:
-        """What stands for it on tensors of the device `meta`."""
-        return MetaOneShot(self.rank, self.size, self._dtype, self._inboxes)
+        return all_reduce_add_rms_norm(self, self.inboxes, x, residual, weight, eps)
 
     def _set_up(self, device: torch.device, stream: tuple[int, int] | None) -> None:
         world: Any = distributed.group.WORLD
@@ -91,11 +88,9 @@ class OneShotCommunicator(GroupCommunicator):
         self._buffer, _ = _shared(LIMIT_BYTES // self._dtype.itemsize, self._dtype, device)
         self._sum = torch.ops.symm_mem.one_shot_all_reduce_copy
         if stream is not None and self._dtype.itemsize == 2 and stream[0] % 2 == 0:
-            self._inboxes = self._make_inboxes(device, *stream)
+            self.inboxes = self._make_inboxes(device, *stream)
 
-    def _make_inboxes(self, device: torch.device, width: int, num_rows: int) -> Any:
-        from nanofw.kernels.triton.all_reduce import Inboxes, inbox_elements
-
+    def _make_inboxes(self, device: torch.device, width: int, num_rows: int) -> Inboxes | None:
         num_rows = min(num_rows, NORM_LIMIT_BYTES // (4 * width * (self.size - 1)))
         if num_rows < 1:
             return None
@@ -109,7 +104,7 @@ class OneShotCommunicator(GroupCommunicator):
         offset = self._inbox.data_ptr() - bases[self.rank]  # where memory is handed out in parts
         addresses = [base + offset for base in bases]
         return Inboxes(
-            self.rank, self.size, num_rows, width,
+            self.rank, self.size, num_rows, width, self._dtype,
             torch.tensor(addresses, dtype=torch.int64, device=device),
             torch.zeros(num_rows, dtype=torch.int32, device=device),
         )  # fmt: skip
@@ -128,13 +123,13 @@ class OneShotCommunicator(GroupCommunicator):
 
     def _try_norms(self, device: torch.device) -> str:
         """The same for sums with the norm."""
-        if self._inboxes is None:
+        if self.inboxes is None:
             return ""
         generator = torch.Generator(device).manual_seed(1 + self.rank)
-        width, problem = self._inboxes.width, ""
+        width, problem = self.inboxes.width, ""
         weight = torch.ones(width, dtype=self._dtype, device=device)
         for number in range(_TESTED_NORMS):
-            rows = min(1 + number * 7, self._inboxes.num_rows)
+            rows = min(1 + number * 7, self.inboxes.num_rows)
             mine = torch.randn(rows, width, generator=generator, device=device).to(self._dtype)
             total = super().all_reduce(mine.clone())
             usual, _ = add_rms_norm(total, torch.zeros_like(total), weight, 1e-6)
@@ -148,45 +143,6 @@ class OneShotCommunicator(GroupCommunicator):
         count = super().all_reduce(torch.tensor([int(bool(problem))], device=device))
         if int(count.item()):
             raise _impossible(problem or "another rank found that it does not")
-
-
-class MetaOneShot(MetaCommunicator):
-    """Stands for it on `meta`: launches the kernel of sums with the norm where it does.
-
-    Args:
-        inboxes: of the real one, or None.
-    """
-
-    def __init__(self, rank: int, size: int, dtype: torch.dtype, inboxes: Any) -> None:
-        super().__init__(rank, size)
-        self._dtype, self.inboxes = dtype, None
-        if inboxes is not None:
-            self.inboxes = replace(
-                inboxes, addresses=inboxes.addresses.to("meta"), sums=inboxes.sums.to("meta")
-            )
-
-    def all_reduce_add_rms_norm(
-        self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As of the real one."""
-        return _sum_add_norm(self, self.inboxes, self._dtype, x, residual, weight, eps)
-
-
-def _sum_add_norm(
-    communicator: Communicator,
-    inboxes: Any,
-    dtype: torch.dtype,
-    x: torch.Tensor,
-    residual: torch.Tensor,
-    weight: torch.Tensor,
-    eps: float,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    if inboxes is not None and x.dtype == dtype:
-        from nanofw.kernels.triton.all_reduce import fits, sum_add_rms_norm_triton
-
-        if fits(x, inboxes):
-            return sum_add_rms_norm_triton(x, residual, weight, eps, inboxes)
-    return add_rms_norm(communicator.all_reduce(x), residual, weight, eps)
 
 
 def _shared(count: int, dtype: torch.dtype, device: torch.device) -> tuple[torch.Tensor, Any]:

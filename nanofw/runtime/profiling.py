@@ -1,4 +1,4 @@
-"""The largest step of a run, carried out once to see what memory it takes."""
+"""Steps that are carried out before a run: to see what memory they take, and what they launch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import numpy as np
 import torch
 
 from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.communicator import Communicator
 from nanofw.contracts.executor import ExecutorConfig
 from nanofw.contracts.plan import NewRow, StepPlan
 from nanofw.contracts.requests import SamplingParams
+from nanofw.runtime.graphs.capture import EagerRecorder
 from nanofw.runtime.runner import Runner
 
 
@@ -20,21 +22,52 @@ def activation_peak(runner: Runner, config: ExecutorConfig) -> int:
     """
     device = runner.device
     plan = largest_plan(config)
-    num_blocks = 1 + max(int(new.block_ids.max()) for new in plan.new)
     torch.cuda.synchronize(device)
-    runner.allocate(num_blocks)
+    runner.allocate(_num_blocks(plan))
     torch.cuda.reset_peak_memory_stats(device)
     before = torch.cuda.memory_allocated(device)
-    runner.apply(plan)
-    batch, hidden = runner.forward(plan)
-    runner.sample(batch, hidden, None, plan.host_rows)
+    _carry_out(runner, plan)
     torch.cuda.synchronize(device)
     peak = torch.cuda.max_memory_allocated(device) - before
-    del batch, hidden
     runner.apply(empty_plan(plan.rows))
     runner.pool = []
     torch.cuda.empty_cache()
     return peak
+
+
+def carry_out_steps(
+    config: ExecutorConfig, communicator: Communicator, *, prefill_tokens: int
+) -> None:
+    """Carry out what the start and the run carry out, each kind of step once.
+
+    Args:
+        prefill_tokens: of the largest step with prefill that is captured.
+    """
+    runner = Runner(config, communicator)
+    plan = largest_plan(config)
+    runner.allocate(_num_blocks(plan))
+    _carry_out(runner, plan)
+    if config.cuda_graphs:
+        runner.capture(EagerRecorder(), prefill_tokens)
+        return
+    runner.apply(empty_plan(plan.rows))
+    whole = largest_plan(config, SamplingParams())
+    _carry_out(runner, whole)
+    num_rows = 1
+    while num_rows < len(whole.rows):  # products of few rows have kernels of their own
+        _carry_out(runner, _decode_plan(whole, num_rows))
+        num_rows *= 2
+    _carry_out(runner, _decode_plan(whole, len(whole.rows)))
+
+
+def _carry_out(runner: Runner, plan: StepPlan) -> None:
+    runner.apply(plan)
+    runner.sample(*runner.forward(plan), None, plan.host_rows)
+
+
+def _num_blocks(plan: StepPlan) -> int:
+    """Blocks of a pool that has those of the plan's new rows."""
+    return 1 + max(int(new.block_ids.max()) for new in plan.new)
 
 
 def largest_plan(config: ExecutorConfig, sampling: SamplingParams | None = None) -> StepPlan:
@@ -82,4 +115,19 @@ def empty_plan(removed: IntArray) -> StepPlan:
         samples=np.empty(0, np.bool_),
         num_decodes=0,
         removed=removed,
+    )
+
+
+def _decode_plan(before: StepPlan, n: int) -> StepPlan:
+    """A step in which the first n rows of `before`, whole prompts, decode one token each.
+
+    Its blocks are not named: nothing looks at them.
+    """
+    return StepPlan(
+        step=before.step + 1,
+        rows=before.rows[:n],
+        num_tokens=np.ones(n, np.int32),
+        starts=before.num_tokens[:n] - 1,
+        samples=np.ones(n, np.bool_),
+        num_decodes=n,
     )

@@ -324,8 +324,7 @@ class Runner:
         model = build(self._config.spec, context)
         parameters = getattr(model, "parameters", None)
         self.weight_bytes = sum(p.nbytes for p in parameters()) if parameters else 0
-        is_meta = self.device.type == "meta"
-        model.load(checkpoint.shapes() if is_meta else checkpoint.tensors())
+        model.load(checkpoint.tensors())
         return model
 
     def _attention_config(self) -> AttentionConfig:

@@ -15,12 +15,6 @@ from nanofw.errors import ModelError
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-_TYPES = {
-    "F64": torch.float64,
-    "F32": torch.float32,
-    "F16": torch.float16,
-    "BF16": torch.bfloat16,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +45,6 @@ class Checkpoint:
                     f"{path} cannot be read as safetensors ({error}): it is damaged or was not "
                     "downloaded to its end; fetch it again"
                 ) from error
-
-    def shapes(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """The same on the device `meta`: names, shapes and types, no content."""
-        for file, names in self.files.items():
-            with safe_open(self.folder / file, framework="pt") as opened:
-                for name in opened.keys() if names is None else names:
-                    part = opened.get_slice(name)
-                    dtype = _TYPES.get(part.get_dtype(), torch.uint8)
-                    yield name, torch.empty(part.get_shape(), dtype=dtype, device="meta")
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:

@@ -26,7 +26,7 @@ from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.plan import NewRow
 from nanofw.contracts.requests import SamplingParams
 from nanofw.contracts.sampler import SampledTokens, Sampler, SamplerConfig
-from nanofw.kernels.dispatch import has_triton
+from nanofw.kernels.dispatch import runs_triton
 from nanofw.kernels.random import position_keys
 from nanofw.kernels.sampling import (
     greedy,
@@ -244,11 +244,8 @@ class StandardSampler:
 
 
 def standard_sampler(options: Any, config: SamplerConfig) -> Sampler:
-    """The sampler for the device: Triton's on NVIDIA GPUs, this one everywhere else.
-
-    `meta` stands for a GPU.
-    """
-    if config.device.type in ("cuda", "meta") and has_triton():
+    """The sampler for the device: Triton's on NVIDIA GPUs, this one everywhere else."""
+    if runs_triton(config.device):
         from nanofw.samplers.standard_cuda import CudaSampler
 
         return CudaSampler(options, config)

@@ -51,17 +51,17 @@ ONE_ROW = {
     "BIAS": False, "EVEN": True, "OUTPUTS": 2, "INPUTS": 1024, "CHAINED": True,
 }  # fmt: skip
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "draw": ("triton_sampling:_draw_kernel", DRAW),
-    "qkv": ("triton_kv_store:_qkv_kernel", QKV),
-    "norm": ("triton_norm:_rms_norm_kernel", NORM),
-    "one_row": ("triton_linear:_one_row_kernel", ONE_ROW),
-    "sum_and_norm": ("triton_all_reduce:_sum_add_norm_kernel", SUM),
-    "step_inputs": ("triton_step_inputs:_step_inputs_kernel", STEP_INPUTS),
+    "draw": ("sampling:_draw_kernel", DRAW),
+    "qkv": ("kv_store:_qkv_kernel", QKV),
+    "norm": ("norm:_rms_norm_kernel", NORM),
+    "one_row": ("linear:_one_row_kernel", ONE_ROW),
+    "sum_and_norm": ("all_reduce:_sum_add_norm_kernel", SUM),
+    "step_inputs": ("step_inputs:_step_inputs_kernel", STEP_INPUTS),
     "tile_starts": (
-        "triton_tile_starts:_mixed_tile_starts_kernel", {**TILE_STARTS, "WINDOW": 0}
+        "tile_starts:_mixed_tile_starts_kernel", {**TILE_STARTS, "WINDOW": 0}
     ),
     "tile_starts_window": (
-        "triton_tile_starts:_mixed_tile_starts_kernel", {**TILE_STARTS, "WINDOW": 9}
+        "tile_starts:_mixed_tile_starts_kernel", {**TILE_STARTS, "WINDOW": 9}
     ),
 }  # fmt: skip
 
@@ -85,7 +85,7 @@ def main(name: str) -> None:
 
     place, given = KERNELS[name]
     module, _, function = place.partition(":")
-    kernel = getattr(importlib.import_module(f"nanofw.kernels.{module}"), function)
+    kernel = getattr(importlib.import_module(f"nanofw.kernels.triton.{module}"), function)
     constants = {key: value for key, value in given.items() if isinstance(value, int)}
     types = {key: given.get(key, "i32") for key in kernel.arg_names}
     signature = {key: "constexpr" if key in constants else types[key] for key in types}

@@ -1,4 +1,4 @@
-"""Kernels are compiled in threads while nobody launches them yet; launches that come early wait.
+"""Kernels are compiled in threads before they are launched.
 
 In processes of their own: Triton must not be in its interpreter. The compiler is the real one
 where it says so, else a stand-in that tests can hold up.
@@ -24,11 +24,12 @@ pytest.importorskip("triton")
     "check",
     [
         "compiles_for_a_gpu",
-        "early_launches_wait",
+        "compiled_variants_are_launched",
+        "equal_launches_are_looked_at_once",
         "errors_surface",
         "cancelled_variants_are_forgotten",
         "other_threads_launch",
-        "rehearsals_may_fail",
+        "dry_runs_may_fail",
     ],
 )
 def test_compile_ahead(check: str, tmp_path: Path) -> None:
@@ -60,7 +61,7 @@ class Compiler:
         self.fails = fails
         self.made: list[Compiled] = []
 
-    def __call__(self, source: Any, target: Any, options: Any) -> Compiled:
+    def __call__(self, source: Any, target: Any, options: Any, **_: Any) -> Compiled:
         self.begun.set()
         assert self.may_end.wait(20)
         if self.fails:
@@ -78,34 +79,19 @@ def launch(*sizes: int, device: str = "meta") -> None:
         silu_and_mul_triton(torch.empty(3, 2 * size, device=device, dtype=torch.bfloat16))
 
 
-def launches_are_as_ever() -> bool:
-    from triton.runtime.jit import JITFunction
-
-    return all(
-        getattr(JITFunction, name).__module__ == JITFunction.__module__
-        for name in ("run", "_do_compile")
-    )
-
-
 def no_thread_is_left() -> bool:
     return threading.active_count() == 1
 
 
 def started(compiler: Any, *sizes: int, threads: int = 1) -> Any:
-    """An `AheadCompiler` after a rehearsal that launches such sizes."""
+    """An `AheadCompiler` whose dry run launches such sizes."""
     import triton.compiler
 
-    from nanofw.kernels.aot.compile_ahead import AheadCompiler
+    from nanofw.kernels.aot.compiler import AheadCompiler
 
     if compiler is not None:
         triton.compiler.compile = compiler
-    ahead = AheadCompiler(None, threads)
-    ahead.rehearse(lambda: launch(*sizes))
-    ahead.wait_rehearsed()
-    assert launches_are_as_ever()
-    assert ahead.problem is None
-    assert ahead.num_variants == len(set(sizes))
-    return ahead
+    return AheadCompiler(lambda: launch(*sizes), None, threads)
 
 
 def compiles_for_a_gpu() -> None:
@@ -125,31 +111,43 @@ def compiles_for_a_gpu() -> None:
     assert no_thread_is_left()
 
 
-def early_launches_wait() -> None:
+def compiled_variants_are_launched() -> None:
+    """What was compiled ahead is not compiled again; `close` waits for it."""
     compiler = Compiler()
     ahead = started(compiler, 64)
     assert compiler.begun.wait(20)
     assert not compiler.made
     threading.Timer(0.2, compiler.may_end.set).start()
-    launch(64, 64, device="cpu")
-    assert ahead.waited_s > 0.1
-    ahead.close()
+    assert ahead.close() > 0.1
+    assert ahead.problem is None
     (made,) = compiler.made
-    assert made.num_launches == 2
+    assert made.num_launches == 0
+    launch(64, 64, device="cpu")
+    assert (len(compiler.made), made.num_launches) == (1, 2)
+    assert no_thread_is_left()
+    ahead.cancel()
     launch(64, device="cpu")
     assert (len(compiler.made), made.num_launches) == (1, 3)
-    assert no_thread_is_left()
+
+
+def equal_launches_are_looked_at_once() -> None:
+    """Equal to Triton: types, numbers and alignments; tensors themselves may be others."""
+    compiler = Compiler()
+    compiler.may_end.set()
+    ahead = started(compiler, 64, 80, 64, 80, 64)
+    ahead.close()
+    assert ahead.num_variants == 2
+    assert len(compiler.made) == 2
 
 
 def errors_surface() -> None:
-    """At a launch that waits, and at one that comes later; a later one may also succeed."""
+    """At each launch of what could not be compiled; a later one may succeed."""
     compiler = Compiler(fails=True)
-    ahead = started(compiler, 64)
-    threading.Timer(0.2, compiler.may_end.set).start()
+    compiler.may_end.set()
+    started(compiler, 64).close()
     for _ in range(2):
         with pytest.raises(ValueError, match="cannot compile"):
             launch(64, device="cpu")
-    ahead.close()
     compiler.fails = False
     launch(64, device="cpu")
     assert compiler.made[0].num_launches == 1
@@ -159,47 +157,46 @@ def cancelled_variants_are_forgotten() -> None:
     """A start that failed leaves nothing behind: the next launch compiles."""
     compiler = Compiler()
     ahead = started(compiler, *range(64, 96, 4))
+    assert compiler.begun.wait(20)
     threading.Timer(0.2, compiler.may_end.set).start()
     ahead.cancel()
     assert no_thread_is_left()
-    num_begun = len(compiler.made)
-    assert num_begun < 8
+    num_made = len(compiler.made)
+    assert num_made < 8
     launch(*range(64, 96, 4), device="cpu")
-    assert len(compiler.made) == 8
-    assert all(made.num_launches == 1 for made in compiler.made)
+    assert len(compiler.made) == num_made + 8
+    assert all(made.num_launches == 1 for made in compiler.made[num_made:])
 
 
 def other_threads_launch() -> None:
-    """While a rehearsal runs, as if there were none."""
+    """While a dry run goes on, as if there were none."""
     import triton.compiler
 
-    from nanofw.kernels.aot.compile_ahead import AheadCompiler
+    from nanofw.kernels.aot.compiler import AheadCompiler
 
     triton.compiler.compile = compiler = Compiler()
     compiler.may_end.set()
-    rehearses, may_end = threading.Event(), threading.Event()
+    runs, may_end = threading.Event(), threading.Event()
 
     def work() -> None:
-        rehearses.set()
+        runs.set()
         assert may_end.wait(20)
         launch(64)
 
-    ahead = AheadCompiler(None, 1)
-    ahead.rehearse(work)
-    assert rehearses.wait(20)
+    ahead = AheadCompiler(work, None, 1)
+    assert runs.wait(20)
     launch(80, device="cpu")
     assert [made.num_launches for made in compiler.made] == [1]
     may_end.set()
     ahead.close()
     assert [made.num_launches for made in compiler.made] == [1, 0]
-    assert launches_are_as_ever()
 
 
-def rehearsals_may_fail() -> None:
+def dry_runs_may_fail() -> None:
     """What came before is compiled; what did not, by its launch."""
     import triton.compiler
 
-    from nanofw.kernels.aot.compile_ahead import AheadCompiler
+    from nanofw.kernels.aot.compiler import AheadCompiler
 
     triton.compiler.compile = compiler = Compiler()
     compiler.may_end.set()
@@ -208,11 +205,9 @@ def rehearsals_may_fail() -> None:
         launch(64)
         raise RuntimeError("not on meta")
 
-    ahead = AheadCompiler(None, 1)
-    ahead.rehearse(work)
+    ahead = AheadCompiler(work, None, 1)
     ahead.close()
     assert str(ahead.problem) == "not on meta"
-    assert launches_are_as_ever()
     launch(64, 80, device="cpu")
     assert [made.num_launches for made in compiler.made] == [1, 1]
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
 from nanofw.kernels.aot.meta_shapes import _RULES, MetaShapes
+from nanofw.kernels.transfer import to_device
 
 Operation = Callable[[torch.device], torch.Tensor]
 
@@ -80,6 +82,18 @@ def test_is_what_real_tensors_give(name: str) -> None:
     )  # fmt: skip
 
 
+def test_what_has_no_content_has_no_infinite_numbers() -> None:
+    with MetaShapes():
+        assert not bool(floats(torch.device("meta"), 3).isinf().any())
+        assert torch.tensor([torch.inf, 0]).isinf().tolist() == [True, False]
+
+
+def test_what_is_sent_to_meta_needs_no_pinned_memory() -> None:
+    with MetaShapes():
+        sent = to_device(np.arange(3), torch.device("meta"))
+    assert (sent.is_meta, sent.shape, sent.dtype) == (True, (3,), torch.int64)
+
+
 def test_real_tensors_are_left_alone() -> None:
     with MetaShapes():
         for operation in OPERATIONS.values():
@@ -100,4 +114,4 @@ def test_each_rule_is_held_to_it() -> None:
         for operation in OPERATIONS.values():
             operation(torch.device("meta"))
     unused = [func.__name__ for func in _RULES if func not in used]
-    assert set(unused) <= {"le", "gt", "eq", "ne", "sin", "exp", "neg"}, unused
+    assert set(unused) <= {"le", "gt", "eq", "ne", "sin", "exp", "neg", "isinf", "pin_memory"}

@@ -8,12 +8,8 @@ import pytest
 import torch
 from torch import multiprocessing
 
-from nanofw.kernels.triton.all_reduce import (
-    Inboxes,
-    fits,
-    inbox_elements,
-    sum_add_rms_norm_triton,
-)
+from nanofw.kernels.all_reduce import Inboxes, inbox_elements
+from nanofw.kernels.triton.all_reduce import sum_add_rms_norm
 from nanofw.kernels.triton.common import INTERPRETED
 from tests.kernels.paged import relative_error, tolerance
 
@@ -39,11 +35,11 @@ def run_rank(
 ) -> None:
     addresses = torch.tensor([inbox.data_ptr() for inbox in memory])
     sums = torch.zeros(NUM_ROWS, dtype=torch.int32)
-    inboxes = Inboxes(rank, size, NUM_ROWS, width, addresses, sums)
+    inboxes = Inboxes(rank, size, NUM_ROWS, width, dtype, addresses, sums)
     found = []
     for parts, residual, weight in inputs(rank, size, width, dtype):
-        assert fits(parts[rank], inboxes)
-        normed, kept = sum_add_rms_norm_triton(parts[rank], residual, weight, EPS, inboxes)
+        assert inboxes.fit(parts[rank])
+        normed, kept = sum_add_rms_norm(parts[rank], residual, weight, EPS, inboxes)
         assert kept.data_ptr() == residual.data_ptr(), "the residual stream is changed in place"
         found.append((normed.float().numpy(), kept.float().numpy()))
     assert sums.tolist() == [sum(rows > row for rows in BATCHES) for row in range(NUM_ROWS)]
@@ -81,8 +77,9 @@ def test_every_rank_has_the_sum_and_its_norm(size: int, width: int, dtype: torch
 
 
 def test_what_does_not_fit() -> None:
-    inboxes = Inboxes(0, 2, 4, 8, torch.zeros(2), torch.zeros(4))
-    assert fits(torch.zeros(4, 8), inboxes)
-    assert not fits(torch.zeros(5, 8), inboxes)
-    assert not fits(torch.zeros(0, 8), inboxes)
-    assert not fits(torch.zeros(4, 6), inboxes)
+    inboxes = Inboxes(0, 2, 4, 8, torch.float16, torch.zeros(2), torch.zeros(4))
+    assert inboxes.fit(torch.zeros(4, 8, dtype=torch.float16))
+    assert not inboxes.fit(torch.zeros(4, 8))
+    assert not inboxes.fit(torch.zeros(5, 8, dtype=torch.float16))
+    assert not inboxes.fit(torch.zeros(0, 8, dtype=torch.float16))
+    assert not inboxes.fit(torch.zeros(4, 6, dtype=torch.float16))

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from nanofw.contracts.requests import SamplingParams
-from nanofw.runtime.graphs.capture import CudaRecorder
+from nanofw.runtime.graphs.capture import CudaRecorder, EagerRecorder
 from tests.kernels.paged import device
 from tests.runtime.driver import Driver, component, make_executor
 
@@ -24,14 +24,6 @@ COMPONENTS = {
     ),
     "sampler": component("sampler", "standard", "nanofw.samplers.standard_cuda:CudaSampler"),
 }
-
-
-class EagerRecorder:
-    """Replays by running again."""
-
-    def record(self, run):
-        run()
-        return run
 
 
 def recorder():

@@ -20,10 +20,11 @@ from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.attention_backend import ForwardBatch
 from nanofw.contracts.requests import SamplingParams
 from nanofw.contracts.sampler import SampledTokens
+from nanofw.runtime.graphs.capture import EagerRecorder
 from nanofw.samplers.standard import StandardSampler
 from tests.runtime.checkpoints import write_qwen3
 from tests.runtime.driver import GREEDY, Driver, component, make_executor
-from tests.runtime.recorded import EagerRecorder, carry_out, prompt
+from tests.runtime.recorded import carry_out, prompt
 
 SAMPLINGS = [
     GREEDY,

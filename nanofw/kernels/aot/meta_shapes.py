@@ -122,6 +122,16 @@ def _compared(x: Any, y: Any) -> Any:
     return _broadcast_like(torch.bool, x, y)
 
 
+def _in_host_memory(x: torch.Tensor) -> Any:
+    """What is sent to `meta` needs no pinned memory."""
+    return x
+
+
+def _is_infinite(x: torch.Tensor) -> Any:
+    """What has no content has no infinite numbers."""
+    return torch.zeros((), dtype=torch.bool) if x.is_meta else _LEFT_ALONE
+
+
 def _where(condition: torch.Tensor, x: Any, y: Any) -> Any:
     return _broadcast_like(torch.result_type(x, y), condition, x, y)
 
@@ -196,6 +206,8 @@ def _rules() -> dict[Any, Callable[..., Any]]:
         torch.where: _where,
         tensor.amax: _amax,
         tensor.masked_fill: _masked_fill,
+        tensor.pin_memory: _in_host_memory,
+        tensor.isinf: _is_infinite,
         tensor.__getitem__: _get_item,
         tensor.__setitem__: _set_item,
     }

@@ -9,6 +9,7 @@ import triton.language as tl
 from nanofw.kernels.triton.common import (
     cdiv,
     chained,
+    launch,
     let_next_start,
     next_power_of_2,
     wait_for_previous,
@@ -45,7 +46,8 @@ def silu_and_mul_triton(x: torch.Tensor) -> torch.Tensor:
     out = torch.empty(lines.shape[0], size, dtype=x.dtype, device=x.device)
     if lines.shape[0]:
         block = min(BLOCK, next_power_of_2(size))
-        _silu_mul_kernel[(lines.shape[0], cdiv(size, block))](
+        launch(
+            _silu_mul_kernel, (lines.shape[0], cdiv(size, block)),
             lines, out, lines.stride(0), out.stride(0),
             SIZE=size, BLOCK=block, num_warps=max(1, block // 256), **chained(lines),
         )  # fmt: skip

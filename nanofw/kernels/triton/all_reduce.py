@@ -12,40 +12,18 @@ all of sum n + 1, which the others only send when they are through with sum n.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton.common import chained, let_next_start, next_power_of_2, wait_for_previous
-
-NUM_TURNS = 2
-
-
-@dataclass(frozen=True, slots=True)
-class Inboxes:
-    """What a rank needs to send and to receive.
-
-    Attributes:
-        rank, size: which rank this is, of how many.
-        num_rows, width: the largest [rows, width] tensor that is summed.
-        addresses: int64[size], of each rank's inbox in this process; an inbox is zeroed
-            int64[NUM_TURNS, size, num_rows, width / 2] memory.
-        sums: int32[num_rows], how many sums each row took part in; starts at zero.
-    """
-
-    rank: int
-    size: int
-    num_rows: int
-    width: int
-    addresses: torch.Tensor
-    sums: torch.Tensor
-
-
-def inbox_elements(size: int, num_rows: int, width: int) -> int:
-    """int64 elements of one inbox."""
-    return NUM_TURNS * size * num_rows * (width // 2)
+from nanofw.kernels.all_reduce import Inboxes
+from nanofw.kernels.triton.common import (
+    chained,
+    launch,
+    let_next_start,
+    next_power_of_2,
+    wait_for_previous,
+)
 
 
 @triton.jit
@@ -127,26 +105,22 @@ def _sum_add_norm_kernel(
     tl.store(out_ptr + row * stride_out + columns, out.to(DTYPE), mask=inside)
 
 
-def fits(x: torch.Tensor, inboxes: Inboxes) -> bool:
-    """Whether [rows, width] `x` can be summed through the inboxes."""
-    return 0 < x.shape[0] <= inboxes.num_rows and x.shape[1] == inboxes.width
-
-
-def sum_add_rms_norm_triton(
+def sum_add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float, inboxes: Inboxes
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`residual` += the ranks' sum of `x`, in place, and its RMSNorm. Returns norm, residual.
 
     Args:
-        x: [rows, width] of a 16-bit type, this rank's part; `fits` must hold, and every rank
-            must call this with as many rows.
+        x: [rows, width] of a 16-bit type, this rank's part; it must fit the inboxes, and every
+            rank must call this with as many rows.
         residual: [rows, width], the same on every rank.
     """
     num_rows, width = x.shape
     words = x.contiguous().view(torch.int32)
     out = torch.empty_like(residual)
     pad = next_power_of_2(width // 2)
-    _sum_add_norm_kernel[(num_rows,)](
+    launch(
+        _sum_add_norm_kernel, (num_rows,),
         words, residual, weight, out, inboxes.addresses, inboxes.sums, eps,
         words.stride(0), residual.stride(0), out.stride(0), inboxes.num_rows,
         RANK=inboxes.rank, RANKS=inboxes.size, WORDS=width // 2, WORDS_PAD=pad,

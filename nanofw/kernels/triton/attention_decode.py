@@ -27,6 +27,7 @@ from nanofw.kernels.triton.common import (
     LOG2_E,
     chained,
     dot,
+    launch,
     let_next_start,
     next_power_of_2,
     num_multiprocessors,
@@ -327,9 +328,10 @@ def decode_tile_starts(
     starts = context_lens.new_empty(n + 1) if out is None else out
     if n == 0:
         return starts.zero_()
-    _tile_starts_kernel[(1,)](
-        context_lens, starts, n, TILE=tile, WINDOW=window or 0, BATCH_PAD=batch_pad
-    )
+    launch(
+        _tile_starts_kernel, (1,), context_lens, starts, n,
+        TILE=tile, WINDOW=window or 0, BATCH_PAD=batch_pad,
+    )  # fmt: skip
     return starts
 
 
@@ -371,7 +373,8 @@ def decode_attention(
     k_desc, v_desc = (
         page_descriptors(key_pages, value_pages, config.tile, head_pad) if tma else (None, None)
     )
-    _decode_kernel[(workspace.num_programs,)](
+    launch(
+        _decode_kernel, (workspace.num_programs,),
         query, key_pages, value_pages, k_desc, v_desc, out,
         block_tables, context_lens, tile_starts,
         workspace.partial, workspace.maxima, workspace.sums, workspace.counters,

@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton.common import LOG2_E, dot, next_power_of_2
+from nanofw.kernels.triton.common import LOG2_E, dot, launch, next_power_of_2
 from nanofw.kernels.triton.paging import load_blocks, load_key_value_tiles, page_descriptors
 from nanofw.kernels.triton.tuning import PrefillConfig
 
@@ -288,8 +288,15 @@ def prefill_tile_starts(
         int32[num_rows + 1].
     """
     starts = query_starts.new_empty(num_rows + 1) if out is None else out
-    _query_tiles_kernel[(1,)](
-        query_starts, starts, first_row, num_rows, BLOCK_Q=tokens_per_tile, BATCH_PAD=batch_pad
+    launch(
+        _query_tiles_kernel,
+        (1,),
+        query_starts,
+        starts,
+        first_row,
+        num_rows,
+        BLOCK_Q=tokens_per_tile,
+        BATCH_PAD=batch_pad,
     )
     return starts
 
@@ -330,7 +337,8 @@ def prefill_attention(
     k_desc, v_desc = (
         page_descriptors(key_pages, value_pages, config.tile, head_pad) if tma else (None, None)
     )
-    _prefill_kernel[(num_tiles, num_kv_heads)](
+    launch(
+        _prefill_kernel, (num_tiles, num_kv_heads),
         query, key_pages, value_pages, k_desc, v_desc, out,
         block_tables, query_starts, context_lens, tile_starts, scale * LOG2_E, first_row, num_rows,
         query.stride(0), query.stride(1), out.stride(0), out.stride(1),

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import os
 from functools import cache
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
+
+from nanofw.kernels.aot.meta_device import cuda_device, current_warm_up
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 WIDEN = tl.constexpr(INTERPRETED)
@@ -55,17 +58,24 @@ def chained(tensor: torch.Tensor) -> dict[str, bool]:
     between the two it may touch only what never changes while steps run, weights. This is CUDA's
     programmatic dependent launch, from compute capability 9.0 on.
     """
-    can = _can_chain(tensor.device)
+    can = _can_chain(cuda_device(tensor.device))
     return {"CHAINED": can, "launch_pdl": can}
 
 
 @cache
-def _can_chain(device: torch.device) -> bool:
-    """Whether kernels on this device can be chained; `meta` stands for a CUDA device."""
-    if INTERPRETED or device.type not in ("cuda", "meta") or not torch.cuda.is_available():
+def _can_chain(device: torch.device | None) -> bool:
+    if INTERPRETED or device is None:
         return False
-    cuda = None if device.type == "meta" else device
-    return torch.cuda.get_device_capability(cuda) >= (9, 0)
+    return torch.cuda.get_device_capability(device) >= (9, 0)
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+    """Launch a kernel; on a dry run (`nanofw.kernels.aot`), only compile what would run."""
+    warm_up = current_warm_up()
+    if warm_up is None:
+        kernel[grid](*args, **options)
+    else:
+        warm_up(kernel, grid, args, options)
 
 
 def next_power_of_2(n: int) -> int:
@@ -79,9 +89,6 @@ def cdiv(a: int, b: int) -> int:
 
 
 def num_multiprocessors(device: torch.device) -> int:
-    """Multiprocessors of a CUDA device, of the current one for `meta`; 4 in the interpreter."""
-    if device.type == "meta" and torch.cuda.is_available():
-        device = torch.device("cuda")
-    if device.type != "cuda":
-        return 4
-    return torch.cuda.get_device_properties(device).multi_processor_count
+    """Multiprocessors of a CUDA device; 4 in the interpreter."""
+    cuda = cuda_device(device)
+    return 4 if cuda is None else torch.cuda.get_device_properties(cuda).multi_processor_count

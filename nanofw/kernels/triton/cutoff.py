@@ -17,7 +17,7 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton.common import next_power_of_2
+from nanofw.kernels.triton.common import launch, next_power_of_2
 
 BLOCK = 8192
 LOWEST = tl.constexpr(-2147483648)
@@ -241,7 +241,8 @@ def cutoffs_triton(
     last_ids = torch.empty_like(keys)
     if num_lines:
         block = min(BLOCK, next_power_of_2(vocab_size))
-        _cutoff_kernel[(num_lines,)](
+        launch(
+            _cutoff_kernel, (num_lines,),
             logits, rows, inverse_temperatures, top_k, top_p, min_p, keys, last_ids,
             vocab_size, logits.stride(0),
             # Patterns of bfloat16 differ in the upper half alone.

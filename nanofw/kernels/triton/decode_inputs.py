@@ -8,6 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
+from nanofw.kernels.triton.common import launch
+
 if TYPE_CHECKING:
     from nanofw.kernels.decode_inputs import DecodeInputs
 
@@ -61,7 +63,8 @@ def gather_decode_inputs_triton(
     into: DecodeInputs,
 ) -> None:
     """See `decode_inputs.gather_decode_inputs`."""
-    _gather_kernel[(lines.shape[0],)](
+    launch(
+        _gather_kernel, (lines.shape[0],),
         lines, token_ids, block_tables,
         into.rows, into.token_ids, into.positions, into.next_positions, into.slots,
         into.context_lens, into.block_tables,

@@ -9,6 +9,7 @@ import triton.language as tl
 from nanofw.kernels.triton.common import (
     cdiv,
     chained,
+    launch,
     let_next_start,
     next_power_of_2,
     wait_for_previous,
@@ -164,7 +165,8 @@ def store_kv_triton(
     num_tokens, num_kv_heads, head_dim = key.shape
     if num_tokens == 0:
         return
-    _store_kernel[(num_tokens,)](
+    launch(
+        _store_kernel, (num_tokens,),
         key, value, key_pages, value_pages, slots,
         key.stride(0), key.stride(1), value.stride(0), value.stride(1),
         key_pages.stride(0), key_pages.stride(2), key_pages.stride(1),
@@ -206,7 +208,8 @@ def qkv_rope_store_triton(
         return query
     heads = min(HEADS_PER_PROGRAM, next_power_of_2(max(num_heads, num_kv_heads)))
     programs = cdiv(num_heads, heads) + 2 * cdiv(num_kv_heads, heads)
-    _qkv_kernel[(num_tokens, programs)](
+    launch(
+        _qkv_kernel, (num_tokens, programs),
         qkv, query, key_pages, value_pages, query_norm, key_norm, cos_sin, positions, slots, eps,
         qkv.stride(0), query.stride(0), cos_sin.stride(0),
         key_pages.stride(0), key_pages.stride(2), key_pages.stride(1),

@@ -20,6 +20,7 @@ from nanofw.kernels.triton.common import (
     UNCHAINED,
     cdiv,
     chained,
+    launch,
     let_next_start,
     next_power_of_2,
     wait_for_previous,
@@ -141,7 +142,8 @@ def one_row_linear_triton(
     out = torch.empty((*x.shape[:-1], num_outputs), dtype=x.dtype, device=x.device)
     config = config or config_for(num_inputs)
     num_programs = cdiv(num_outputs, config.outputs)
-    _one_row_kernel[(num_programs,)](
+    launch(
+        _one_row_kernel, (num_programs,),
         x, weight, bias, out, num_outputs, num_inputs, weight.stride(0),
         BIAS=bias is not None, EVEN=num_inputs % config.inputs == 0,
         OUTPUTS=config.outputs, INPUTS=config.inputs, num_warps=config.num_warps,

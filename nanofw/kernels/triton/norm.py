@@ -6,7 +6,13 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton.common import chained, let_next_start, next_power_of_2, wait_for_previous
+from nanofw.kernels.triton.common import (
+    chained,
+    launch,
+    let_next_start,
+    next_power_of_2,
+    wait_for_previous,
+)
 
 
 @triton.jit
@@ -51,7 +57,8 @@ def _launch(
     out = torch.empty(lines.shape, dtype=x.dtype, device=x.device)
     if lines.shape[0]:
         pad = next_power_of_2(size)
-        _rms_norm_kernel[(lines.shape[0],)](
+        launch(
+            _rms_norm_kernel, (lines.shape[0],),
             lines, kept, weight, out, eps,
             lines.stride(0), 0 if kept is None else kept.stride(0), out.stride(0),
             SIZE=size, SIZE_PAD=pad, ADD=kept is not None,

@@ -15,7 +15,7 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton.common import cdiv, next_power_of_2, num_multiprocessors
+from nanofw.kernels.triton.common import cdiv, launch, next_power_of_2, num_multiprocessors
 from nanofw.kernels.triton.cutoff import Cutoffs, ordered_key
 from nanofw.kernels.triton.random import log_exponential, position_key, random_bits
 
@@ -209,14 +209,16 @@ def draw_triton(
     numbers = torch.empty(4, num_lines, parts, dtype=torch.float32, device=device)
     tokens = torch.empty(num_lines, parts, dtype=torch.int32, device=device)
     best, token_logit, maxima, sums = numbers
-    _draw_kernel[(num_lines, parts)](
+    launch(
+        _draw_kernel, (num_lines, parts),
         logits, rows, inverse_temperatures, base_keys, positions,
         None if cutoffs is None else cutoffs.keys, None if cutoffs is None else cutoffs.last_ids,
         best, tokens, token_logit, maxima, sums,
         vocab_size, vocab_offset, position_offset, blocks_per_part, logits.stride(0), parts,
         CUT=cutoffs is not None, BLOCK=block, num_warps=max(1, block // 512),
     )  # fmt: skip
-    _pick_kernel[(num_lines,)](
+    launch(
+        _pick_kernel, (num_lines,),
         best, tokens, token_logit, maxima, sums,
         token_ids, scores, logprobs, failed.view(torch.int8),
         parts, parts, PARTS=MAX_PARTS, num_warps=1,

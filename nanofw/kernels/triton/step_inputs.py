@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton.common import next_power_of_2
+from nanofw.kernels.triton.common import launch, next_power_of_2
 
 if TYPE_CHECKING:
     from nanofw.kernels.step_inputs import StepInputs
@@ -101,7 +101,8 @@ def gather_step_inputs_triton(
     """See `step_inputs.gather_step_inputs`."""
     num_tokens, num_lines = into.token_ids.shape[0], lines.shape[0]
     spare_row = token_ids.shape[0] - 1
-    _step_inputs_kernel[(num_tokens + num_lines,)](
+    launch(
+        _step_inputs_kernel, (num_tokens + num_lines,),
         lines, token_ids, block_tables,
         into.token_ids, into.positions, into.slots, into.query_starts, into.context_lens,
         into.block_tables, into.rows, into.next_positions, into.logits_indices,

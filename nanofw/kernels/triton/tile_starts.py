@@ -10,6 +10,8 @@ import torch
 import triton
 import triton.language as tl
 
+from nanofw.kernels.triton.common import launch
+
 
 @triton.jit(do_not_specialize=["num_rows"])
 def _mixed_tile_starts_kernel(
@@ -70,7 +72,8 @@ def mixed_tile_starts(
     num_rows = context_lens.shape[0]
     decode_starts = query_starts.new_empty(num_rows + 1)
     prefill_starts = query_starts.new_empty(num_rows + 1)
-    _mixed_tile_starts_kernel[(1,)](
+    launch(
+        _mixed_tile_starts_kernel, (1,),
         query_starts, context_lens, decode_starts, prefill_starts, num_rows,
         TILE=tile, WINDOW=window or 0, BLOCK_Q=tokens_per_tile, BATCH_PAD=batch_pad,
     )  # fmt: skip

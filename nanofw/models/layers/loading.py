@@ -40,7 +40,7 @@ def fill(parameter: nn.Parameter, part: torch.Tensor, source: torch.Tensor) -> N
         raise ValueError(f"has shape {list(source.shape)} where {list(part.shape)} is needed")
     with torch.no_grad():
         part.copy_(source)
-        if part.dtype == torch.float16 and source.dtype != torch.float16 and not part.is_meta:
+        if part.dtype == torch.float16 and source.dtype != torch.float16:
             _check_range(part, source)
     parameter.num_loaded += part.numel()  # pyright: ignore[reportAttributeAccessIssue]
 

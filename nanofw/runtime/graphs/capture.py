@@ -45,6 +45,15 @@ class CudaRecorder:
         return graph.replay
 
 
+class EagerRecorder:
+    """Replays by running again: for dry runs, and for machines without a GPU."""
+
+    def record(self, run: Run) -> Run:
+        """Run once."""
+        run()
+        return run
+
+
 Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, str], SampledTokens]
 """Hidden states, rows and positions on the device, variant of the sampler -> tokens."""
 
