@@ -41,10 +41,10 @@ from typing import Any
 
 from benchmarks.sim.fidelity_lines import ARMS, METRICS, POLICIES, Turn, lines_of, show
 from benchmarks.sim.lent import RealEngines
+from benchmarks.sim.process_clock import ProcessClock
 from nanofw.assembly import Selection, select
 from nanofw.assembly.provenance import commit, machine
-from nanofw.bench.calibrate import Design, Step, fit, record_on, table
-from nanofw.bench.clock import ProcessClock
+from nanofw.bench.calibrate import Design, MeasuredStep, fit, record_on, table
 from nanofw.compare.experiment import ExperimentOptions
 from nanofw.compare.run import RunResult, run_on, run_once
 from nanofw.compare.runner import AA
@@ -123,7 +123,7 @@ class Bench:
         self.engines = RealEngines(
             self.first, ProcessClock() if options.clock == "process" else None
         )
-        self.steps: list[Step] = []
+        self.steps: list[MeasuredStep] = []
         self.cost_file = folder / "cost.json"
         self.simulation_s = 0.0  # the longest of a turn
         self.record: dict[str, Any] = {

@@ -12,7 +12,7 @@ from nanofw.contracts.clock import Clock
 from nanofw.contracts.executor import Executor
 from nanofw.contracts.plan import StepPlan, StepResult
 from nanofw.engine.engine import Engine
-from nanofw.measure.observe import PassingExecutor
+from nanofw.measure.passing_executor import PassingExecutor
 
 
 class LentExecutor(PassingExecutor):

@@ -25,7 +25,7 @@ from nanofw.contracts.plan import StepPlan, StepResult
 from nanofw.contracts.workload import WorkloadConfig
 from nanofw.engine.engine import Engine
 from nanofw.measure.drive import drive
-from nanofw.measure.observe import PassingExecutor
+from nanofw.measure.passing_executor import PassingExecutor
 from nanofw.measure.progress import ProgressReport, silent
 from nanofw.sim.fitted import FEATURES, Fit
 from nanofw.sim.work import StepWork
@@ -56,7 +56,7 @@ class Design(Section):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class MeasuredStep:
     """A recorded step.
 
     Attributes:
@@ -112,7 +112,7 @@ def record(
     design: Design,
     clock: Clock | None = None,
     report: ProgressReport = silent,
-) -> list[Step]:
+) -> list[MeasuredStep]:
     """Run the design on a fresh engine. A first loop warms up and is not kept.
 
     `report` hears of each loop, not of each request: that would be in the times of steps.
@@ -123,9 +123,9 @@ def record(
 
 def record_on(
     engine: Engine, selection: Selection, design: Design, report: ProgressReport = silent
-) -> list[Step]:
+) -> list[MeasuredStep]:
     """The same on an engine of the selection that is there already, and idle."""
-    found: list[Step] = []
+    found: list[MeasuredStep] = []
     loops = list(_loops(selection, design))
     total, done = sum(workload.num_requests for _, workload in loops), 0
     executor = engine.executor
@@ -138,7 +138,9 @@ def record_on(
             for _ in drive(engine, workload):
                 pass
             if loop:
-                found += [Step(work, seconds, loop, host) for work, seconds, host in watch.steps]
+                found += [
+                    MeasuredStep(work, seconds, loop, host) for work, seconds, host in watch.steps
+                ]
             done += workload.num_requests
         report(done, total, "")
     finally:
@@ -192,7 +194,7 @@ class Errors:
     total: float
 
 
-def fit(steps: Sequence[Step], about: dict[str, Any] | None = None) -> tuple[Fit, Errors]:
+def fit(steps: Sequence[MeasuredStep], about: dict[str, Any] | None = None) -> tuple[Fit, Errors]:
     """Fit by non-negative least squares of relative errors, cross-validated.
 
     Each of `FOLDS` parts, a stretch of time, is predicted from the others.
@@ -238,7 +240,7 @@ def _cross_validate(counts: FloatArray, seconds: FloatArray) -> tuple[Errors, in
     return found, len(seconds) - len(every)
 
 
-def _fit_host(steps: Sequence[Step]) -> dict[str, float]:
+def _fit_host(steps: Sequence[MeasuredStep]) -> dict[str, float]:
     """Empty where the time of the host is not known, or none."""
     known = [step for step in steps if step.host_seconds is not None and step.host_seconds > 0]
     if len(known) < 10 * FOLDS:
@@ -246,7 +248,7 @@ def _fit_host(steps: Sequence[Step]) -> dict[str, float]:
     return _coefficients(_counts(known), np.array([step.host_seconds for step in known], float))
 
 
-def _counts(steps: Sequence[Step]) -> FloatArray:
+def _counts(steps: Sequence[MeasuredStep]) -> FloatArray:
     """float64[steps, features]"""
     return np.array([[FEATURES[name](s.work) for name in FEATURES] for s in steps], np.float64)
 
@@ -278,7 +280,7 @@ def _nonnegative(counts: FloatArray, seconds: FloatArray, scale_s: FloatArray) -
     return np.asarray(answer[0], float) / unit
 
 
-def table(steps: Sequence[Step], made: Fit) -> list[tuple[str, int, float, float]]:
+def table(steps: Sequence[MeasuredStep], made: Fit) -> list[tuple[str, int, float, float]]:
     """By number of rows: steps, mean measured and mean predicted seconds."""
     rows: LongArray = np.array([step.work.num_rows for step in steps])
     predicted = np.array([made.seconds(step.work) for step in steps])

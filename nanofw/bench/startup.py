@@ -53,7 +53,7 @@ class StartupOptions(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Start:
+class StartupTimes:
     """One state, measured in several processes.
 
     Attributes:
@@ -82,7 +82,7 @@ def starts(
     words: Sequence[str],
     options: StartupOptions,
     report: ProgressReport = silent,
-) -> Iterator[Start]:
+) -> Iterator[StartupTimes]:
     """Measure each state, each result when it is there.
 
     Args:
@@ -116,9 +116,11 @@ def starts(
     report(total, total, "")
 
 
-def _start(state: State, found: Sequence[Mapping[str, float]], notes: tuple[str, ...]) -> Start:
+def _start(
+    state: State, found: Sequence[Mapping[str, float]], notes: tuple[str, ...]
+) -> StartupTimes:
     names = [name for name in found[0] if name != SECOND_REQUEST]
-    return Start(
+    return StartupTimes(
         state=state,
         phases={name: tuple(times[name] for times in found) for name in names},
         second_request_s=tuple(times[SECOND_REQUEST] for times in found),

@@ -28,8 +28,8 @@ from nanofw.measure.latencies import (
     request_latencies,
     weighted_statistic,
 )
-from nanofw.measure.observe import TokenTimes
 from nanofw.measure.progress import ProgressReport, silent
+from nanofw.measure.token_times import TokenTimes
 from nanofw.workloads.lengths import Lengths, Uniform
 from nanofw.workloads.prompts import key_of
 from nanofw.workloads.replay import FixedList, FixedOptions
@@ -55,7 +55,7 @@ class ThroughputOptions(Section):
     passes: Annotated[int, Field(ge=1)] = 3
     """How often all requests are served; the first pass is cold."""
     seed: Annotated[int, Field(ge=0)] = 0
-    """Of lengths, tokens and draws."""
+    """Of lengths, tokens and sampling."""
 
     def kind(self, selection: Selection) -> Traffic:
         """Which traffic it is. Raises ConfigError where the configuration has none of its own."""
@@ -74,7 +74,7 @@ class ThroughputOptions(Section):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pass:
+class ThroughputPass:
     """What one pass came to.
 
     Attributes:
@@ -128,7 +128,7 @@ class Prepared(Workload):
         source: the workload that they are of, if others follow them.
 
     Attributes:
-        start: when the first of them comes, on the engine's clock; set before they are drawn.
+        start: when the first of them comes, on the engine's clock; set before they are read.
     """
 
     def __init__(self, requests: Sequence[Request], source: Workload | None = None) -> None:
@@ -159,7 +159,7 @@ def passes(
     options: ThroughputOptions,
     requests: Sequence[Request] = (),
     report: ProgressReport = silent,
-) -> Iterator[Pass]:
+) -> Iterator[ThroughputPass]:
     """Serve the traffic several times on one engine, each result when it is there.
 
     Args:
@@ -218,10 +218,35 @@ def random_lengths(selection: Selection, options: ThroughputOptions) -> Workload
 
 def run_pass(
     engine: Engine, workload: Prepared, number: int, note: Callable[[int], None] = lambda _: None
-) -> Pass:
+) -> ThroughputPass:
     """Run a workload through an engine that is idle, and measure it."""
-    inner, before, graphs = engine.executor, engine.stats(), graph_steps(engine)
-    watch = engine.executor = TokenTimes(inner, engine.clock)
+    before, graphs = engine.stats(), graph_steps(engine)
+    outputs, times, seconds = _serve(engine, workload, note)
+    failed = [o for o in outputs if o.finish_reason in (FinishReason.REFUSED, FinishReason.ERROR)]
+    served = [o for o in outputs if o.finish_reason is not FinishReason.REFUSED]
+    num_cached = sum(o.num_cached_tokens for o in served)
+    return ThroughputPass(
+        number=number,
+        num_requests=len({o.id for o in outputs}),
+        num_failed=len({o.id for o in failed}),
+        num_prompt_tokens=sum(o.num_prompt_tokens for o in served if o.sample_index == 0),
+        num_cached_tokens=num_cached,
+        num_output_tokens=sum(len(o.token_ids) for o in served),
+        num_steps=times.num_steps,
+        num_preemptions=engine.stats()["num_preemptions"] - before["num_preemptions"],
+        seconds=seconds,
+        latencies=_latencies(served, times, workload.start),
+        graph_steps=graph_steps(engine, graphs),
+        notes=(*workload.notes, *_notes(workload, failed, num_cached)),
+    )
+
+
+def _serve(
+    engine: Engine, workload: Prepared, note: Callable[[int], None]
+) -> tuple[list[RequestOutput], TokenTimes, float]:
+    """All outputs, the times of their tokens, and the seconds until the last one."""
+    inner = engine.executor
+    times = engine.executor = TokenTimes(inner, engine.clock)
     outputs: list[RequestOutput] = []
     note(0)
     begin, workload.start = time.perf_counter(), engine.clock.now()
@@ -229,57 +254,42 @@ def run_pass(
         for step in drive(engine, workload):
             if step.finished:
                 for output in step.finished:
-                    watch.ended(output.id)
+                    times.finish_request(output.id)
                 outputs += step.finished
                 note(len(outputs))
-        seconds = time.perf_counter() - begin
+        return outputs, times, time.perf_counter() - begin
     finally:
         engine.executor = inner
-    after = engine.stats()
-    failed = [o for o in outputs if o.finish_reason in (FinishReason.REFUSED, FinishReason.ERROR)]
-    served = [o for o in outputs if o.finish_reason is not FinishReason.REFUSED]
-    notes = workload.notes
+
+
+def _notes(workload: Workload, failed: Sequence[RequestOutput], num_cached: int) -> list[str]:
+    notes: list[str] = []
     if failed:
-        notes = (*notes, f"{len(failed)} requests failed, the first with: {failed[0].error}")
-    num_cached = sum(o.num_cached_tokens for o in served)
+        notes.append(f"{len(failed)} requests failed, the first with: {failed[0].error}")
     if num_cached and not workload.shares_prefixes:
-        notes = (
-            *notes,
+        notes.append(
             f"{num_cached} prompt tokens were found in the prefix cache though no two prompts "
-            "begin alike: the cache was not empty, and figures are too good",
+            "begin alike: the cache was not empty, and figures are too good"
         )
-    return Pass(
-        number=number,
-        num_requests=len({o.id for o in outputs}),
-        num_failed=len({o.id for o in failed}),
-        num_prompt_tokens=sum(o.num_prompt_tokens for o in served if o.sample_index == 0),
-        num_cached_tokens=num_cached,
-        num_output_tokens=sum(len(o.token_ids) for o in served),
-        num_steps=watch.num_steps,
-        num_preemptions=after["num_preemptions"] - before["num_preemptions"],
-        seconds=seconds,
-        latencies=_latencies(served, watch, workload.start),
-        graph_steps=graph_steps(engine, graphs),
-        notes=notes,
-    )
+    return notes
 
 
 def _latencies(
-    served: Sequence[RequestOutput], watch: TokenTimes, start: float
+    served: Sequence[RequestOutput], times: TokenTimes, start: float
 ) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
     for name, values in request_latencies(served).items():
         defined = values[~np.isnan(values)]
         if len(defined):
             found[name] = {key: function(defined) for key, function in STATISTICS.items()}
-    gaps, weights = watch.gaps(start, np.inf)
+    gaps, weights = times.gaps(start, np.inf)
     if len(gaps):
         found["itl"] = {key: weighted_statistic(key, gaps, weights) for key in STATISTICS}
     return found
 
 
 def _seeded(request: Request, seed: int, index: int) -> Request:
-    """Draw the same tokens in every pass."""
+    """The request with a seed, so that it samples the same tokens in every pass."""
     if request.sampling.seed is not None:
         return request
     return replace(request, sampling=replace(request.sampling, seed=key_of(seed, index, 6)))

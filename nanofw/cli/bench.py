@@ -14,8 +14,8 @@ from nanofw.cli.measurement import add_json, begin, graph_line, heading, uncount
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
     from nanofw.bench.latency import LatencyOptions, Timing
-    from nanofw.bench.startup import Start
-    from nanofw.bench.throughput import Pass
+    from nanofw.bench.startup import StartupTimes
+    from nanofw.bench.throughput import ThroughputPass
     from nanofw.contracts.requests import Request
 
 LATENCY = """\
@@ -137,7 +137,7 @@ def _throughput(given: argparse.Namespace, arguments: list[str]) -> int:
     kind = options.kind(selection)
     requests = _requests(selection) if kind == "prompts" else []
 
-    def show(found: Sequence[Pass]) -> None:
+    def show(found: Sequence[ThroughputPass]) -> None:
         traffic = {"random": "random lengths", "prompts": "the configuration's prompts"}
         name = loaded.config.input.workload
         what = traffic.get(kind) or f"workload {name.name if name else ''}"
@@ -176,7 +176,7 @@ def _requests(selection: Selection) -> list[Request]:
     return made
 
 
-def _print_passes(found: Sequence[Pass], *, at_once: bool) -> None:
+def _print_passes(found: Sequence[ThroughputPass], *, at_once: bool) -> None:
     from nanofw.measure.latencies import LATENCIES, title
 
     out = console()
@@ -213,7 +213,7 @@ def _print_passes(found: Sequence[Pass], *, at_once: bool) -> None:
         out.print(f"note: {note}")
 
 
-def _events(item: Pass) -> list[str]:
+def _events(item: ThroughputPass) -> list[str]:
     """What happened in a pass that most have not."""
     counts = ((item.num_preemptions, "preemptions"), (item.num_failed, "requests failed"))
     events = [f"{num} {what}" for num, what in counts if num]
@@ -222,7 +222,7 @@ def _events(item: Pass) -> list[str]:
     return events
 
 
-def _pass_record(item: Pass) -> dict[str, Any]:
+def _pass_record(item: ThroughputPass) -> dict[str, Any]:
     return {
         **asdict(item),
         "output_tokens_per_s": item.output_tokens_per_s,
@@ -243,7 +243,7 @@ def _startup(given: argparse.Namespace, arguments: list[str]) -> int:
     )
     selection = select(loaded)
 
-    def show(found: Sequence[Start]) -> None:
+    def show(found: Sequence[StartupTimes]) -> None:
         heading(selection, _processes(options.repeats))
         _print_starts(found)
 
@@ -256,7 +256,7 @@ def _processes(num: int) -> str:
     return "seconds of one process" if num == 1 else f"seconds, median and range of {num} processes"
 
 
-def _print_starts(found: Sequence[Start]) -> None:
+def _print_starts(found: Sequence[StartupTimes]) -> None:
     out = console()
     names = list(dict.fromkeys(name for item in found for name in item.phases))
     lines = [
@@ -279,5 +279,5 @@ def _spread(seconds: Sequence[float]) -> str:
     return f"{text} ({min(seconds):.3f} to {max(seconds):.3f})" if len(seconds) > 1 else text
 
 
-def _start_record(item: Start) -> dict[str, Any]:
+def _start_record(item: StartupTimes) -> dict[str, Any]:
     return {**asdict(item), "total_s": item.totals, "median_s": item.median}

@@ -21,7 +21,7 @@ from nanofw.cli.arguments import (
 )
 
 if TYPE_CHECKING:
-    from nanofw.bench.calibrate import Errors, Step
+    from nanofw.bench.calibrate import Errors, MeasuredStep
     from nanofw.sim.fitted import Fit
 
 EPILOG = """\
@@ -72,7 +72,7 @@ def main(arguments: list[str]) -> int:
     return ExitCode.OK
 
 
-def _print(steps: Sequence[Step], made: Fit, errors: Errors, output: Path) -> None:
+def _print(steps: Sequence[MeasuredStep], made: Fit, errors: Errors, output: Path) -> None:
     from nanofw.bench.calibrate import table as means
 
     out = console()

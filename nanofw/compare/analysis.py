@@ -15,7 +15,7 @@ from nanofw.compare.statistics import Effect, Verdict, holm, paired_effect, rule
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class ArmMetric:
     """One metric of one arm at one point.
 
     Attributes:
@@ -46,12 +46,12 @@ class Outcome:
 class Analysis:
     """What the results say."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[ArmMetric, ...]
     rule: str
     warnings: tuple[str, ...]
     outcomes: tuple[Outcome, ...]
 
-    def row(self, point: float | None, arm: str, metric: str) -> Row:
+    def row(self, point: float | None, arm: str, metric: str) -> ArmMetric:
         """The row of an arm."""
         for row in self.rows:
             if (row.point, row.arm, row.metric) == (point, arm, metric):
@@ -98,7 +98,9 @@ def analyse(results: Results) -> Analysis:
     )
 
 
-def _row(results: Results, point: float | None, arm: str, metric: str, num_verdicts: int) -> Row:
+def _row(
+    results: Results, point: float | None, arm: str, metric: str, num_verdicts: int
+) -> ArmMetric:
     baseline = results.experiment.baseline
     values = _values(results.runs[(point, arm)], metric)
     effect = None
@@ -111,21 +113,14 @@ def _row(results: Results, point: float | None, arm: str, metric: str, num_verdi
             margin=results.experiment.options.margin,
             num_verdicts=num_verdicts,
         )
-    return Row(point=point, arm=arm, metric=metric, mean=_mean(values), effect=effect)
+    return ArmMetric(point=point, arm=arm, metric=metric, mean=_mean(values), effect=effect)
 
 
-def _decided(row: Row, p_adjusted: float, alpha: float) -> Row:
+def _decided(row: ArmMetric, p_adjusted: float, alpha: float) -> ArmMetric:
     assert row.effect is not None
     higher = Metric.parse(row.metric).higher_is_better
-    return Row(
-        point=row.point,
-        arm=row.arm,
-        metric=row.metric,
-        mean=row.mean,
-        effect=row.effect,
-        p_adjusted=p_adjusted,
-        verdict=verdict(row.effect, p_adjusted, higher_is_better=higher, alpha=alpha),
-    )
+    word = verdict(row.effect, p_adjusted, higher_is_better=higher, alpha=alpha)
+    return replace(row, p_adjusted=p_adjusted, verdict=word)
 
 
 def _served_others(results: Results, point: float | None, arm: str) -> int:
@@ -137,7 +132,7 @@ def _served_others(results: Results, point: float | None, arm: str) -> int:
     return sum(a.served_checksum != b.served_checksum for a, b in pairs)
 
 
-def _p_value(row: Row) -> float:
+def _p_value(row: ArmMetric) -> float:
     assert row.effect is not None
     return row.effect.p_value
 

@@ -14,7 +14,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from nanofw.compare.analysis import Analysis, Row
+from nanofw.compare.analysis import Analysis, ArmMetric
 from nanofw.compare.experiment import AA
 from nanofw.compare.metrics import Metric
 from nanofw.compare.runner import Results
@@ -112,7 +112,7 @@ def by_load(results: Results, metric: str) -> str:
 
 
 def _draw_intervals(
-    axes: Any, rows: Sequence[Row], places: Sequence[float], arm: str, look: tuple[str, str]
+    axes: Any, rows: Sequence[ArmMetric], places: Sequence[float], arm: str, look: tuple[str, str]
 ) -> None:
     colour, marker = look
     label: str | None = arm
@@ -127,7 +127,7 @@ def _draw_intervals(
         label = None
 
 
-def _scale_of_ratios(axes: Any, rows: Sequence[Row]) -> None:
+def _scale_of_ratios(axes: Any, rows: Sequence[ArmMetric]) -> None:
     """Logarithmic, as wide as the arms need; the A/A's intervals may run out of it."""
     bounds = [
         bound
@@ -152,7 +152,7 @@ def _with_unit(metric: str) -> str:
     return f"{metric}, s" if Metric.parse(metric).is_latency else metric
 
 
-def _is_drawn(row: Row) -> bool:
+def _is_drawn(row: ArmMetric) -> bool:
     effect = row.effect
     if effect is None or effect.scale != "ratio":
         return False

@@ -12,7 +12,7 @@ import yaml
 from markupsafe import Markup
 
 from nanofw.compare import figures
-from nanofw.compare.analysis import Analysis, Row
+from nanofw.compare.analysis import Analysis, ArmMetric
 from nanofw.compare.experiment import AA
 from nanofw.compare.report import effect_texts, missing_text, number_text, point_title
 from nanofw.compare.runner import Results
@@ -96,11 +96,9 @@ def _section(results: Results, analysis: Analysis | None, point: float | None) -
     }  # fmt: skip
 
 
-def _cells(row: Row) -> dict[str, str]:
+def _cells(row: ArmMetric) -> dict[str, str]:
     """What the terminal's table says of an arm in a metric."""
-    estimate, interval, detectable = (
-        effect_texts(row.metric, row.effect) if row.effect else ("", "", "")
-    )
+    estimate, interval, detectable = effect_texts(row.effect) if row.effect else ("", "", "")
     return {
         "mean": number_text(row.metric, row.mean), "effect": estimate, "interval": interval,
         "detectable": detectable, "verdict": row.verdict or "",

@@ -104,7 +104,7 @@ class Metric:
 
 
 @dataclass(slots=True, kw_only=True)
-class Measured:
+class RunMeasurement:
     """What one run measured, warm-up and drain cut.
 
     Attributes:

@@ -9,11 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanofw.compare.analysis import Analysis, Row
+from nanofw.assembly.provenance import origin, run_record
+from nanofw.compare.analysis import Analysis
 from nanofw.compare.metrics import Metric, describe
-from nanofw.compare.provenance import provenance
 from nanofw.compare.runner import Results
 from nanofw.compare.statistics import Effect
+from nanofw.config.load import plain
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -79,9 +80,21 @@ def as_json(
             for repeat, run in zip(results.repeats(point, arm), runs, strict=True)
         ],
         "order": [asdict(task) for task in results.order],
-        "provenance": provenance(results, arguments),
+        "provenance": _provenance(results, arguments),
     }
     return _finite(value)
+
+
+def _provenance(results: Results, arguments: Sequence[str]) -> dict[str, Any]:
+    """Versions, commit, machine, and every arm's resolved configuration."""
+    options = results.experiment.options
+    return {
+        **origin(arguments),
+        "virtual_time": results.virtual,
+        "seeds": [options.seed + i for i in range(options.repeats)],
+        "experiment": plain(options),
+        "arms": {arm: run_record(selection) for arm, selection in results.selections.items()},
+    }
 
 
 def missing_text(results: Results) -> str:
@@ -129,8 +142,8 @@ def _table(results: Results, analysis: Analysis, point: float | None) -> Table:
         table.add_row(
             f" {row.arm}",
             number_text(row.metric, row.mean),
-            *(effect_texts(row.metric, effect) if effect else ("", "", "")),
-            _verdict(row),
+            *(effect_texts(effect) if effect else ("", "", "")),
+            row.verdict or "",
         )
     return table
 
@@ -147,7 +160,7 @@ def point_title(results: Results, point: float | None, *, runs: bool = True) -> 
     return f"{place}, {count}" if runs else place
 
 
-def effect_texts(metric: str, effect: Effect) -> tuple[str, str, str]:
+def effect_texts(effect: Effect) -> tuple[str, str, str]:
     """Estimate, interval and smallest detectable effect."""
     if math.isnan(effect.estimate):
         return "undefined", "", ""
@@ -177,10 +190,6 @@ def _decimals(effect: Effect) -> int:
 def is_exact(effect: Effect) -> bool:
     """Whether several runs all show the same effect, so that nothing is known of a spread."""
     return effect.num_runs > 1 and effect.low == effect.high
-
-
-def _verdict(row: Row) -> str:
-    return row.verdict or ""
 
 
 def number_text(metric: str, value: float) -> str:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from nanofw.assembly import Selection, build, build_workload
-from nanofw.compare.ended import EndedRequests, EndedTable
+from nanofw.compare.client_service import ObservedExecutor
 from nanofw.compare.experiment import ExperimentOptions, Slo
-from nanofw.compare.metrics import Measured, jain
-from nanofw.compare.observe import ObservedExecutor
+from nanofw.compare.finished import FinishedRequests, FinishedTable
+from nanofw.compare.metrics import RunMeasurement, jain
 from nanofw.compare.statistics import MIN_RUNS, within_run_interval
 from nanofw.contracts.arrays import FloatArray
 from nanofw.contracts.clock import Clock
@@ -120,7 +120,8 @@ class _Run:
     ) -> None:
         self._engine, self._watch, self._options = engine, watch, options
         self._workload = workload
-        self._ended, self._checksum, self._served_checksum = EndedRequests(), 0, 0
+        self._finished_requests = FinishedRequests()
+        self._checksum = self._served_checksum = 0
         self._clients: dict[str, int] = {}  # their numbers
         self._live: dict[str, tuple[int, int]] = {}  # by id: number of the client, samples left
         self._handed_over = engine.clock.now()
@@ -128,8 +129,8 @@ class _Run:
         self._started = engine.clock.now()
         for step in drive(engine, workload, self._accept):
             for output in step.finished:
-                watch.ended(output.id)
-                self._end(output)
+                watch.finish_request(output.id)
+                self._take_output(output)
             self._handed_over = engine.clock.now()
         self._finished = engine.clock.now()
 
@@ -137,14 +138,14 @@ class _Run:
         """Lateness that a step in progress does not explain is the client's own."""
         assert request.arrival is not None
         self._lag = max(self._lag, now - max(request.arrival, self._handed_over))
-        self._watch.service.accept(request)
+        self._watch.service.add_request(request)
         client = self._clients.setdefault(request.client, len(self._clients))
         self._live[request.id] = client, request.sampling.n
 
-    def _end(self, output: RequestOutput) -> None:
+    def _take_output(self, output: RequestOutput) -> None:
         """Keep of a request what is needed: a million of them must fit into memory."""
         client, num_left = self._live[output.id]
-        self._ended.add(output, client)
+        self._finished_requests.add_output(output, client)
         if output.finish_reason.is_served:  # a sum, since samples share their request's id
             self._served_checksum += zlib.crc32(output.id.encode())
         if output.finish_reason is FinishReason.REFUSED:
@@ -156,7 +157,7 @@ class _Run:
             del self._live[output.id]
 
     def result(self) -> RunResult:
-        every = self._ended.table()
+        every = self._finished_requests.table()
         done = every.where(every["is_refused"] == 0)
         served = every.where(every["is_served"] == 1)
         start, end = self._window(every["arrival"])
@@ -193,8 +194,13 @@ class _Run:
         return first + self._options.warm_up * span, first + (1 - self._options.drain) * span
 
     def _measure(
-        self, served: EndedTable, came: EndedTable, inside: EndedTable, start: float, end: float
-    ) -> Measured:
+        self,
+        served: FinishedTable,
+        came: FinishedTable,
+        inside: FinishedTable,
+        start: float,
+        end: float,
+    ) -> RunMeasurement:
         """Of `inside`, requests that were served of those that `came` in the measured part."""
         seconds = max(end - start, 1e-12)
         names = ("arrival", "scheduled", "first_token", "finished", "num_tokens")
@@ -216,7 +222,7 @@ class _Run:
             "service.gap": service.max_gap,
             "service.jain": jain(service.total),
         }
-        return Measured(
+        return RunMeasurement(
             latencies=found,
             clients=[clients[int(number)] for number in inside["client"].tolist()],
             itl=gaps,
@@ -224,7 +230,9 @@ class _Run:
             whole=whole,
         )
 
-    def _intervals(self, measured: Measured, inside: EndedTable) -> dict[str, tuple[float, float]]:
+    def _intervals(
+        self, measured: RunMeasurement, inside: FinishedTable
+    ) -> dict[str, tuple[float, float]]:
         if self._options.repeats >= MIN_RUNS:
             return {}
         order = np.argsort(inside["arrival"], kind="stable")
@@ -235,7 +243,7 @@ class _Run:
             found[f"{name}.mean"] = within_run_interval(defined, alpha=self._options.alpha)
         return found
 
-    def _capacity(self, done: EndedTable) -> float:
+    def _capacity(self, done: FinishedTable) -> float:
         """Requests' worth of tokens per second until the last request was admitted.
 
         Counted in tokens, so that a policy that serves short requests first gains nothing.
@@ -250,18 +258,20 @@ class _Run:
             return float("nan")
         return len(done) * self._watch.num_tokens(self._started, until) / total / seconds
 
-    def _notes(self, done: EndedTable) -> tuple[str, ...]:
-        notes, ended = list(self._workload.notes), self._ended
-        if failed := ended.by_reason[FinishReason.ERROR]:
-            notes.append(f"{failed} requests failed: {ended.errors.get(FinishReason.ERROR)}")
+    def _notes(self, done: FinishedTable) -> tuple[str, ...]:
+        notes, finished = list(self._workload.notes), self._finished_requests
+        if failed := finished.by_reason[FinishReason.ERROR]:
+            notes.append(f"{failed} requests failed: {finished.errors.get(FinishReason.ERROR)}")
         hits = done.total("num_cached_tokens")
         if hits and not self._workload.shares_prefixes:
             notes.append(
                 f"{hits} prompt tokens were found in the prefix cache though no two prompts of "
                 "this traffic begin alike: the cache was not empty at the start"
             )
-        if refused := ended.by_reason[FinishReason.REFUSED]:
-            notes.append(f"{refused} requests were refused: {ended.errors[FinishReason.REFUSED]}")
+        if refused := finished.by_reason[FinishReason.REFUSED]:
+            notes.append(
+                f"{refused} requests were refused: {finished.errors[FinishReason.REFUSED]}"
+            )
         return tuple(notes)
 
 
@@ -288,7 +298,7 @@ def checksum(outputs: list[RequestOutput]) -> int:
     return total
 
 
-def _overloaded(done: EndedTable, start: float, end: float) -> bool:
+def _overloaded(done: FinishedTable, start: float, end: float) -> bool:
     """Whether the queue was long when the measured part ended, and had grown since its middle."""
     middle, arrival = (start + end) / 2, done["arrival"]
     begun = np.nan_to_num(done["scheduled"], nan=np.inf)

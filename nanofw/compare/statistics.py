@@ -86,12 +86,6 @@ def paired_effect(
     return replace(effect, margin=1 + margin if by_ratio else margin * abs(float(a.mean())))
 
 
-def unpaired_spread(values: Sequence[float], others: Sequence[float]) -> float:
-    """Standard deviation of the difference of the logarithms of two runs on other traffic."""
-    a, b = np.log(np.asarray(values, float)), np.log(np.asarray(others, float))
-    return math.sqrt(float(a.var(ddof=1) + b.var(ddof=1)))
-
-
 def _effect(differences: FloatArray, by_ratio: bool, alpha: float, strictest: float) -> Effect:
     from scipy import stats
 

@@ -64,8 +64,12 @@ class MixOptions(Options):
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """The random facts of n requests; groups -1: none, other negative numbers: a cold prefix."""
+class SampledRequests:
+    """What was sampled for n requests.
+
+    Attributes:
+        groups: -1: none; other negative numbers: a cold prefix.
+    """
 
     prompts: LongArray
     outputs: LongArray
@@ -83,7 +87,7 @@ class RequestMix:
         self._options, self._config, self._stream = options, config, stream
         self._clients: list[str] = list(options.clients)
         self._priorities: list[int] = list(options.priorities)
-        self._drawn = self._draw(num)
+        self._sampled = self._sample(num)
         sampling = config.sampling
         values: dict[str, Any] = {f.name: getattr(sampling, f.name) for f in fields(sampling)}
         self._sampling = values | {"ignore_eos": True}
@@ -91,23 +95,23 @@ class RequestMix:
     @property
     def notes(self) -> tuple[str, ...]:
         """What had to be cut to the model's length."""
-        drawn, longest = self._drawn, self._config.max_model_len
-        lengths = drawn.prompts + drawn.prefixes
-        return cut_notes(lengths, lengths + drawn.outputs, longest)
+        sampled, longest = self._sampled, self._config.max_model_len
+        lengths = sampled.prompts + sampled.prefixes
+        return cut_notes(lengths, lengths + sampled.outputs, longest)
 
     @property
     def lengths(self) -> tuple[LongArray, LongArray]:
         """int64[n] tokens of prompts and outputs, each pair cut as `make` cuts it."""
-        drawn, longest = self._drawn, self._config.max_model_len
-        prompts = np.minimum(drawn.prompts + drawn.prefixes, longest - 1)
-        return prompts, np.clip(drawn.outputs, 1, longest - prompts)
+        sampled, longest = self._sampled, self._config.max_model_len
+        prompts = np.minimum(sampled.prompts + sampled.prefixes, longest - 1)
+        return prompts, np.clip(sampled.outputs, 1, longest - prompts)
 
     def make(self, i: int, request_id: str, arrival: float) -> Request:
         """Request number `i` of the stream."""
-        drawn, options, config = self._drawn, self._options, self._config
+        sampled, options, config = self._sampled, self._options, self._config
         tokens = self.prompt(i)
         room = config.max_model_len - len(tokens)
-        output = max(1, min(int(drawn.outputs[i]), room))
+        output = max(1, min(int(sampled.outputs[i]), room))
         seed = key_of(config.seed, self._stream, i, 1)
         sampling: dict[str, Any] = {**self._sampling, "max_tokens": output, "seed": seed}
         deadline = None
@@ -118,22 +122,22 @@ class RequestMix:
             prompt_token_ids=tokens,
             sampling=SamplingParams(**sampling),
             arrival=arrival,
-            client=self._clients[int(drawn.clients[i])],
-            priority=self._priorities[int(drawn.priorities[i])],
+            client=self._clients[int(sampled.clients[i])],
+            priority=self._priorities[int(sampled.priorities[i])],
             deadline=deadline,
-            expected_output_tokens=self._guess(output, float(drawn.noise[i])),
+            expected_output_tokens=self._guess(output, float(sampled.noise[i])),
         )
 
     def prompt(self, i: int) -> IntArray:
         """Token ids of request `i`: what its group shares, then its own; room for one more."""
-        drawn, vocab, seed = self._drawn, self._config.vocab_size, self._config.seed
+        sampled, vocab, seed = self._sampled, self._config.vocab_size, self._config.seed
         room = self._config.max_model_len - 1
-        num_shared = min(int(drawn.prefixes[i]), room)
-        num_own = min(int(drawn.prompts[i]), room - num_shared)
+        num_shared = min(int(sampled.prefixes[i]), room)
+        num_own = min(int(sampled.prompts[i]), room - num_shared)
         own = tokens_by_key(key_of(seed, self._stream, i, 2), num_own, vocab)
         if not num_shared:
             return own
-        group = int(drawn.groups[i])
+        group = int(sampled.groups[i])
         shared = tokens_by_key(key_of(seed, self._stream, group, 3), num_shared, vocab)
         return np.concatenate((shared, own))
 
@@ -143,12 +147,12 @@ class RequestMix:
         factor = math.exp(min(self._options.guess_noise * noise, _LARGEST_EXPONENT))
         return max(1, round(output * factor))
 
-    def _draw(self, num: int) -> Drawn:
+    def _sample(self, num: int) -> SampledRequests:
         options, seed = self._options, self._config.seed
         lengths = generator(seed, self._stream, LENGTHS)
         people = generator(seed, self._stream, CLIENTS)
-        prefixes, groups = self._draw_groups(num)
-        return Drawn(
+        prefixes, groups = self._sample_groups(num)
+        return SampledRequests(
             prompts=options.prompt.sample(lengths, num),
             outputs=options.output.sample(lengths, num),
             prefixes=prefixes,
@@ -158,7 +162,7 @@ class RequestMix:
             noise=generator(seed, self._stream, NOISE).standard_normal(num),
         )
 
-    def _draw_groups(self, num: int) -> tuple[LongArray, LongArray]:
+    def _sample_groups(self, num: int) -> tuple[LongArray, LongArray]:
         prefix = self._options.prefix
         if prefix is None:
             return np.zeros(num, np.int64), np.full(num, -1, np.int64)

@@ -1,4 +1,4 @@
-"""Given requests: `replay` of a trace file, and `fixed`, a list in the configuration."""
+"""Requests that are given: `replay` of a trace file, and `fixed`, a list in the configuration."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class FixedOptions(Options):
     """Tokens that each of a request's `prefix_hashes` stands for."""
 
 
-class Given(Workload):
+class TraceWorkload(Workload):
     """Requests whose arrivals and lengths are given; their tokens come by rule."""
 
     def __init__(self, rows: Sequence[TraceRow], block: int, config: WorkloadConfig) -> None:
@@ -94,7 +94,7 @@ class Given(Workload):
         return np.concatenate(parts)
 
 
-class Replay(Given):
+class Replay(TraceWorkload):
     """A trace, or a part of it."""
 
     def __init__(self, options: ReplayOptions, config: WorkloadConfig) -> None:
@@ -109,7 +109,7 @@ class Replay(Given):
             self.notes = (*self.notes, f"{trace.skipped} requests without any output were left out")
 
 
-class FixedList(Given):
+class FixedList(TraceWorkload):
     """A list of requests."""
 
     def __init__(self, options: FixedOptions, config: WorkloadConfig) -> None:

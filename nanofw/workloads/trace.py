@@ -91,15 +91,6 @@ def read_trace(path: Path, format: str = "auto") -> Trace:
     )
 
 
-def write_trace(trace: Trace, path: Path, **about: str) -> None:
-    """Write a trace as JSONL; `about` goes into its first line."""
-    head = {"trace": 1, "prefix_block_tokens": trace.prefix_block_tokens, **about}
-    with path.open("w", encoding="utf-8") as file:
-        file.write(json.dumps(head) + "\n")
-        for row in trace.rows:
-            file.write(json.dumps(row.model_dump(exclude_defaults=True)) + "\n")
-
-
 def _recognize(line: str, path: Path) -> str:
     if "ContextTokens" in line:
         return "azure"

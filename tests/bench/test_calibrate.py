@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from nanofw.assembly import Selection, select
-from nanofw.bench.calibrate import Design, Step, fit, record, table
+from nanofw.bench.calibrate import Design, MeasuredStep, fit, record, table
 from nanofw.cli.main import main
 from nanofw.config.load import load_config
 from nanofw.errors import ConfigError
@@ -33,12 +33,12 @@ def work(rng: np.random.Generator) -> StepWork:
     return StepWork(rows + prefills, prefills, tokens, rows, keys, keys + tokens * 50)
 
 
-def steps(num: int, noise: float, seed: int = 0) -> list[Step]:
+def steps(num: int, noise: float, seed: int = 0) -> list[MeasuredStep]:
     rng = np.random.default_rng(seed)
     made = Fit(coefficients=TRUE, about={})
     works = [work(rng) for _ in range(num)]
     factors = np.exp(rng.normal(0, noise, num))
-    return [Step(w, made.seconds(w) * f, 1) for w, f in zip(works, factors, strict=True)]
+    return [MeasuredStep(w, made.seconds(w) * f, 1) for w, f in zip(works, factors, strict=True)]
 
 
 def simulated(**engine: Any) -> Selection:
@@ -61,7 +61,7 @@ class TestFit:
 
     def test_noise_and_hiccups_do_not_move_it(self) -> None:
         noisy = steps(600, noise=0.1)
-        noisy[100] = Step(noisy[100].work, 5.0, 1)
+        noisy[100] = MeasuredStep(noisy[100].work, 5.0, 1)
         made, errors = fit(noisy)
         assert errors.total < 0.2
         assert 0.05 < errors.median < 0.12

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from nanofw.compare.experiment import Slo
-from nanofw.compare.metrics import Measured, Metric, jain, weighted_statistic
+from nanofw.compare.metrics import Metric, RunMeasurement, jain, weighted_statistic
 from nanofw.compare.run import checksum, meets
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import FinishReason
@@ -54,8 +54,8 @@ def test_checksum_depends_on_tokens_not_on_order() -> None:
     assert checksum([a, b]) != checksum([output("a", 4), output("b", 3)])
 
 
-def measured() -> Measured:
-    return Measured(
+def measured() -> RunMeasurement:
+    return RunMeasurement(
         latencies={"ttft": np.array([1.0, 2.0, 3.0, np.nan])},
         clients=["x", "x", "y", "y"],
         itl=np.array([0.1, 0.5]), itl_weights=np.array([98.0, 2.0]),

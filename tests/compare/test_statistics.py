@@ -14,7 +14,6 @@ from nanofw.compare.statistics import (
     holm,
     paired_effect,
     rule,
-    unpaired_spread,
     verdict,
     within_run_interval,
 )
@@ -147,12 +146,6 @@ def test_the_rule_is_written_out() -> None:
     assert "Holm" not in rule(0.05, False, 1)
     assert "negligible: the 95% interval is within 0.1% of the base" in rule(0.05, False, 1, 0.001)
     assert "negligible" not in rule(0.05, False, 1)
-
-
-def test_spread_of_runs_on_other_traffic() -> None:
-    rng = np.random.default_rng(2)
-    spread = unpaired_spread(list(rng.lognormal(0, 0.3, 400)), list(rng.lognormal(1, 0.4, 400)))
-    assert spread == pytest.approx(0.5, rel=0.1)
 
 
 class TestWithinRun:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from nanofw.contracts.workload import WorkloadConfig
 from nanofw.errors import ConfigError
 from nanofw.workloads.replay import Replay, ReplayOptions
-from nanofw.workloads.trace import FORMATS, Trace, TraceRow, read_trace, write_trace
+from nanofw.workloads.trace import FORMATS, Trace, TraceRow, read_trace
 
 TRACES = Path(__file__).parents[2] / "examples" / "traces"
 
@@ -52,7 +54,20 @@ def test_burstgpt_leaves_out_failed_requests(tmp_path: Path) -> None:
     assert trace.skipped == 1
 
 
-def test_written_and_read_again(tmp_path: Path) -> None:
+def write_records(path: Path, *records: dict[str, Any]) -> Path:
+    return write(path, *map(json.dumps, records))
+
+
+def test_every_field_is_read(tmp_path: Path) -> None:
+    path = write_records(
+        tmp_path / "t.jsonl",
+        {"trace": 1, "prefix_block_tokens": 4, "source": "test"},
+        {"prompt_tokens": 5, "output_tokens": 2},
+        {
+            "arrival": 1.5, "prompt_tokens": 9, "output_tokens": 1, "prefix_hashes": [4, 9],
+            "client": "a", "priority": -1, "deadline": 3.0, "expected_output_tokens": 7, "seed": 11,
+        },
+    )  # fmt: skip
     rows = (
         TraceRow(prompt_tokens=5, output_tokens=2),
         TraceRow(
@@ -60,20 +75,25 @@ def test_written_and_read_again(tmp_path: Path) -> None:
             priority=-1, deadline=3.0, expected_output_tokens=7, seed=11,
         ),
     )  # fmt: skip
-    trace = Trace(rows, prefix_block_tokens=4)
-    write_trace(trace, tmp_path / "t.jsonl", source="test")
-    assert read_trace(tmp_path / "t.jsonl") == trace
+    assert read_trace(path) == Trace(rows, prefix_block_tokens=4)
 
 
 def test_replay_gives_every_field_and_shares_prefixes(tmp_path: Path) -> None:
-    rows = (
-        TraceRow(arrival=2.0, prompt_tokens=10, output_tokens=2, prefix_hashes=(1, 2), seed=5),
-        TraceRow(arrival=4.0, prompt_tokens=9, output_tokens=3, prefix_hashes=(1, 7), client="c"),
-        TraceRow(arrival=6.0, prompt_tokens=3, output_tokens=3, deadline=8.0, priority=2),
-    )
-    write_trace(Trace(rows, prefix_block_tokens=4), tmp_path / "t.jsonl")
+    path = write_records(
+        tmp_path / "t.jsonl",
+        {"trace": 1, "prefix_block_tokens": 4},
+        {
+            "arrival": 2.0, "prompt_tokens": 10, "output_tokens": 2, "prefix_hashes": [1, 2],
+            "seed": 5,
+        },
+        {
+            "arrival": 4.0, "prompt_tokens": 9, "output_tokens": 3, "prefix_hashes": [1, 7],
+            "client": "c",
+        },
+        {"arrival": 6.0, "prompt_tokens": 3, "output_tokens": 3, "deadline": 8.0, "priority": 2},
+    )  # fmt: skip
     config = WorkloadConfig(vocab_size=100, max_model_len=64, start=10.0, time_scale=0.5)
-    replay = Replay(ReplayOptions(file=tmp_path / "t.jsonl"), config)
+    replay = Replay(ReplayOptions(file=path), config)
     a, b, c = replay.initial()
     assert replay.rate == 0.5
     assert [r.arrival for r in (a, b, c)] == [10.0, 11.0, 12.0]

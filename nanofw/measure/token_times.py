@@ -1,4 +1,4 @@
-"""Watch a run from outside: executors that hand everything on and note what they see."""
+"""When the tokens of a run came: the gaps between them, and how many came in a time."""
 
 from __future__ import annotations
 
@@ -11,42 +11,22 @@ import numpy as np
 from nanofw.contracts.arrays import FloatArray, IntArray
 from nanofw.contracts.clock import Clock
 from nanofw.contracts.executor import Executor
-from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
-from nanofw.contracts.requests import Request
-
-
-class PassingExecutor:
-    """Implements `Executor` by handing everything on to another one. Base of those that watch."""
-
-    def __init__(self, inner: Executor) -> None:
-        self.inner = inner
-
-    def submit(self, plan: StepPlan) -> None:
-        self.inner.submit(plan)
-
-    def collect(self) -> StepResult:
-        return self.inner.collect()
-
-    def capacity(self) -> Capacity:
-        return self.inner.capacity()
-
-    def check(self, request: Request) -> None:
-        self.inner.check(request)
-
-    def provide(self, masks: HostMasks) -> None:
-        self.inner.provide(masks)
-
-    def close(self) -> None:
-        self.inner.close()
+from nanofw.contracts.plan import StepPlan, StepResult
+from nanofw.measure.passing_executor import PassingExecutor
 
 
 @dataclass(slots=True)
-class _Pending:
-    """A submitted step: the rows that draw, whether they are those of the step before, and of
-    them those whose requests have ended meanwhile."""
+class _StepInFlight:
+    """A submitted step.
+
+    Attributes:
+        rows: those that sample.
+        same_rows: they are those of the step before.
+        surplus: rows whose requests have finished since.
+    """
 
     rows: IntArray
-    same: bool
+    same_rows: bool
     surplus: list[int] = field(default_factory=list[int])
 
     def tokens(self, result: StepResult) -> IntArray:
@@ -68,9 +48,9 @@ class TokenTimes(PassingExecutor):
         self._last: FloatArray = np.full(1024, np.nan)  # when each row's last token came
         self._row_ids: dict[int, str] = {}
         self._running: set[str] = set()  # ids of requests with a row
-        self._ended: set[str] = set()  # of them, those that will leave it for good
-        self._left: dict[str, float] = {}  # the last token's time of those that will come back
-        self._pending: deque[_Pending] = deque()
+        self._finished: set[str] = set()  # of them, those that will not come back
+        self._preempted: dict[str, float] = {}  # the last token's time of those that come back
+        self._in_flight: deque[_StepInFlight] = deque()
         # of each step: when its tokens came, how many, the time since the step before, and how
         # many of them follow a token of that step
         self._times, self._gaps = array("d"), array("d")
@@ -81,33 +61,33 @@ class TokenTimes(PassingExecutor):
 
     def submit(self, plan: StepPlan) -> None:
         for row in plan.removed.tolist():
-            self._leave(row, self._row_ids.pop(row, None))
+            self._release_row(row, self._row_ids.pop(row, None))
         for new in plan.new:
             if new.row >= len(self._last):
                 self._last = np.concatenate((self._last, np.full(new.row, np.nan)))
-            self._last[new.row] = self._left.pop(new.request_id, np.nan)
+            self._last[new.row] = self._preempted.pop(new.request_id, np.nan)
             self._row_ids[new.row] = new.request_id
             self._running.add(new.request_id)
-        self._pending.append(_Pending(plan.sampled_rows, plan.same_rows))
+        self._in_flight.append(_StepInFlight(plan.sampled_rows, plan.same_rows))
         super().submit(plan)
 
-    def _leave(self, row: int, request_id: str | None) -> None:
-        """A request left its row, to come back or because it has ended."""
-        if request_id is None:  # it ran before anybody watched
+    def _release_row(self, row: int, request_id: str | None) -> None:
+        """A row is free: its request was preempted, or has finished."""
+        if request_id is None:  # it ran before this executor watched
             return
         self._running.discard(request_id)
-        if request_id in self._ended:
-            self._ended.discard(request_id)
+        if request_id in self._finished:
+            self._finished.discard(request_id)
         else:
-            self._left[request_id] = float(self._last[row])
+            self._preempted[request_id] = float(self._last[row])
 
     def collect(self) -> StepResult:
         result = super().collect()
         now = self._clock.now()
-        pending = self._pending.popleft()
-        rows, same = pending.tokens(result), pending.same
+        step = self._in_flight.popleft()
+        rows = step.tokens(result)
         num_usual = len(rows)
-        if not same:  # else all of them got a token in the step before
+        if not step.same_rows:  # else all of them got a token in the step before
             last = self._last[rows]
             is_usual = last == self._collected_at
             num_usual = int(np.count_nonzero(is_usual))
@@ -127,21 +107,21 @@ class TokenTimes(PassingExecutor):
         self._longer.extend(gaps)
         self._longer_ends.extend([now] * len(gaps))
 
-    def ended(self, request_id: str) -> None:
-        """The request has finished: forget it."""
-        self._left.pop(request_id, None)
-        if request_id in self._running:  # its row is given up in a later plan
-            self._ended.add(request_id)
+    def finish_request(self, request_id: str) -> None:
+        """Note that a request has finished; nothing is kept of it."""
+        self._preempted.pop(request_id, None)
+        if request_id in self._running:  # its row is released by a later plan
+            self._finished.add(request_id)
             self._note_surplus(request_id)
 
     def _note_surplus(self, request_id: str) -> None:
-        """What steps in flight still draw for it is nobody's."""
-        if not self._pending:
+        """Tokens that steps in flight still sample for it do not count."""
+        if not self._in_flight:
             return
         rows = [row for row, other in self._row_ids.items() if other == request_id]
-        if len(rows) == 1:  # of several samples it is not known which has ended
-            for pending in self._pending:
-                pending.surplus.append(rows[0])
+        if len(rows) == 1:  # of several samples it is not known which has finished
+            for step in self._in_flight:
+                step.surplus.append(rows[0])
 
     def gaps(self, start: float, end: float) -> tuple[FloatArray, FloatArray]:
         """Gaps between tokens of one request that ended in [start, end], and their weights."""

@@ -1,4 +1,4 @@
-"""What the observer notes, against what a stream of tokens shows."""
+"""The noted times of tokens, against what a stream of tokens shows."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from collections import defaultdict
 import numpy as np
 import pytest
 
-from nanofw.compare.observe import ObservedExecutor
 from nanofw.contracts.executor import Executor
 from nanofw.engine.engine import Engine
-from tests.engine.engines import FirstCome, Run, make_engine, make_request
+from nanofw.measure.token_times import TokenTimes
+from tests.engine.engines import FirstCome, make_engine, make_request
 
 
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("num_blocks", [64, 12])
 def test_gaps_are_those_of_the_stream_also_over_preemptions(overlap: bool, num_blocks: int) -> None:
     engine = make_engine(FirstCome(), num_blocks=num_blocks, overlap=overlap)
-    watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
+    watch = engine.executor = TokenTimes(engine.executor, engine.clock)
     assert isinstance(watch, Executor)
     for i in range(10):
         engine.add_request(
@@ -27,7 +27,7 @@ def test_gaps_are_those_of_the_stream_also_over_preemptions(overlap: bool, num_b
     assert (preempted > 0) == (num_blocks == 12)
 
 
-def check_stream(engine: Engine, watch: ObservedExecutor) -> tuple[int, int]:
+def check_stream(engine: Engine, watch: TokenTimes) -> tuple[int, int]:
     """Run to the end: what was watched is what the stream had. Numbers of tokens, preemptions."""
     came: dict[str, list[float]] = defaultdict(list)
     preempted = 0
@@ -36,7 +36,7 @@ def check_stream(engine: Engine, watch: ObservedExecutor) -> tuple[int, int]:
         for delta in output.deltas:
             came[delta.id] += [engine.clock.now()] * len(delta.token_ids)
         for done in output.finished:
-            watch.ended(done.id)
+            watch.finish_request(done.id)
             preempted += done.num_preemptions
     expected = sorted(gap for times in came.values() for gap in np.diff(times).tolist())
     values, weights = watch.gaps(0.0, np.inf)
@@ -47,31 +47,6 @@ def check_stream(engine: Engine, watch: ObservedExecutor) -> tuple[int, int]:
     return total, preempted
 
 
-def test_service_and_its_gap() -> None:
-    engine = make_engine(FirstCome(), max_num_seqs=1, num_blocks=64)
-    watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
-    for i in range(6):
-        request = make_request(f"r{i}", 4, max_tokens=3, client="ab"[i // 3], ignore_eos=True)
-        engine.add_request(request)
-        watch.service.accept(request)
-    done = Run(engine).to_end()
-    for request_id in done.outputs:
-        watch.ended(request_id)
-    assert watch.service.clients == ["a", "b"]
-    assert watch.service.total.tolist() == [18.0, 18.0]
-    assert watch.service.max_gap == 8.0  # from a's first step until its last request starts
-
-
-def test_one_client_is_not_counted() -> None:
-    engine = make_engine(FirstCome())
-    watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
-    request = make_request("r", 4, max_tokens=3)
-    engine.add_request(request)
-    watch.service.accept(request)
-    Run(engine).to_end()
-    assert watch.service.total.tolist() == [0.0]
-
-
 @pytest.mark.parametrize("options", [{"eos_probability": 0.2}, {"failure_probability": 0.1}])
 @pytest.mark.parametrize("overlap", [False, True])
 def test_tokens_that_reach_no_output_are_not_counted(
@@ -79,7 +54,7 @@ def test_tokens_that_reach_no_output_are_not_counted(
 ) -> None:
     """With overlap an end is seen one step late, and a draw that failed is no token."""
     engine = make_engine(FirstCome(), num_blocks=64, overlap=overlap, sim=options)
-    watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
+    watch = engine.executor = TokenTimes(engine.executor, engine.clock)
     for i in range(12):
         engine.add_request(make_request(f"r{i}", 3 + i, max_tokens=30, stream=True))
     total, _ = check_stream(engine, watch)

@@ -1,4 +1,4 @@
-"""What a comparison keeps of requests that ended: numbers alone, so that millions fit."""
+"""What a comparison keeps of finished requests: numbers alone, so that millions fit."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class EndedRequests:
-    """A line of numbers for each request that ended, in the order of their ends.
+class FinishedRequests:
+    """Numbers of each finished request, in the order in which they finished.
 
     Attributes:
-        by_reason: how many ended, by the reason.
-        errors: of each reason, what was said of the first that had something said of it.
+        by_reason: how many finished, by the reason.
+        errors: the first error message of each reason.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class EndedRequests:
     def __len__(self) -> int:
         return len(self._values) // len(COLUMNS)
 
-    def add(self, output: RequestOutput, client: int) -> None:
+    def add_output(self, output: RequestOutput, client: int) -> None:
         """Note an output; its tokens are only counted."""
         reason = output.finish_reason
         self.by_reason[reason] += 1
@@ -57,12 +57,12 @@ class EndedRequests:
             )
         )
 
-    def table(self) -> EndedTable:
+    def table(self) -> FinishedTable:
         """All of it."""
-        return EndedTable(np.array(self._values).reshape(-1, len(COLUMNS)))
+        return FinishedTable(np.array(self._values).reshape(-1, len(COLUMNS)))
 
 
-class EndedTable:
+class FinishedTable:
     """float64[n, columns], read by the names of the columns."""
 
     def __init__(self, values: FloatArray) -> None:
@@ -74,9 +74,9 @@ class EndedTable:
     def __getitem__(self, name: str) -> FloatArray:
         return self._values[:, COLUMNS.index(name)]
 
-    def where(self, chosen: np.ndarray) -> EndedTable:
-        """The lines that bool[n] chooses."""
-        return EndedTable(self._values[chosen])
+    def where(self, chosen: np.ndarray) -> FinishedTable:
+        """The requests that bool[n] chooses."""
+        return FinishedTable(self._values[chosen])
 
     def total(self, name: str) -> int:
         """The sum of a column of counts."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from nanofw.bench.clock import ProcessClock
+from benchmarks.sim.process_clock import ProcessClock
 
 
 def test_waiting_is_skipped_and_work_is_counted() -> None:

@@ -1,4 +1,4 @@
-"""What a comparison notes of a run beside the times of its tokens: the service of clients."""
+"""What each client was served, noted while a run is watched."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from nanofw.contracts.clock import Clock
 from nanofw.contracts.executor import Executor
 from nanofw.contracts.plan import StepPlan
 from nanofw.contracts.requests import Request
-from nanofw.measure.observe import TokenTimes
+from nanofw.measure.token_times import TokenTimes
 
 
 class ObservedExecutor(TokenTimes):
@@ -21,19 +21,18 @@ class ObservedExecutor(TokenTimes):
 
     def __init__(self, inner: Executor, clock: Clock) -> None:
         super().__init__(inner, clock)
-        self.service = Service()
+        self.service = ClientService()
 
     def submit(self, plan: StepPlan) -> None:
-        self.service.note(plan)
+        self.service.add_plan(plan)
         super().submit(plan)
 
-    def ended(self, request_id: str) -> None:
-        """The request has finished: forget it."""
-        super().ended(request_id)
-        self.service.end(request_id)
+    def finish_request(self, request_id: str) -> None:
+        super().finish_request(request_id)
+        self.service.finish_request(request_id)
 
 
-class Service:
+class ClientService:
     """Tokens computed for each client, and the gap between clients that are all kept waiting.
 
     The gap is that of Sheng et al. (OSDI 2024): over any time in which all clients have
@@ -60,8 +59,8 @@ class Service:
         """Names, in the order of `total`."""
         return list(self._numbers)
 
-    def accept(self, request: Request) -> None:
-        """A request was handed to the engine."""
+    def add_request(self, request: Request) -> None:
+        """Note that a request was handed to the engine."""
         if request.client not in self._numbers:
             self._numbers[request.client] = len(self._numbers)
             self._num_waiting.append(0)
@@ -71,14 +70,14 @@ class Service:
         self._not_started.add(request.id)
         self._num_waiting[number] += 1
 
-    def end(self, request_id: str) -> None:
-        """A request has finished, or ended before it ever ran."""
+    def finish_request(self, request_id: str) -> None:
+        """Note that a request has finished, perhaps before it ever ran."""
         number = self._client_of.pop(request_id, None)
         if number is not None and request_id in self._not_started:
             self._start(request_id, number)
 
-    def note(self, plan: StepPlan) -> None:
-        """A plan was made: its new rows wait no longer, its tokens are service."""
+    def add_plan(self, plan: StepPlan) -> None:
+        """Count a plan's tokens as service; the requests of its new rows wait no longer."""
         for new in plan.new:
             number = self._client_of.get(new.request_id)
             if number is None:
