@@ -30,7 +30,7 @@ class DowngradeWarning(UserWarning):
 
 
 class PluginSettingWarning(UserWarning):
-    """A setting of the section `plugins` meant nothing."""
+    """A setting of the section `plugins` had no effect."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +51,7 @@ def build(selection: Selection, *, clock: Clock | None = None) -> Engine:
     """The engine of a selection.
 
     Warns with `DowngradeWarning` for each feature that was asked for and is off, and with
-    `PluginSettingWarning` for each name in `plugins.disable` that nothing bears.
+    `PluginSettingWarning` for each name in `plugins.disable` that does not exist.
 
     Args:
         clock: None: real time, or virtual time when the executor simulates.
@@ -62,8 +62,7 @@ def build(selection: Selection, *, clock: Clock | None = None) -> Engine:
     """
     if selection.loaded.config.engine.replicas > 1:
         raise selection.loaded.error(
-            "this needs one engine, of which it sees every step; replicas are for LLM, AsyncLLM "
-            "and nanofw run",
+            "must be 1 here; several replicas work only with LLM, AsyncLLM and nanofw run",
             ("engine", "replicas"),
         )
     for sentence in selection.explanation.downgrades:

@@ -73,7 +73,7 @@ def _fetch(repository: str, weights: bool) -> Path:
         hub: Any = importlib.import_module("huggingface_hub")
     except ImportError:
         raise ModelError(
-            f"model.path {repository!r} is no folder here, and fetching it from the hub needs "
+            f"model.path {repository!r} is not a folder here, and fetching it from the hub needs "
             f"huggingface_hub: pip install 'nanofw[hub]'"
         ) from None
     patterns = _WEIGHT_FILES if weights else _CONFIG_FILES
@@ -81,6 +81,6 @@ def _fetch(repository: str, weights: bool) -> Path:
         return Path(hub.snapshot_download(repository, allow_patterns=patterns))
     except Exception as error:
         raise ModelError(
-            f"model.path {repository!r} is no folder here and could not be fetched from the hub: "
-            f"{type(error).__name__}: {str(error).splitlines()[0]}"
+            f"model.path {repository!r} is not a folder here and could not be fetched "
+            f"from the hub: {type(error).__name__}: {str(error).splitlines()[0]}"
         ) from error

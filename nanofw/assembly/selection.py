@@ -210,7 +210,7 @@ def _model_section(chooser: Chooser, needs: Needs) -> ComponentSection:
 
 
 def _common_block_size(chooser: Chooser) -> int:
-    """The block size that suits all; where there is none, that is a reason against the run."""
+    """The block size that suits all; its absence is a reason against the run."""
     size = capabilities.common_block_size(chooser.choices)
     if isinstance(size, str):
         chooser.reasons.append(size)

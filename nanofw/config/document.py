@@ -18,11 +18,11 @@ from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, dotted
 from nanofw.errors import ConfigError
 
 MAX_DEPTH = 60
-"""Mappings and lists in each other; far more than any configuration has."""
+"""The deepest nesting of mappings and lists; no real configuration comes close."""
 MAX_VALUES = 1_000_000
-"""In one document, with everything that aliases repeat."""
+"""The most values in one document, with everything that aliases repeat."""
 MAX_DIGITS = 400
-"""Of an integer; more is no number that a key could want."""
+"""The most digits of an integer."""
 
 _TOO_DEEP = f"nested too deeply; {MAX_DEPTH} levels are read"
 _TAG = "tag:yaml.org,2002:"
@@ -98,10 +98,10 @@ def dump(value: Any) -> str:
 
 
 def parse_value(text: str, source: ValueSource) -> Any:
-    """Parse one value of any kind, a `key=value`'s right-hand side say.
+    """Parse one value of any kind, for example the right-hand side of a `key=value`.
 
-    Text that is a plain scalar and no number, boolean or null stands for itself, with whatever
-    spaces, line ends and ` #` it holds: a command line has neither comments nor folded lines.
+    Text that is a plain scalar and not a number, boolean or null stands for itself, with all its
+    spaces, line ends and ` #`: a command line has neither comments nor folded lines.
     """
     if parse_scalar(text.strip()) != text.strip():
         return parse_scalar(text.strip())
@@ -144,7 +144,7 @@ class _Reader:
             raise self._error(_TOO_DEEP, (), None) from None
 
     def document(self) -> Any:
-        """The plain value of the whole document; None when there is nothing in it."""
+        """The plain value of the whole document; None when it is empty."""
         return None if self.root is None else self.value(self.root, ())
 
     def value(self, node: yaml.Node, path: KeyPath) -> Any:
@@ -244,7 +244,7 @@ class _Reader:
         try:
             value = _convert(tag, node.value)
             if isinstance(value, str):
-                value.encode()  # a lone surrogate is no text
+                value.encode()  # a lone surrogate cannot be encoded
             return value
         except KeyError:
             raise self._error(f"the tag {node.tag} is not supported", path, node) from None

@@ -87,7 +87,7 @@ def _locate(text: str, folder: Path, named_by: ValueSource) -> tuple[Path, str]:
 
 
 def looks_like_file(text: str) -> bool:
-    """Whether a name is a file's and no preset's."""
+    """Whether a name is a file's and not a preset's."""
     return text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text
 
 
@@ -127,7 +127,7 @@ def python_layer(values: Mapping[str, Any]) -> ConfigLayer:
     """Values given by a caller, nested as in YAML. They mean what they say: no interpolation."""
     try:
         text = json.dumps(values, default=_plain)
-    except (TypeError, ValueError, RecursionError) as error:  # keys that are no strings, circles
+    except (TypeError, ValueError, RecursionError) as error:  # keys that are not strings, circles
         raise ConfigError(f"not plain data: {error}", source="python") from None
     data = escaped(json.loads(text))
     return ConfigLayer("python", data, {path: PYTHON for path, _ in walk(data)})

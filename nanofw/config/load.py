@@ -1,7 +1,7 @@
 """From YAML, presets and `key=value` to one validated `Config`: the only user of omegaconf.
 
 Layers are merged before interpolations are resolved, and validated after: a value that refers
-to another follows whatever the highest layer says of it.
+to another follows what the highest layer sets.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def resolve(layers: Sequence[ConfigLayer]) -> LoadedConfig:
 
 
 def _check_sampling(config: Config, values: Values) -> None:
-    """What every request would be refused for is wrong in the configuration."""
+    """Reject sampling defaults that would make every request invalid."""
     try:
         sampling = dataclasses.replace(config.sampling, bad_words=())
         if sampling.logit_bias:  # its keys as they were written
@@ -177,7 +177,7 @@ def _values(
 
 
 def _with_model_path(config: Config, values: Values) -> Config:
-    """`model.path` relative to the file that names it, when it is a folder and no hub id."""
+    """`model.path` relative to the file that names it, when it is a folder and not a hub id."""
     path = config.model.path
     if path is None or path.startswith("embedded:"):
         return config

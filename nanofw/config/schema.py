@@ -18,7 +18,7 @@ from nanofw.contracts.requests import SamplingParams
 Auto: TypeAlias = Literal["auto"]
 Positive: TypeAlias = Annotated[int, Field(ge=1)]
 Size: TypeAlias = Annotated[int, Field(ge=1, le=1 << 40)]
-"""Arrays are made of it; beyond, they have no size that could be said not to fit in memory."""
+"""A length of arrays; beyond this bound numpy cannot even say that they do not fit in memory."""
 Switch: TypeAlias = bool | Auto
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 

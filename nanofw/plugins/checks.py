@@ -43,7 +43,7 @@ def check_descriptor(value: Any, kind: str, module: str) -> Plugin:
 
 
 def _check_types(value: Plugin, where: str) -> None:
-    """Hold the fields to the types that the descriptor states; annotations alone hold nobody."""
+    """Check the types of the fields at run time; annotations are not enforced."""
     texts = {name: getattr(value, name) for name in ("name", "target", "api", "summary")}
     for name, given in texts.items():
         if not isinstance(given, str):
@@ -130,7 +130,7 @@ def _unmet(text: str) -> str | None:
 
 
 def _holds(specifier: SpecifierSet, version: str) -> bool:
-    """Whether a version satisfies; one that is no version satisfies only what asks for nothing."""
+    """Whether a version satisfies a specifier; an invalid version satisfies only an empty one."""
     try:
         return specifier.contains(version, prereleases=True)
     except InvalidVersion:

@@ -83,7 +83,7 @@ def construct(component: Component, contract: Any, *config: Any) -> Any:
     if not isinstance(made, contract):
         missing = [name for name in _methods(contract) if not hasattr(made, name)]
         detail = f"it lacks {', '.join(missing)}" if missing else f"it is a {type(made).__name__}"
-        raise PluginLoadError(f"{what} is no {contract.__name__}: {detail}")
+        raise PluginLoadError(f"{what} does not implement {contract.__name__}: {detail}")
     return made
 
 
@@ -119,7 +119,7 @@ def guarded(
 def _shown(error: BaseException) -> str:
     try:
         return repr(error)
-    except Exception:  # their class may be as broken as what it tells of
+    except Exception:  # the class of the error may be broken, too
         return type(error).__name__
 
 

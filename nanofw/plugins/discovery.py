@@ -103,7 +103,7 @@ def _distributions(search_path: Sequence[str] | None) -> Iterable[Distribution]:
 def _offers_plugins(dist: Distribution, broken: list[str]) -> bool:
     """Cheap look at the text, so that the rest of an environment is not parsed.
 
-    Metadata that others broke keeps nobody else's plugins away: it is noted and passed over.
+    Broken metadata of one distribution does not hide the plugins of others: it is noted.
     """
     try:
         text = dist.read_text("entry_points.txt")

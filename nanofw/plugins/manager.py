@@ -153,7 +153,7 @@ def _check_overrides(registry: Registry, override: Mapping[str, str]) -> None:
 
 
 def load_plugin(entry: Entry) -> Plugin:
-    """The descriptor of an entry; imports its manifest when nobody has yet.
+    """The descriptor of an entry; imports its manifest on the first call.
 
     Raises:
         PluginLoadError: the manifest fails to import or to validate, with its own traceback and

@@ -43,7 +43,7 @@ class Registry:
         """The one entry that `name` means; `distribution:name` says whose.
 
         Raises:
-            UnknownPlugin: nobody offers it, with near matches and what was searched; or a
+            UnknownPlugin: no entry has the name, with near matches and what was searched; or a
                 setting took it away, with the setting.
             DuplicatePlugin: several offer it and nothing says which is meant.
         """

@@ -94,7 +94,7 @@ def test_what_a_constructor_raises_names_the_component(load: Load, local: Local)
 
 def test_an_object_that_does_not_keep_the_contract_is_refused(load: Load, local: Local) -> None:
     stranger = local(PLAIN_POLICY.replace("(Policy)", ""))
-    with pytest.raises(PluginLoadError, match="is no Policy: it lacks .*admit"):
+    with pytest.raises(PluginLoadError, match="does not implement Policy: it lacks .*admit"):
         assemble(load(plugins=[stranger], scheduler={"name": "plain"}))
 
 

@@ -553,11 +553,11 @@ def test_values_from_python_must_be_plain(values: Any) -> None:
 @pytest.mark.parametrize(
     ("biases", "message"),
     [
-        ('{" 5": 1}', "logit_bias key ' 5' is no token id"),
-        ('{"05": 1}', "logit_bias key '05' is no token id"),
-        ('{"5_0": 1}', "logit_bias key '5_0' is no token id"),
-        ('{"5.0": 1}', "logit_bias key '5.0' is no token id"),
-        ('{"-0": 1}', "logit_bias key '-0' is no token id"),
+        ('{" 5": 1}', "logit_bias key ' 5' is not a token id"),
+        ('{"05": 1}', "logit_bias key '05' is not a token id"),
+        ('{"5_0": 1}', "logit_bias key '5_0' is not a token id"),
+        ('{"5.0": 1}', "logit_bias key '5.0' is not a token id"),
+        ('{"-0": 1}', "logit_bias key '-0' is not a token id"),
     ],
 )
 def test_keys_of_logit_bias_are_those_of_a_request(write: Write, biases: str, message: str) -> None:
