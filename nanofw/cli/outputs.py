@@ -14,7 +14,6 @@ from typing import IO, Protocol
 
 from nanofw.errors import ConfigError, NanofwError
 from nanofw.llm.results import Completion, RequestResult
-from nanofw.llm.session import TextDelta
 
 PENDING_SUFFIX = ".pending"
 
@@ -40,8 +39,8 @@ class Output(Protocol):
         """A request that was read; `prompt` is its text for readers."""
         ...
 
-    def show(self, delta: TextDelta) -> None:
-        """Text of an unfinished request."""
+    def show(self, ticket: int, text: str) -> None:
+        """New text of an unfinished request."""
         ...
 
     def put(self, ticket: int, result: RequestResult) -> None:
@@ -115,7 +114,7 @@ class JsonlFile:
     def begin(self, ticket: int, prompt: str) -> None:
         """A file holds results only."""
 
-    def show(self, delta: TextDelta) -> None:
+    def show(self, ticket: int, text: str) -> None:
         """A file holds whole results only."""
 
     def put(self, ticket: int, result: RequestResult) -> None:
@@ -165,7 +164,7 @@ class JsonlStream:
     def begin(self, ticket: int, prompt: str) -> None:
         """Results only."""
 
-    def show(self, delta: TextDelta) -> None:
+    def show(self, ticket: int, text: str) -> None:
         """Whole results only."""
 
     def put(self, ticket: int, result: RequestResult) -> None:
@@ -186,7 +185,7 @@ class NoTexts:
     def begin(self, ticket: int, prompt: str) -> None:
         """No prompt is shown."""
 
-    def show(self, delta: TextDelta) -> None:
+    def show(self, ticket: int, text: str) -> None:
         """No text is shown."""
 
     def put(self, ticket: int, result: RequestResult) -> None:
@@ -222,8 +221,8 @@ class PlainText:
     def begin(self, ticket: int, prompt: str) -> None:
         self._prompts[ticket] = prompt
 
-    def show(self, delta: TextDelta) -> None:
-        self._texts[delta.ticket] = self._texts.get(delta.ticket, "") + delta.text
+    def show(self, ticket: int, text: str) -> None:
+        self._texts[ticket] = self._texts.get(ticket, "") + text
         self._show_current()
 
     def put(self, ticket: int, result: RequestResult) -> None:

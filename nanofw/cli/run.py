@@ -25,7 +25,7 @@ from nanofw.errors import NanofwError
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import ProgressBar
 from nanofw.llm.results import RequestResult
-from nanofw.llm.session import Finished, Session
+from nanofw.llm.session import Session, SessionStep
 
 STDOUT = "-"
 MAX_REFUSALS_SHOWN = 10
@@ -225,7 +225,7 @@ class Run:
         self._failure = error
         # who reads the texts is told why once, at the end
         why = "" if self._output.is_read else f": {error}"
-        self._take(self._session.fail(f"the run could not go on{why}"))
+        self._take_events(self._session.fail(f"the run could not go on{why}"))
 
     def _step(self, bar: ProgressBar) -> None:
         try:
@@ -233,23 +233,24 @@ class Run:
         except NanofwError as error:
             self._fail(error)
             return
-        for delta in step.deltas:
-            self._output.show(delta)
-        self._take(step.finished)
+        self._take_events(step)
         if step.report is not None:
             self._summary.add_step(step.report)
             self._steps.write(step.report)
-        bar.update(len(step.finished), step.report)
+        bar.update(len(step.results), step.report)
 
-    def _take(self, finished: Sequence[Finished]) -> None:
+    def _take_events(self, step: SessionStep) -> None:
         now = self._session.engine.clock.now()
-        for item in finished:
-            result = item.result
+        for ticket, event in step.events:
+            result = event.result
+            if result is None:
+                self._output.show(ticket, event.text)
+                continue
             if result.finish_reason is FinishReason.REFUSED:
-                result = self._with_place(item.ticket, result)
+                result = self._with_place(ticket, result)
             self._summary.add(result)
-            self._output.put(item.ticket, result)
-            self._source.ended(item, now)
+            self._output.put(ticket, result)
+            self._source.ended(ticket, result, step.outputs.get(ticket), now)
 
     def _with_place(self, ticket: int, result: RequestResult) -> RequestResult:
         """A refused request with the place that it came from; the first ones are told at once,

@@ -8,12 +8,12 @@ from dataclasses import replace
 from typing import Protocol
 
 from nanofw.cli.inputs import InputPrompt
-from nanofw.contracts.arrays import EMPTY_INT
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.contracts.workload import Workload
 from nanofw.llm.prompts import Prompt, chosen_ids, parse_prompt
-from nanofw.llm.session import Finished, Session
+from nanofw.llm.results import RequestResult
+from nanofw.llm.session import Session
 from nanofw.measure.drive import Arrivals
 from nanofw.text.chat import check_messages
 
@@ -35,8 +35,14 @@ class RequestSource(Protocol):
         """Hand over those that have come by now."""
         ...
 
-    def ended(self, item: Finished, now: float) -> None:
-        """A request ended; others may come because of it."""
+    def ended(
+        self, ticket: int, result: RequestResult, output: RequestOutput | None, now: float
+    ) -> None:
+        """A request ended; others may come because of it.
+
+        Args:
+            output: of the engine, for its first sample; None when the engine never had it.
+        """
         ...
 
     def place(self, ticket: int) -> str:
@@ -91,10 +97,12 @@ class PromptSource:
             except ValueError as error:
                 session.refuse(str(error))
             else:
-                ticket = session.add(prompt, stream=self._stream and prompt.sampling.n == 1)
+                ticket = session.add_prompt(prompt, stream=self._stream and prompt.sampling.n == 1)
                 self._begin(ticket, readable(prompt))
 
-    def ended(self, item: Finished, now: float) -> None:
+    def ended(
+        self, ticket: int, result: RequestResult, output: RequestOutput | None, now: float
+    ) -> None:
         """Nothing follows."""
 
     def place(self, ticket: int) -> str:
@@ -125,21 +133,13 @@ class WorkloadSource:
                 request = replace(request, sampling=sampling)
             self._requests[session.add_request(request)] = request
 
-    def ended(self, item: Finished, now: float) -> None:
-        request = self._requests.pop(item.ticket)
-        result = item.result
+    def ended(
+        self, ticket: int, result: RequestResult, output: RequestOutput | None, now: float
+    ) -> None:
+        request = self._requests.pop(ticket)
         self._arrivals.finished(
-            RequestOutput(
-                id=request.id,
-                token_ids=EMPTY_INT,
-                finish_reason=result.finish_reason,
-                num_prompt_tokens=len(request.prompt_token_ids),
-                error=result.error,
-                arrival=now if request.arrival is None else request.arrival,
-                finished=now,
-            )
-            if item.output is None
-            else item.output
+            output
+            or RequestOutput.of_unserved(request, result.finish_reason, now, error=result.error)
         )
 
     def place(self, ticket: int) -> str:

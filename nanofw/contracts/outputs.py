@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.requests import FinishReason
+from nanofw.contracts.arrays import EMPTY_INT, IntArray
+from nanofw.contracts.requests import FinishReason, Request
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,29 @@ class RequestOutput:
     scheduled: float | None = None
     first_token: float | None = None
     finished: float = 0.0
+
+    @classmethod
+    def of_unserved(
+        cls,
+        request: Request,
+        reason: FinishReason,
+        now: float,
+        *,
+        error: str | None = None,
+        sample_index: int = 0,
+        token_ids: IntArray = EMPTY_INT,
+    ) -> RequestOutput:
+        """The output of a request that ended outside an engine: refused, or its engine is gone."""
+        return cls(
+            id=request.id,
+            token_ids=token_ids,
+            finish_reason=reason,
+            num_prompt_tokens=len(request.prompt_token_ids),
+            sample_index=sample_index,
+            error=error,
+            arrival=now if request.arrival is None else request.arrival,
+            finished=now,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,13 +12,11 @@ from nanofw.config.layers import PYTHON
 from nanofw.config.load import LoadedConfig, load_config
 from nanofw.contracts.requests import SamplingParams
 from nanofw.errors import RequestError
-from nanofw.llm.encoding import Encoded
-from nanofw.llm.engine_thread import EngineThread, Item
-from nanofw.llm.llm import StreamEvent, event_of, load
+from nanofw.llm.engine_thread import EngineThread
+from nanofw.llm.llm import load
 from nanofw.llm.opening import open_session
 from nanofw.llm.prompts import Prompt, PromptLike, parse_prompt
-from nanofw.llm.results import refused
-from nanofw.llm.session import Finished, TextDelta
+from nanofw.llm.results import StreamEvent, refused
 
 INLINE_CHARACTERS = 2_000
 """Texts up to this length are encoded at once; longer ones in a thread, to keep the loop free."""
@@ -92,15 +90,14 @@ class AsyncLLM:
         """
         try:
             params = sampling_params or self.loaded.config.sampling
-            parsed = parse_prompt(prompt, params, arguments)
-            encoded = await self._encode(parsed)
+            encoded = await self._encode(parse_prompt(prompt, params, arguments))
         except ValueError as error:
             yield StreamEvent(result=refused(_id_of(prompt), str(error)))
             return
-        await self._take_place(parsed)
+        await self._take_place(encoded)
         stream = _Stream(asyncio.get_running_loop(), self._places)
         try:
-            self._thread.add(stream, parsed, encoded)
+            self._thread.add_prompt(stream, encoded)
         except BaseException:
             self._places.release()
             raise
@@ -129,7 +126,7 @@ class AsyncLLM:
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    async def _encode(self, prompt: Prompt) -> Encoded:
+    async def _encode(self, prompt: Prompt) -> Prompt:
         if prompt.messages is None and len(prompt.text or "") <= INLINE_CHARACTERS:
             return self._thread.encoder.encode(prompt)
         return await asyncio.to_thread(self._thread.encoder.encode, prompt)
@@ -151,29 +148,27 @@ class _Stream:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, places: asyncio.Semaphore) -> None:
         self._loop, self._places = loop, places
-        self._items: asyncio.Queue[Item] = asyncio.Queue()
+        self._events: asyncio.Queue[StreamEvent] = asyncio.Queue()
         self.ended = False
 
-    def receive(self, items: list[Item]) -> None:
+    def receive(self, events: list[StreamEvent]) -> None:
         """Called in the engine's thread."""
         with contextlib.suppress(RuntimeError):  # a closed loop: nobody waits any more
-            self._loop.call_soon_threadsafe(self._accept, items)
+            self._loop.call_soon_threadsafe(self._accept, events)
 
-    def _accept(self, items: list[Item]) -> None:
-        for item in items:
-            self._items.put_nowait(item)
-            if isinstance(item, Finished):
+    def _accept(self, events: list[StreamEvent]) -> None:
+        for event in events:
+            self._events.put_nowait(event)
+            if event.result is not None:
                 self.ended = True
                 self._places.release()
 
     async def __aiter__(self) -> AsyncIterator[StreamEvent]:
         while True:
-            match await self._items.get():
-                case TextDelta() as delta:
-                    yield event_of(delta)
-                case Finished(result=result):
-                    yield StreamEvent(result=result)
-                    return
+            event = await self._events.get()
+            yield event
+            if event.result is not None:
+                return
 
 
 def _id_of(prompt: Any) -> str:

@@ -1,13 +1,13 @@
-"""From a prompt to what the engine takes: token ids, and stop strings and bad words made ready."""
+"""Turn a prompt into engine input: token ids, compiled stop strings, bad words."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.requests import Request, SamplingParams
+from nanofw.contracts.requests import SamplingParams
 from nanofw.llm.prompts import Prompt
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.stop import StopStrings
@@ -17,42 +17,8 @@ MAX_STOP_SETS = 1024
 """Automata of stop strings that are kept for the next request that has the same ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Encoded:
-    """A prompt, ready for the engine.
-
-    Attributes:
-        text: None when the prompt came as ids.
-        sampling: with bad words as token ids.
-        stops: None when there are no stop strings.
-    """
-
-    text: str | None
-    token_ids: Sequence[int] | IntArray
-    sampling: SamplingParams
-    stops: StopStrings | None
-
-
-def request_of(
-    prompt: Prompt, encoded: Encoded, request_id: str, *, arrival: float, stream: bool = False
-) -> Request:
-    """The engine's request of a prompt that arrives at a time of the engine's clock."""
-    return Request(
-        id=request_id,
-        prompt_token_ids=encoded.token_ids,
-        sampling=encoded.sampling,
-        arrival=arrival,
-        client=prompt.client,
-        priority=prompt.priority,
-        deadline=None if prompt.deadline is None else arrival + prompt.deadline,
-        expected_output_tokens=prompt.expected_output_tokens,
-        stream=stream,
-        arguments=prompt.arguments,
-    )
-
-
 class Encoder:
-    """Makes prompts ready. Any thread may call it.
+    """Encodes prompts. Any thread may call it.
 
     Args:
         tokenizer: None for a model that is used with token ids only.
@@ -63,8 +29,10 @@ class Encoder:
         self._tokenizer, self._chat = tokenizer, chat
         self._stops: dict[tuple[str, ...], StopStrings] = {}
 
-    def encode(self, prompt: Prompt) -> Encoded:
-        """Text, ids, stop strings.
+    def encode(self, prompt: Prompt) -> Prompt:
+        """The prompt with token ids, compiled stop strings, and bad words as token ids.
+
+        One that is encoded already stays as it is.
 
         Raises:
             ValueError: it needs a tokenizer or a template that is not there, or cannot be read.
@@ -80,11 +48,19 @@ class Encoder:
             raise ValueError(f"bad_words is {sampling.bad_words!r}; it must be a list of words")
         if any(isinstance(word, str) for word in sampling.bad_words):
             sampling = replace(sampling, bad_words=self._bad_words(sampling.bad_words))
-        return Encoded(text, token_ids, sampling, self._stop_strings(sampling))
+        stops = self._stop_strings(sampling)
+        return replace(
+            prompt,
+            text=text,
+            token_ids=token_ids,
+            messages=None,
+            sampling=sampling,
+            stop_strings=stops,
+        )
 
-    def _tokens(self, prompt: Prompt) -> tuple[str | None, Sequence[int]]:
+    def _tokens(self, prompt: Prompt) -> tuple[str | None, Sequence[int] | IntArray]:
         if prompt.token_ids is not None:
-            return None, prompt.token_ids
+            return prompt.text, prompt.token_ids
         tokenizer = self._needed("give prompt_token_ids")
         if prompt.messages is not None:
             text = self._chat.render(prompt.messages, **prompt.chat)

@@ -11,45 +11,42 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from nanofw.errors import ExecutorError
-from nanofw.llm.encoding import Encoded
 from nanofw.llm.prompts import Prompt
-from nanofw.llm.session import Finished, Session, TextDelta
+from nanofw.llm.results import StreamEvent
+from nanofw.llm.session import Session, SessionStep
 
 logger = logging.getLogger(__name__)
-
-Item: TypeAlias = TextDelta | Finished
 
 WATCH_INTERVAL_S = 0.5
 """How often an idle engine is asked whether its ranks are still there."""
 
 
 class Receiver(Protocol):
-    """Whoever waits for a request; called in the engine's thread."""
+    """Waits for a request; called in the engine's thread."""
 
-    def receive(self, items: list[Item]) -> None:
+    def receive(self, events: list[StreamEvent]) -> None:
         """What one step brought for it."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class _Add:
+class _AddPrompt:
     receiver: Receiver
     prompt: Prompt
-    encoded: Encoded
 
 
 @dataclass(frozen=True, slots=True)
-class _Abort:
+class _AbortPrompt:
     receiver: Receiver
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _CallSession:
     function: Callable[[Session], Any]
     future: Future[Any]
 
 
-_Command: TypeAlias = _Add | _Abort | _Call | None
+_Command: TypeAlias = _AddPrompt | _AbortPrompt | _CallSession | None
 
 
 class EngineThread:
@@ -81,19 +78,19 @@ class EngineThread:
         self._session = made.result()
         self.encoder = self._session.encoder
 
-    def add(self, receiver: Receiver, prompt: Prompt, encoded: Encoded) -> None:
-        """Queue a request. Raises `ExecutorError` when the engine is gone."""
-        self._put(_Add(receiver, prompt, encoded))
+    def add_prompt(self, receiver: Receiver, prompt: Prompt) -> None:
+        """Queue an encoded prompt. Raises `ExecutorError` when the engine is gone."""
+        self._put(_AddPrompt(receiver, prompt))
 
     def abort(self, receiver: Receiver) -> None:
         """End a request; its result comes as always. Does nothing when it has ended."""
         if self.failure is None and not self._stopping:
-            self._commands.put(_Abort(receiver))
+            self._commands.put(_AbortPrompt(receiver))
 
     def call(self, function: Callable[[Session], Any]) -> Future[Any]:
         """Run a function between two steps. Raises `ExecutorError` when the engine is gone."""
         future: Future[Any] = Future()
-        self._put(_Call(function, future))
+        self._put(_CallSession(function, future))
         return future
 
     def stop(self) -> None:
@@ -127,7 +124,7 @@ class EngineThread:
             while not self._stopping:
                 self._take_commands(wait=not session.has_unfinished)
                 if session.has_unfinished:
-                    self._step()
+                    self._deliver(session.step())
                 else:
                     session.engine.check_alive()
         except Exception as error:
@@ -147,29 +144,25 @@ class EngineThread:
                 return
             wait = False
             match command:
-                case _Add(receiver, prompt, encoded):
-                    ticket = self._session.add(prompt, stream=True, encoded=encoded)
+                case _AddPrompt(receiver, prompt):
+                    ticket = self._session.add_prompt(prompt, stream=True)
                     self._receivers[ticket], self._tickets[receiver] = receiver, ticket
-                case _Abort(receiver):
+                case _AbortPrompt(receiver):
                     if (ticket := self._tickets.get(receiver)) is not None:
                         self._session.abort(ticket)
-                case _Call(function, future):
+                case _CallSession(function, future):
                     _answer(future, function, self._session)
                 case None:
                     return
 
-    def _step(self) -> None:
-        step = self._session.step()
-        self._deliver([*step.deltas, *step.finished])
-
-    def _deliver(self, items: list[Item]) -> None:
-        by_receiver: dict[Receiver, list[Item]] = {}
-        for item in items:
-            by_receiver.setdefault(self._receivers[item.ticket], []).append(item)
-            if isinstance(item, Finished):
-                self._tickets.pop(self._receivers.pop(item.ticket))
-        for receiver, theirs in by_receiver.items():
-            receiver.receive(theirs)
+    def _deliver(self, step: SessionStep) -> None:
+        by_receiver: dict[Receiver, list[StreamEvent]] = {}
+        for ticket, event in step.events:
+            by_receiver.setdefault(self._receivers[ticket], []).append(event)
+            if event.result is not None:
+                self._tickets.pop(self._receivers.pop(ticket))
+        for receiver, events in by_receiver.items():
+            receiver.receive(events)
 
     def _end(self, reason: str, failure: Exception | None) -> None:
         """Refuse new requests, then tell everyone who waits."""
@@ -177,14 +170,14 @@ class EngineThread:
             self.failure, self._stopping = failure, True
         while not self._commands.empty():
             match self._commands.get():
-                case _Add(receiver, prompt, _):
+                case _AddPrompt(receiver, prompt):
                     ticket = self._session.refuse(reason, prompt.id)
                     self._receivers[ticket], self._tickets[receiver] = receiver, ticket
-                case _Call(_, future) if future.set_running_or_notify_cancel():
+                case _CallSession(_, future) if future.set_running_or_notify_cancel():
                     future.set_exception(ExecutorError(reason))
                 case _:
                     pass
-        self._deliver(list(self._session.fail(reason)))
+        self._deliver(self._session.fail(reason))
 
 
 def _answer(future: Future[Any], function: Callable[[Session], Any], session: Session) -> None:

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nanofw.contracts.outputs import RequestOutput, TokenDelta
-from nanofw.contracts.requests import FinishReason, SamplingParams
-from nanofw.llm.encoding import Encoded
+from nanofw.contracts.requests import FinishReason
 from nanofw.llm.logprobs import readable
+from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import Completion, RequestResult, Timings, make_timings
 from nanofw.text.stream import TextStream
 from nanofw.text.tokenizer import Tokenizer
@@ -42,24 +42,25 @@ class LiveRequest:
         self,
         ticket: int,
         request_id: str,
-        encoded: Encoded,
+        prompt: Prompt,
         tokenizer: Tokenizer | None,
         *,
         show: bool,
         token_times: bool,
     ) -> None:
         self.ticket, self.request_id, self.show = ticket, request_id, show
-        self.prompt_text = encoded.text
-        self.prompt_token_ids = tuple(map(int, encoded.token_ids))
-        self._sampling, self._tokenizer = encoded.sampling, tokenizer
+        assert prompt.token_ids is not None, "the prompt is not encoded"
+        self.prompt_text = prompt.text
+        self.prompt_token_ids = tuple(map(int, prompt.token_ids))
+        self._sampling, self._tokenizer = prompt.sampling, tokenizer
         self._token_times = token_times
-        follows = tokenizer is not None and (show or encoded.stops is not None)
+        follows = tokenizer is not None and (show or prompt.stop_strings is not None)
         self.samples = [
-            LiveSample(_text_stream(tokenizer, encoded) if tokenizer and follows else None)
-            for _ in range(encoded.sampling.n)
+            LiveSample(_text_stream(tokenizer, prompt) if tokenizer and follows else None)
+            for _ in range(prompt.sampling.n)
         ]
 
-    def take(
+    def take_delta(
         self, delta: TokenDelta, end: RequestOutput | None, now: float
     ) -> tuple[str, list[int]]:
         """New tokens of a sample; returns its new text and the tokens that count.
@@ -89,7 +90,7 @@ class LiveRequest:
         text = self.samples[sample_index].text
         return len(text.token_ids) if text is not None and text.match is not None else None
 
-    def end(self, output: RequestOutput) -> str:
+    def finish_sample(self, output: RequestOutput) -> str:
         """A sample ended; returns the text that had waited for more tokens."""
         sample = self.samples[output.sample_index]
         rest = sample.text.finish() if sample.text is not None else ""
@@ -98,14 +99,21 @@ class LiveRequest:
         return rest
 
     @property
-    def ended(self) -> bool:
-        """Whether all samples have."""
+    def is_finished(self) -> bool:
+        """Whether all samples have ended."""
         return all(sample.completion is not None for sample in self.samples)
+
+    @property
+    def first_output(self) -> RequestOutput:
+        """What the engine said of the first sample; for a request that ended."""
+        output = self.samples[0].output
+        assert output is not None
+        return output
 
     def result(self) -> RequestResult:
         """The result of a request that ended."""
         outputs = [sample.output for sample in self.samples if sample.output is not None]
-        first = outputs[0]
+        first = self.first_output
         prompt_logprobs = first.prompt_logprobs
         return RequestResult(
             request_id=self.request_id,
@@ -180,11 +188,11 @@ class LiveRequest:
         return make_timings(outputs, last.output, len(last.completion.token_ids), last.times)
 
 
-def _text_stream(tokenizer: Tokenizer, encoded: Encoded) -> TextStream:
-    sampling: SamplingParams = encoded.sampling
+def _text_stream(tokenizer: Tokenizer, prompt: Prompt) -> TextStream:
+    sampling = prompt.sampling
     return TextStream(
         tokenizer,
-        stop=encoded.stops,
+        stop=prompt.stop_strings,
         include_stop=sampling.include_stop_str_in_output,
         min_tokens=sampling.min_tokens,
         skip_special_tokens=sampling.skip_special_tokens,

@@ -5,48 +5,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 from nanofw.config.layers import PYTHON
 from nanofw.config.load import LoadedConfig, load_config
 from nanofw.contracts.requests import SamplingParams
-from nanofw.engine.engine import Engine
 from nanofw.llm.interrupt import postponed
 from nanofw.llm.keywords import nested_values
-from nanofw.llm.logprobs import PositionLogprobs
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import ProgressBar
 from nanofw.llm.prompts import PromptLike, chosen_ids, parse_prompt
-from nanofw.llm.results import RequestResult
-from nanofw.llm.session import Finished, SessionStep, TextDelta
+from nanofw.llm.results import RequestResult, StreamEvent
+from nanofw.llm.session import AnyEngine, SessionStep
 
 Message = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class StreamEvent:
-    """A piece of a streamed request.
-
-    Attributes:
-        text: new text; may be empty.
-        token_ids: the tokens that came with it.
-        index: which of the request's samples it belongs to.
-        logprobs: of the tokens, when asked for.
-        result: the finished request, in the last event; None before.
-    """
-
-    text: str = ""
-    token_ids: tuple[int, ...] = ()
-    index: int = 0
-    logprobs: list[PositionLogprobs] | None = None
-    result: RequestResult | None = None
-
-
-def event_of(delta: TextDelta) -> StreamEvent:
-    """A session's delta for the one who waits for it."""
-    return StreamEvent(delta.text, delta.token_ids, delta.index, delta.logprobs)
 
 
 class LLM:
@@ -75,7 +48,7 @@ class LLM:
     def __init__(self, model: str | Path | LoadedConfig | None = None, **keywords: Any) -> None:
         self.loaded = load(model, keywords)
         self._session = open_session(self.loaded)
-        self._inbox: dict[int, deque[TextDelta | Finished]] = {}
+        self._inbox: dict[int, deque[StreamEvent]] = {}
         self._closed = False
         self.partial_results: list[RequestResult | None] = []
 
@@ -85,12 +58,12 @@ class LLM:
         return cls(load_config(config, overrides, named_by=PYTHON))
 
     @property
-    def engine(self) -> Engine:
+    def engine(self) -> AnyEngine:
         """The engine, for its counters; requests go through this object.
 
-        With `engine.replicas` it is their front, which has no scheduler and no executor.
+        With `engine.replicas` it is their router, which has no scheduler and no executor.
         """
-        return cast("Engine", self._session.engine)
+        return self._session.engine
 
     @property
     def sampling(self) -> SamplingParams:
@@ -162,7 +135,7 @@ class LLM:
 
         Several streams may be open at once and share steps. Closing one aborts its request.
         """
-        inbox = deque[TextDelta | Finished]()
+        inbox = deque[StreamEvent]()
         ticket = -1
         try:
             with postponed():
@@ -174,11 +147,10 @@ class LLM:
                     self._check_open()
                     with postponed():
                         self._step()
-                item = inbox.popleft()
-                if isinstance(item, Finished):
-                    yield StreamEvent(result=item.result)
+                event = inbox.popleft()
+                yield event
+                if event.result is not None:
                     return
-                yield event_of(item)
         finally:
             self._session.abort(ticket)
             self._inbox.pop(ticket, None)
@@ -230,7 +202,7 @@ class LLM:
             parsed = parse_prompt(prompt, sampling, arguments)
         except ValueError as error:
             return self._session.refuse(str(error))
-        return self._session.add(parsed, stream=stream)
+        return self._session.add_prompt(parsed, stream=stream)
 
     def _run(
         self,
@@ -248,10 +220,11 @@ class LLM:
             self._collect(results, progress)
         except BaseException:
             if self.engine.has_failed:  # what had ended in the very step that failed
+                step = self._session.fail("the engine failed")
                 results.update(
-                    (item.ticket, item.result)
-                    for item in self._session.fail("the engine failed")
-                    if item.ticket in results and item.output is not None
+                    (ticket, result)
+                    for ticket, result in step.results
+                    if ticket in results and ticket in step.outputs
                 )
             self.partial_results = list(results.values())
             for ticket in results:
@@ -266,17 +239,17 @@ class LLM:
             while num_missing:
                 with postponed():
                     step = self._step()
-                    mine = [item for item in step.finished if item.ticket in results]
-                    results.update((item.ticket, item.result) for item in mine)
+                    mine = [item for item in step.results if item[0] in results]
+                    results.update(mine)
                 num_missing -= len(mine)
                 bar.update(len(mine), step.report)
 
     def _step(self) -> SessionStep:
         """One step for everyone; what belongs to an open stream goes there."""
         step = self._session.step()
-        for item in (*step.deltas, *step.finished):
-            if item.ticket in self._inbox:
-                self._inbox[item.ticket].append(item)
+        for ticket, event in step.events:
+            if ticket in self._inbox:
+                self._inbox[ticket].append(event)
         return step
 
 

@@ -8,9 +8,11 @@ from typing import Any, TypeAlias, cast
 
 import numpy as np
 
+from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.requests import SamplingParams
 from nanofw.engine.request_checks import by_token_id
 from nanofw.errors import near
+from nanofw.text.stop import StopStrings
 
 PromptLike: TypeAlias = str | Sequence[int] | Mapping[str, Any]
 """A text, token ids, or an object with one of `prompt`, `prompt_token_ids`, `messages` and
@@ -31,17 +33,21 @@ RECORD_NAMES = (*CONTENT_NAMES, *CHAT_NAMES, *REQUEST_NAMES, "sampling", *SAMPLI
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """One prompt with its settings. Exactly one of text, token_ids and messages is there.
+    """One prompt with its settings.
+
+    As the user gave it, exactly one of text, token_ids and messages is there. `Encoder.encode`
+    makes the token ids of a text or of messages, whose text it keeps.
 
     Attributes:
         chat: arguments of the chat template: tools, template and so on.
         id: the user's name for the request; None: one is given.
         deadline: seconds after its arrival by which it should be finished.
         arguments: per-request arguments of logits processors, by their name.
+        stop_strings: those of `sampling`, once it is encoded; None when there are none.
     """
 
     text: str | None = None
-    token_ids: Sequence[int] | None = None
+    token_ids: Sequence[int] | IntArray | None = None
     messages: Any = None
     chat: Mapping[str, Any] = field(default_factory=dict[str, Any])
     sampling: SamplingParams
@@ -51,6 +57,7 @@ class Prompt:
     deadline: float | None = None
     expected_output_tokens: int | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    stop_strings: StopStrings | None = None
 
 
 def parse_prompt(value: Any, sampling: Any, arguments: Mapping[str, Any] | None = None) -> Prompt:

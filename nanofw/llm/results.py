@@ -156,6 +156,25 @@ class RequestResult:
         return record
 
 
+@dataclass(frozen=True, slots=True)
+class StreamEvent:
+    """A piece of a streamed request.
+
+    Attributes:
+        text: new text; may be empty.
+        token_ids: the tokens that came with it.
+        index: which of the request's samples it belongs to.
+        logprobs: of the tokens, when asked for.
+        result: the finished request, in the last event; None before.
+    """
+
+    text: str = ""
+    token_ids: tuple[int, ...] = ()
+    index: int = 0
+    logprobs: list[PositionLogprobs] | None = None
+    result: RequestResult | None = None
+
+
 def _timing_record(timings: Timings | None) -> dict[str, Any]:
     names = [f"{name}_s" for name in PER_REQUEST]
     if timings is None:

@@ -11,12 +11,12 @@ from nanofw.contracts.outputs import RequestOutput, StepOutput, StepReport, Toke
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.engine import Engine
 from nanofw.errors import RequestError
-from nanofw.llm.encoding import Encoded, Encoder, request_of
+from nanofw.llm.encoding import Encoder
 from nanofw.llm.live import LiveRequest
-from nanofw.llm.logprobs import PositionLogprobs, readable
+from nanofw.llm.logprobs import readable
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.request_metrics import RequestMetrics
-from nanofw.llm.results import RequestResult, refused
+from nanofw.llm.results import RequestResult, StreamEvent, refused
 from nanofw.measure.prometheus import exposition
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.tokenizer import Tokenizer
@@ -29,46 +29,25 @@ AnyEngine: TypeAlias = "Engine | ReplicatedEngine"
 logger = logging.getLogger(__name__)
 
 
-@dataclass(slots=True, kw_only=True)
-class TextDelta:
-    """New tokens of a streamed request and the text that they make certain; may be empty.
-
-    Attributes:
-        ticket: what `Session.add` returned.
-        index: which of the request's samples.
-        logprobs: of the tokens, when asked for.
-        time: seconds on the engine's clock.
-    """
-
-    ticket: int
-    request_id: str
-    index: int = 0
-    text: str
-    token_ids: tuple[int, ...] = ()
-    logprobs: list[PositionLogprobs] | None = None
-    time: float
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A request that ended.
-
-    Attributes:
-        output: of the engine, of the first sample; None when the engine never had it.
-    """
-
-    ticket: int
-    result: RequestResult
-    output: RequestOutput | None = None
-
-
 @dataclass(slots=True)
 class SessionStep:
-    """What one step brought. A streamed request's last delta comes before its end."""
+    """What one step brought.
 
-    deltas: list[TextDelta] = field(default_factory=list[TextDelta])
-    finished: list[Finished] = field(default_factory=list[Finished])
+    Attributes:
+        events: tickets, as `Session.add_prompt` returned them, with a piece of a streamed
+            request's text or, after the last one, with the result of any request.
+        outputs: by ticket, the engine's output of a finished request's first sample; nothing
+            for a request that the engine never had.
+    """
+
+    events: list[tuple[int, StreamEvent]] = field(default_factory=list[tuple[int, StreamEvent]])
+    outputs: dict[int, RequestOutput] = field(default_factory=dict[int, RequestOutput])
     report: StepReport | None = None
+
+    @property
+    def results(self) -> list[tuple[int, RequestResult]]:
+        """Tickets of the requests that ended, and their results."""
+        return [(ticket, event.result) for ticket, event in self.events if event.result is not None]
 
 
 class Session:
@@ -97,7 +76,7 @@ class Session:
         self._live: dict[str, LiveRequest] = {}
         self._ids: dict[int, str] = {}
         """Ticket to id of the live requests."""
-        self._refused: list[Finished] = []
+        self._refused: list[tuple[int, StreamEvent]] = []
         self._num_tickets = 0
         self._reserved: set[str] = set()
         """Ids that users chose for requests that are still to come."""
@@ -117,23 +96,23 @@ class Session:
         ended = sum(len(item.completion.token_ids) for item in samples if item.completion)
         return ended + int(self.engine.stats()["num_unfinished_tokens"])
 
-    def add(self, prompt: Prompt, *, stream: bool = False, encoded: Encoded | None = None) -> int:
+    def add_prompt(self, prompt: Prompt, *, stream: bool = False) -> int:
         """Queue a prompt; returns the ticket under which its result will come.
 
         Args:
+            prompt: encoded by `encoder` or not yet.
             stream: report its text as it comes.
-            encoded: what `encoder` made of it, when that was done before.
         """
         ticket, request_id = self._new_ticket(prompt.id)
         try:
-            encoded = encoded or self.encoder.encode(prompt)
-            self.engine.add_request(self._request(request_id, prompt, encoded, stream))
+            prompt = self.encoder.encode(prompt)
+            self.engine.add_request(self._request(request_id, prompt, stream))
         except RequestError as error:
             self._refuse(ticket, request_id, error.reason, prompt.text)
         except (ValueError, TypeError) as error:
             self._refuse(ticket, request_id, str(error), prompt.text)
         else:
-            self._accepted(ticket, request_id, encoded, stream)
+            self._accepted(ticket, request_id, prompt, stream)
         return ticket
 
     def reserve(self, ids: Iterable[str]) -> None:
@@ -148,8 +127,8 @@ class Session:
         except RequestError as error:
             self._refuse(ticket, request.id, error.reason, None)
         else:
-            encoded = Encoded(None, request.prompt_token_ids, request.sampling, None)
-            self._accepted(ticket, request.id, encoded, stream=False)
+            prompt = Prompt(token_ids=request.prompt_token_ids, sampling=request.sampling)
+            self._accepted(ticket, request.id, prompt, stream=False)
         return ticket
 
     def refuse(self, reason: str, request_id: str | None = None) -> int:
@@ -170,30 +149,29 @@ class Session:
             NanofwError: the run cannot go on; `fail` gives the results of those left.
         """
         output = self.engine.step() if self.engine.has_unfinished else StepOutput()
-        step = SessionStep(finished=self._refused, report=output.report)
+        step = SessionStep(events=self._refused, report=output.report)
         self._refused = []
         ends = {(end.id, end.sample_index): end for end in output.finished}
         for delta in output.deltas:
             self._take_delta(delta, ends.get((delta.id, delta.sample_index)), step)
         for end in output.finished:
             self._take_end(end, step)
-        self._observe(step.finished)
+        self._count(step)
         if logger.isEnabledFor(logging.DEBUG):
             _log(step)
         return step
 
-    def fail(self, reason: str) -> list[Finished]:
+    def fail(self, reason: str) -> SessionStep:
         """Results of all that is unfinished, after the engine failed."""
         self._failed = True
-        step = SessionStep(finished=self._refused)
+        step = SessionStep(events=self._refused)
         for end in self.engine.take_finished():
             self._take_end(end, step)
-        step.finished += [
-            Finished(live.ticket, live.failed(reason)) for live in self._live.values()
-        ]
+        for live in self._live.values():
+            step.events.append((live.ticket, StreamEvent(result=live.failed(reason))))
         self._live, self._ids, self._refused = {}, {}, []
-        self._observe(step.finished)
-        return step.finished
+        self._count(step)
+        return step
 
     def metrics(self) -> str:
         """Counters of engine and requests in the Prometheus text format."""
@@ -211,31 +189,43 @@ class Session:
         self._reserved.discard(request_id)
         return ticket, request_id
 
-    def _accepted(self, ticket: int, request_id: str, encoded: Encoded, stream: bool) -> None:
+    def _accepted(self, ticket: int, request_id: str, prompt: Prompt, stream: bool) -> None:
         self._ids[ticket] = request_id
         self._live[request_id] = LiveRequest(
             ticket,
             request_id,
-            encoded,
+            prompt,
             self.tokenizer,
             show=stream,
             token_times=self._token_times,
         )
 
     def _refuse(self, ticket: int, request_id: str, reason: str, prompt: str | None) -> None:
-        self._refused.append(Finished(ticket, refused(request_id, reason, prompt)))
+        self._refused.append((ticket, StreamEvent(result=refused(request_id, reason, prompt))))
 
-    def _request(self, request_id: str, prompt: Prompt, encoded: Encoded, stream: bool) -> Request:
-        stream = stream or encoded.stops is not None or self._token_times
-        now = self.engine.clock.now()
-        return request_of(prompt, encoded, request_id, arrival=now, stream=stream)
+    def _request(self, request_id: str, prompt: Prompt, stream: bool) -> Request:
+        """The engine's request of an encoded prompt that arrives now."""
+        assert prompt.token_ids is not None
+        arrival = self.engine.clock.now()
+        return Request(
+            id=request_id,
+            prompt_token_ids=prompt.token_ids,
+            sampling=prompt.sampling,
+            arrival=arrival,
+            client=prompt.client,
+            priority=prompt.priority,
+            deadline=None if prompt.deadline is None else arrival + prompt.deadline,
+            expected_output_tokens=prompt.expected_output_tokens,
+            stream=stream or prompt.stop_strings is not None or self._token_times,
+            arguments=prompt.arguments,
+        )
 
     # -- the way out ----------------------------------------------------------------------
 
     def _take_delta(self, delta: TokenDelta, end: RequestOutput | None, step: SessionStep) -> None:
         live = self._live[delta.id]
         now = step.report.committed if step.report is not None else self.engine.clock.now()
-        text, token_ids = live.take(delta, end, now)
+        text, token_ids = live.take_delta(delta, end, now)
         num_kept = live.stopped_at(delta.sample_index)
         if num_kept is not None and end is None:
             self.engine.finish_request(delta.id, num_kept, FinishReason.STOP, delta.sample_index)
@@ -244,38 +234,22 @@ class Session:
         logprobs = None
         if delta.logprobs is not None:
             logprobs = readable(delta.logprobs, token_ids, self.tokenizer)
-        step.deltas.append(
-            TextDelta(
-                ticket=live.ticket,
-                request_id=delta.id,
-                index=delta.sample_index,
-                text=text,
-                token_ids=tuple(token_ids),
-                logprobs=logprobs,
-                time=now,
-            )
-        )
+        event = StreamEvent(text, tuple(token_ids), delta.sample_index, logprobs)
+        step.events.append((live.ticket, event))
 
     def _take_end(self, output: RequestOutput, step: SessionStep) -> None:
         live = self._live[output.id]
-        rest = live.end(output)
+        rest = live.finish_sample(output)
         if rest and live.show:
-            step.deltas.append(
-                TextDelta(
-                    ticket=live.ticket,
-                    request_id=output.id,
-                    index=output.sample_index,
-                    text=rest,
-                    time=output.finished,
-                )
-            )
-        if live.ended:
+            step.events.append((live.ticket, StreamEvent(rest, index=output.sample_index)))
+        if live.is_finished:
             del self._live[output.id], self._ids[live.ticket]
-            step.finished.append(Finished(live.ticket, live.result(), live.samples[0].output))
+            step.events.append((live.ticket, StreamEvent(result=live.result())))
+            step.outputs[live.ticket] = live.first_output
 
-    def _observe(self, finished: list[Finished]) -> None:
-        for item in finished:
-            self._metrics.observe(item.result)
+    def _count(self, step: SessionStep) -> None:
+        for _, result in step.results:
+            self._metrics.observe(result)
 
 
 def _log(step: SessionStep) -> None:
@@ -293,11 +267,11 @@ def _log(step: SessionStep) -> None:
             report.num_preemptions,
             (report.committed - report.planned) * 1e3,
         )
-    for item in step.finished:
+    for _, result in step.results:
         logger.debug(
             "request %s: %s after %d tokens%s",
-            item.result.request_id,
-            item.result.finish_reason,
-            item.result.num_output_tokens,
-            f": {item.result.error}" if item.result.error else "",
+            result.request_id,
+            result.finish_reason,
+            result.num_output_tokens,
+            f": {result.error}" if result.error else "",
         )

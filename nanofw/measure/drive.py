@@ -6,7 +6,6 @@ import heapq
 import math
 from collections.abc import Callable, Iterator
 
-from nanofw.contracts.arrays import EMPTY_INT
 from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.contracts.workload import Workload
@@ -75,7 +74,11 @@ def drive(
             try:
                 engine.add_request(request)
             except RequestError as error:
-                refused.append(_refusal(request, error, clock.now()))
+                refused.append(
+                    RequestOutput.of_unserved(
+                        request, FinishReason.REFUSED, clock.now(), error=error.reason
+                    )
+                )
         if engine.has_unfinished:
             output = engine.step()
         elif refused:
@@ -94,15 +97,3 @@ def drive(
 def _arrival(request: Request) -> float:
     assert request.arrival is not None, "a workload gives every request its arrival"
     return request.arrival
-
-
-def _refusal(request: Request, error: RequestError, now: float) -> RequestOutput:
-    return RequestOutput(
-        id=request.id,
-        token_ids=EMPTY_INT,
-        finish_reason=FinishReason.REFUSED,
-        num_prompt_tokens=len(request.prompt_token_ids),
-        error=error.reason,
-        arrival=_arrival(request),
-        finished=now,
-    )

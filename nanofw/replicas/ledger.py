@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.arrays import EMPTY_INT, IntArray
 from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.requests import FinishReason, Request
 
 MAX_TRIES = 2
 """A request whose replica died is begun once more: it may be what killed it."""
-
-_NOTHING: IntArray = np.empty(0, np.int32)
 
 
 @dataclass(slots=True)
@@ -104,17 +102,15 @@ class Ledger:
 
     def give_up(self, served: Served, reason: str, now: float) -> list[RequestOutput]:
         """Ends of the samples that have none, with the tokens that were handed out."""
-        request, aborted = served.request, served.is_aborted
+        aborted = served.is_aborted
         outputs = [
-            RequestOutput(
-                id=request.id,
-                token_ids=_joined(served.shown.get(index, [])),
-                finish_reason=FinishReason.ABORT if aborted else FinishReason.ERROR,
-                num_prompt_tokens=len(request.prompt_token_ids),
-                sample_index=index,
+            RequestOutput.of_unserved(
+                served.request,
+                FinishReason.ABORT if aborted else FinishReason.ERROR,
+                now,
                 error=None if aborted else reason,
-                arrival=request.arrival or now,
-                finished=now,
+                sample_index=index,
+                token_ids=_joined(served.shown.get(index, [])),
             )
             for index in sorted(served.left)
         ]
@@ -135,4 +131,4 @@ class Ledger:
 
 
 def _joined(parts: list[IntArray]) -> IntArray:
-    return np.concatenate(parts) if parts else _NOTHING
+    return np.concatenate(parts) if parts else EMPTY_INT

@@ -13,7 +13,6 @@ from concurrent.futures import Future
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import ray
 
 from nanofw.assembly import Selection, build, select
@@ -141,7 +140,7 @@ class Replica:
                 try:
                     engine.add_request(request)
                 except RequestError as error:
-                    self._mailbox.send(_refused(request, error.reason))
+                    self._mailbox.send(_refused(request, error.reason, engine.clock.now()))
             case Abort(request_id):
                 engine.abort_request(request_id)
             case Finish(request_id, num_tokens, reason, sample_index):
@@ -183,17 +182,10 @@ def _in_process(selection: Selection) -> Selection:
     return replace(selection, components={**selection.components, "executor": executor})
 
 
-def _refused(request: Request, reason: str) -> StepOutput:
+def _refused(request: Request, reason: str, now: float) -> StepOutput:
     ends = [
-        RequestOutput(
-            id=request.id,
-            token_ids=np.empty(0, np.int32),
-            finish_reason=FinishReason.REFUSED,
-            num_prompt_tokens=len(request.prompt_token_ids),
-            sample_index=index,
-            error=reason,
-            arrival=request.arrival or 0.0,
-            finished=request.arrival or 0.0,
+        RequestOutput.of_unserved(
+            request, FinishReason.REFUSED, now, error=reason, sample_index=index
         )
         for index in range(request.sampling.n)
     ]

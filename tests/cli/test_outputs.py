@@ -13,16 +13,11 @@ from nanofw.cli.outputs import PENDING_SUFFIX, JsonlFile, JsonlStream, PlainText
 from nanofw.contracts.requests import FinishReason
 from nanofw.errors import ConfigError
 from nanofw.llm.results import Completion, RequestResult, refused
-from nanofw.llm.session import TextDelta
 
 
 def result(name: str, text: str = "text") -> RequestResult:
     completion = Completion(text=text, token_ids=(1, 2), finish_reason=FinishReason.LENGTH)
     return RequestResult(request_id=name, prompt=f"prompt {name} ", outputs=[completion])
-
-
-def delta(ticket: int, text: str) -> TextDelta:
-    return TextDelta(ticket=ticket, request_id=str(ticket), text=text, time=0.0)
 
 
 def lines(path: Path) -> list[dict[str, object]]:
@@ -102,16 +97,16 @@ def test_a_terminal_shows_the_text_of_whose_turn_it_is() -> None:
     output = PlainText(file, live=True)
     output.begin(0, "A:")
     output.begin(1, "B:")
-    output.show(delta(1, "late "))
-    output.show(delta(0, "one "))
+    output.show(1, "late ")
+    output.show(0, "one ")
     shown = file.getvalue()
     assert "A:" in shown
     assert shown.endswith("one ")
     assert "late" not in shown
-    output.show(delta(0, "two"))
+    output.show(0, "two")
     output.put(0, result("a", "one two"))
     assert file.getvalue().endswith("B:\033[0mlate ")
-    output.show(delta(1, "end"))
+    output.show(1, "end")
     output.put(1, result("b", "late end"))
     output.close()
     assert file.getvalue().count("one two") == 1

@@ -37,18 +37,18 @@ class Transcript:
         self.streamed_ids: dict[int, list[int]] = {}
         while session.has_unfinished:
             step = session.step()
-            for delta in step.deltas:
-                assert delta.ticket not in self.results, "a delta after the end"
-                self.shown[delta.ticket] = self.shown.get(delta.ticket, "") + delta.text
-                self.streamed_ids.setdefault(delta.ticket, []).extend(delta.token_ids)
-            for finished in step.finished:
-                assert finished.ticket not in self.results
-                self.results[finished.ticket] = finished.result
+            for ticket, event in step.events:
+                assert ticket not in self.results, "an event after the result"
+                if event.result is not None:
+                    self.results[ticket] = event.result
+                    continue
+                self.shown[ticket] = self.shown.get(ticket, "") + event.text
+                self.streamed_ids.setdefault(ticket, []).extend(event.token_ids)
 
 
 def ask(session: Session, value: Any, stream: bool = False, **sampling: Any) -> int:
     params = SamplingParams(**{"max_tokens": 20, **sampling})
-    return session.add(parse_prompt(value, params), stream=stream)
+    return session.add_prompt(parse_prompt(value, params), stream=stream)
 
 
 @pytest.mark.parametrize("overlap", [False, True])
@@ -174,8 +174,8 @@ def test_streamed_samples_are_told_apart() -> None:
     ask(session, {"prompt": "Hi", "id": "x", "n": 2}, stream=True, max_tokens=2)
     shown = ["", ""]
     while session.has_unfinished:
-        for delta in session.step().deltas:
-            shown[delta.index] += delta.text
+        for _, event in session.step().events:
+            shown[event.index] += event.text
     assert shown == ["ab", "cd"]
 
 
@@ -316,10 +316,10 @@ def test_a_failing_engine_leaves_results_for_everyone() -> None:
     short, long = ask(session, "Hi", max_tokens=2), ask(session, "Hi", max_tokens=50)
     results: dict[int, RequestResult] = {}
     for _ in range(5):
-        results |= {done.ticket: done.result for done in session.step().finished}
+        results |= dict(session.step().results)
     with pytest.raises(ExecutorError, match="fell off the bus"):
         session.step()
-    results |= {done.ticket: done.result for done in session.fail("the engine failed")}
+    results |= dict(session.fail("the engine failed").results)
     assert not session.has_unfinished
     assert results[short].ok
     assert results[long].outputs[0].finish_reason == FinishReason.ERROR

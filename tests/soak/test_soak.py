@@ -58,13 +58,13 @@ class Crowd:
                 ignore_eos=True,
                 stop=("the",) if draw.random() < 0.1 else (),
             )
-            self._live.append(self._session.add(parse_prompt(prompt, sampling)))
+            self._live.append(self._session.add_prompt(parse_prompt(prompt, sampling)))
 
     def step(self) -> None:
         ended = set[int]()
-        for item in self._session.step().finished:
-            self.by_reason[item.result.finish_reason] += 1
-            ended.add(item.ticket)
+        for ticket, result in self._session.step().results:
+            self.by_reason[result.finish_reason] += 1
+            ended.add(ticket)
         if ended:
             self._live = [ticket for ticket in self._live if ticket not in ended]
         if self._live and self._draw.random() < 0.2:
