@@ -1,4 +1,4 @@
-"""Types of arrays, and the empty ones that are shared. Nobody can write into those."""
+"""Types of arrays, and shared empty arrays, which are read-only."""
 
 from __future__ import annotations
 

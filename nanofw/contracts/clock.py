@@ -30,7 +30,7 @@ class RealClock:
 
 
 class VirtualClock:
-    """A clock that stands still until somebody moves it."""
+    """A clock that stands still until it is moved."""
 
     def __init__(self, start: float = 0.0) -> None:
         self._now = start

@@ -53,7 +53,7 @@ class Executor(Protocol):
 
 @runtime_checkable
 class WatchableExecutor(Protocol):
-    """An executor whose parts may fail while no step runs: processes, say. Optional."""
+    """An executor whose parts, such as processes, may fail while no step runs. Optional."""
 
     def check_alive(self) -> None:
         """Raise a `NanofwError` when one of them has failed. Called while idle; never waits."""

@@ -8,9 +8,9 @@ is the one writer of block tables; it knows token ids only through what it is ha
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
-from nanofw.contracts.arrays import EMPTY_COPIES, IntArray
+from nanofw.contracts.arrays import EMPTY_COPIES, EMPTY_INT, IntArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,9 @@ class Match:
 
     num_tokens: int
     block_ids: IntArray
+
+
+NO_MATCH = Match(0, EMPTY_INT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ class AllocatorStats:
     """Counters since the last `reset`; blocks are counts now.
 
     free + cached + used == total, at any time: a block is either free, or cached (holds
-    reusable content, owned by nobody), or used (in at least one table).
+    reusable content, has no owner), or used (in at least one table).
 
     Attributes:
         num_hits: blocks that `acquire` took from a match. An allocator cannot tell a first
@@ -78,8 +81,8 @@ class KVAllocator(Protocol):
     def match(self, token_ids: IntArray) -> Match:
         """The longest cached prefix of int32[t] tokens. Changes nothing.
 
-        A request must compute at least one token: whoever needs that hands in all tokens but
-        the last, and the match is still one for `acquire` with all of them.
+        A request must compute at least one token: a caller that needs that hands in all tokens
+        but the last, and the match may still be given to `acquire` with all of them.
         """
         ...
 
@@ -146,7 +149,3 @@ class AllocatorConfig:
     block_size: int
     max_num_seqs: int
     max_blocks_per_row: int
-
-
-AllocatorFactory = Any
-"""`Callable[[options, AllocatorConfig], KVAllocator]`."""

@@ -1,11 +1,11 @@
-"""Contract `logits_processor/1` (stable): change logits before a token is drawn.
+"""Contract `logits_processor/1` (stable): change logits before a token is sampled.
 
 A processor declares in its manifest what it needs to know of the tokens before
 (`needs_history`):
 
 - `none`: nothing; its change depends on the request's arguments alone.
-- `device`: counts or ids that it keeps on the device; it is told of each draw there
-  (`HearsDraws`), and nothing waits.
+- `device`: counts or ids that it keeps on the device; it is told there of each sampled
+  token (`HearsSampledTokens`), and nothing waits.
 - `host`: the token ids, on the host. Such a processor is a `HostProcessor`; its rows run the
   forward pass first, wait for the masks, then sample, and only they do.
 """
@@ -51,17 +51,17 @@ class LogitsProcessor(Protocol):
 
 
 @runtime_checkable
-class HearsDraws(LogitsProcessor, Protocol):
+class HearsSampledTokens(LogitsProcessor, Protocol):
     """A processor with `needs_history: device`.
 
-    What came before a row's next draw is `NewRow.token_ids`, given to `add`, and every token
-    that `drawn` told of since. The draw of a step in flight is told of before the next `apply`.
+    What comes before a row's next token is `NewRow.token_ids`, given to `add`, and every token
+    that `on_sampled` told of since. Tokens of a step in flight are told before the next `apply`.
     """
 
-    def drawn(self, rows: IntArray, token_ids: torch.Tensor) -> None:
-        """Each of int32[s] rows drew one of int32[s] tokens, which are on the device.
+    def on_sampled(self, rows: IntArray, token_ids: torch.Tensor) -> None:
+        """Each of int32[s] rows sampled one of int32[s] tokens, which are on the device.
 
-        Called after each draw in which at least one of its rows took part. A row may end with
+        Called after each step in which at least one of its rows sampled. A row may end with
         this token; then the next request in it starts with `add`.
         """
         ...
@@ -108,14 +108,14 @@ class MasksRows(Protocol):
     """Optional for a `HostProcessor`: the masks of a whole step in one call, instead of `mask`."""
 
     def mask_rows(self, request_ids: Sequence[str | None], bits: IntArray) -> Mapping[int, str]:
-        """Clear in line i of `bits` the tokens that request i may not draw next, as `mask` does.
+        """Clear in `bits[i]` the tokens that may not come next in request i, as `mask` does.
 
         Args:
-            request_ids: h ids, each at most once; None: leave that line as it is.
+            request_ids: h ids, each at most once; None: leave `bits[i]` as it is.
             bits: int32[h, ceil(vocab / 32)], contiguous.
 
         Returns:
-            The lines whose masks could not be made, with the reason; their requests fail.
+            By index, why a mask could not be made; its request fails.
         """
         ...
 
@@ -131,6 +131,3 @@ class HostProcessorConfig(Protocol):
     def tokenizer_path(self) -> str | None:
         """Folder with `tokenizer.json`, or None."""
         ...
-
-
-ProcessorArguments = Mapping[str, Any]

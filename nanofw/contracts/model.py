@@ -29,7 +29,7 @@ class Model(Protocol):
         """Logits [s, vocab of this rank] of hidden states.
 
         Each rank has `ceil(vocab_size / ranks)` of them in rank order; the last ones may be
-        padding, which whoever gathers them cuts off.
+        padding, which is cut off when they are gathered.
         """
         ...
 

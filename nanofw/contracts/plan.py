@@ -55,7 +55,7 @@ class StepPlan:
             beyond their prompt, the rest are prefill chunks.
         num_tokens: int32[n], tokens to compute, at least 1.
         starts: int32[n], position of the first of them: the row's computed length.
-        samples: bool[n], whether the row draws a token after its last position.
+        samples: bool[n], whether the row samples a token after its last position.
         block_rows, block_positions, block_ids: int32[m], blocks appended to tables of rows
             that were there before: `table[block_rows, block_positions] = block_ids`.
         copies: int32[c, 2], blocks to copy (source, target) before the pass.
@@ -103,7 +103,7 @@ class StepResult:
         step: the plan's number.
         token_ids: int32[s].
         failed: bool[s], rows whose logits were not finite; None: none failed.
-        logprobs: by row, the log probabilities of its drawn token (one position), for rows
+        logprobs: by row, the log probabilities of its sampled token (one position), for rows
             whose requests ask for them.
         prompt_logprobs: by row, those of the prompt tokens that follow each of the chunk's
             positions, for rows of first samples whose requests ask for them.

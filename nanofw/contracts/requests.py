@@ -16,7 +16,7 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  # an end token, a stop token, or a stop string found outside
     LENGTH = "length"  # max_tokens, the model's length or the pool's size
-    ABORT = "abort"  # somebody asked for it
+    ABORT = "abort"  # the caller asked for it
     ERROR = "error"  # numerical trouble or a failing component
     REFUSED = "refused"  # never accepted
 
@@ -28,7 +28,7 @@ class FinishReason(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
-    """How the tokens of one request are drawn. Checked when the request is submitted.
+    """How the tokens of one request are sampled. Checked when the request is submitted.
 
     Attributes:
         temperature: 0 takes the most likely token; otherwise logits are divided by it.
@@ -43,11 +43,11 @@ class SamplingParams:
         bad_words: sequences of token ids that the output must not contain; the text side
             replaces words by their ids.
         max_tokens: most tokens to generate; None: up to the model's length.
-        min_tokens: draw no end or stop token before so many tokens.
+        min_tokens: sample no end or stop token before this many tokens.
         n: samples of the same prompt; each has random numbers of its own.
         seed: start of the request's random numbers; None: derived from `engine.seed` and
             the submission index.
-        logprobs: report the log probability of each drawn token and of so many most likely
+        logprobs: report the log probability of each sampled token and of this many most likely
             ones; None: none. Of the model's own distribution, before anything above.
         prompt_logprobs: the same for the prompt's tokens; such a request takes no cache hits.
             With several samples the first has them.

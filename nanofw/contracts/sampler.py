@@ -1,4 +1,4 @@
-"""Contract `sampler/1` (stable): how a token is drawn from logits."""
+"""Contract `sampler/1` (stable): how a token is sampled from logits."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Sampler(Protocol):
     """Implemented by samplers. Constructed as `target(options, SamplerConfig)`.
 
     Random numbers come from a counter: (seed, sample index, position, stream, global token
-    id), so a draw depends on nothing else: not on the batch, the policy or the rank.
+    id), so a sampled token depends on nothing else: not on the batch, the policy or the rank.
     """
 
     def check(self, sampling: SamplingParams, vocab_size: int) -> None:
@@ -74,16 +74,16 @@ class Sampler(Protocol):
         ...
 
     def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
-        """Draw one token for each of s rows.
+        """Sample one token for each of s rows.
 
-        Log probabilities are none of its business: the executor finds them for every sampler,
-        from the logits as the model made them.
+        The executor finds log probabilities for every sampler, from the logits as the model
+        made them.
 
         Args:
             logits: float32[s, vocab], after logits processors and host masks; may be
                 overwritten.
-            rows: int32[s] on the host, the row of each line.
-            positions: int32[s] on the host, the position that the drawn token will have.
+            rows: int32[s] on the host; `rows[i]` is the row of logits[i].
+            positions: int32[s] on the host, the position that the sampled token will have.
         """
         ...
 
@@ -105,9 +105,9 @@ class DefersMemory(Protocol):
 class DeviceSampler(Sampler, Protocol):
     """A sampler that keeps the parameters of its rows on the device.
 
-    Its draw needs nothing from the host, so it can be captured in a CUDA graph, once per
-    variant. There is one row more than `SamplerConfig.max_num_seqs`, the last: greedy, for
-    padded lines.
+    `sample_on_device` needs nothing from the host, so it can be captured in a CUDA graph, once
+    per variant. There is one row more than `SamplerConfig.max_num_seqs`, the last: greedy, for
+    padding.
 
     Attributes:
         variants: names of the sequences of kernels that rows can need.
@@ -120,32 +120,33 @@ class DeviceSampler(Sampler, Protocol):
         ...
 
     def sync(self) -> None:
-        """Bring to the device what `add` changed. Called before each draw, never captured."""
+        """Bring to the device what `add` changed. Called before each step that samples,
+        never captured."""
         ...
 
-    def draw(
+    def sample_on_device(
         self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
     ) -> SampledTokens:
-        """Draw one token for each of s rows.
+        """Sample one token for each of s rows.
 
         Args:
             logits: [s, vocab] in any floating type. Not changed.
             rows: int64[s] on the device.
-            positions: int64[s] on the device, the position that the drawn token will have.
+            positions: int64[s] on the device, the position that the sampled token will have.
         """
         ...
 
 
 @runtime_checkable
 class ShardSampler(Sampler, Protocol):
-    """A sampler that can draw while every rank has the logits of its own tokens alone.
+    """A sampler that works while every rank has the logits of its own tokens alone.
 
-    The ranks agree through `SamplerConfig.communicator`, and draw what `sample` would draw from
-    all logits. All of them answer `on_shards` alike.
+    The ranks agree through `SamplerConfig.communicator`, and sample what `sample` would from all
+    logits. All of them answer `on_shards` alike.
     """
 
     def on_shards(self, rows: IntArray) -> bool:
-        """Whether int32[s] rows can be drawn so."""
+        """Whether int32[s] rows can be sampled like this."""
         ...
 
     def sample_shard(
@@ -157,16 +158,16 @@ class ShardSampler(Sampler, Protocol):
 
 @runtime_checkable
 class ShardDeviceSampler(DeviceSampler, Protocol):
-    """The same for samplers whose draw is captured.
+    """A sampler whose `sample_on_device` also works on the logits of each rank's own tokens.
 
     Attributes:
-        shard_variants: the variants that can be drawn so.
+        shard_variants: the variants that can be sampled like this.
     """
 
     shard_variants: tuple[str, ...]
 
-    def draw_shard(
+    def sample_shard_on_device(
         self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
     ) -> SampledTokens:
-        """Like `draw`, from [s, tokens of this rank] (`vocabulary_of_rank`)."""
+        """Like `sample_on_device`, from [s, tokens of this rank] (`vocabulary_of_rank`)."""
         ...

@@ -158,7 +158,7 @@ class Policy(ABC):
             `window_key` in each step that could admit one: for keys that change without an
             event. Bounds the cost of a step.
         skip_ahead: how many requests past a head that does not fit may be tried in one step.
-            0: the core stops at the head, so that nobody overtakes it.
+            0: the core stops at the head, so that no request overtakes it.
     """
 
     window: int = 0
@@ -200,7 +200,7 @@ class Policy(ABC):
         """Whether the request may enter now, though the core has room for it.
 
         False makes it a head that does not fit (see `skip_ahead`). When nothing runs, a policy
-        that admits nobody is a `PolicyError`: nothing could ever change.
+        that admits no request is a `PolicyError`: nothing could ever change.
         """
         return True
 

@@ -54,7 +54,7 @@ class WorkloadConfig:
         seed: start of all random numbers.
         start: the engine's clock at time 0 of the workload, in seconds.
         time_scale: what times between arrivals are multiplied with; 0: all at once.
-        sampling: how tokens are drawn; `max_tokens`, `seed` and `ignore_eos` are replaced.
+        sampling: how tokens are sampled; `max_tokens`, `seed` and `ignore_eos` are replaced.
     """
 
     vocab_size: int

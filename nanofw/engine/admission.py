@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from nanofw.contracts.arrays import EMPTY_INT, IntArray
-from nanofw.contracts.kv_allocator import KVAllocator, Match
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.kv_allocator import NO_MATCH, KVAllocator
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.plan import NewRow
 from nanofw.engine.counters import Counters
@@ -17,7 +17,6 @@ from nanofw.engine.running import RunningSet
 from nanofw.engine.views import EngineView
 from nanofw.engine.waiting import QueueEntry, WaitingQueue
 
-NO_MATCH = Match(0, EMPTY_INT)
 RETRY_STEPS = 8
 """A head that did not fit is tried again when blocks were freed, and anyway after so many plans:
 blocks that became shareable can make room without being freed."""

@@ -1,4 +1,4 @@
-"""The cached blocks that nobody owns, in the order in which they are evicted."""
+"""The cached blocks that no row owns, in the order in which they are evicted."""
 
 from __future__ import annotations
 
@@ -10,44 +10,44 @@ from nanofw.contracts.arrays import IntArray, LongArray
 class EvictionQueue:
     """Blocks from the least to the most recently used, in two arrays.
 
-    A block that somebody takes out of the middle leaves a gap, which is passed over later.
+    A block that is taken out of the middle leaves a gap, which is passed over later.
 
-        line   7  3  9  3  5  .  .  .       place[3] = 3, so the 3 at 1 is a gap
+        queue  7  3  9  3  5  .  .  .       index[3] = 3, so the 3 at 1 is a gap
                ^head          ^tail
 
     Python's OrderedDict costs less for one block and more for dozens, whose nodes lie far apart.
     """
 
     def __init__(self, num_blocks: int) -> None:
-        self._line = np.zeros(2 * num_blocks, np.int32)
-        self._places = np.arange(2 * num_blocks, dtype=np.int32)
-        self._place = np.full(num_blocks, -1, np.int32)  # where each block is, if not below head
+        self._queue = np.zeros(2 * num_blocks, np.int32)
+        self._indices = np.arange(2 * num_blocks, dtype=np.int32)
+        self._index = np.full(num_blocks, -1, np.int32)  # where each block is, if not below head
         self._head = self._tail = self._num = 0
 
     def __len__(self) -> int:
         return self._num
 
     def __contains__(self, block: int) -> bool:
-        return bool(self._place[block] >= self._head)
+        return bool(self._index[block] >= self._head)
 
     def ids(self) -> IntArray:
         """int32[len], the next victim first."""
-        return self._line[self._filled(self._tail)]
+        return self._queue[self._filled(self._tail)]
 
     def append(self, blocks: IntArray) -> None:
         """Queue int32[k] blocks, the first of them to be evicted first."""
         end = self._tail + len(blocks)
-        if end > len(self._line):
+        if end > len(self._queue):
             self._close_gaps()
             end = self._tail + len(blocks)
-        self._line[self._tail : end] = blocks
-        self._place[blocks] = self._places[self._tail : end]
+        self._queue[self._tail : end] = blocks
+        self._index[blocks] = self._indices[self._tail : end]
         self._num += len(blocks)
         self._tail = end
 
     def remove(self, blocks: IntArray) -> None:
         """Take int32[k] blocks out of it."""
-        self._place[blocks] = -1
+        self._index[blocks] = -1
         self._num -= len(blocks)
 
     def pop(self, num_blocks: int) -> IntArray:
@@ -55,16 +55,16 @@ class EvictionQueue:
         assert num_blocks <= self._num, "more blocks evicted than are cached"
         end = self._head + num_blocks
         if self._num == self._tail - self._head:
-            blocks = self._line[self._head : end].copy()
+            blocks = self._queue[self._head : end].copy()
         else:
             filled = self._first_filled(num_blocks)
-            blocks, end = self._line[filled], int(filled[-1]) + 1
+            blocks, end = self._queue[filled], int(filled[-1]) + 1
         self._num -= num_blocks
         self._head = end
         return blocks
 
     def _first_filled(self, num_blocks: int) -> LongArray:
-        """int64[num_blocks], the first places that are no gaps."""
+        """int64[num_blocks], the first indices that are not gaps."""
         width = num_blocks
         while True:
             filled = self._filled(self._head + width)
@@ -73,15 +73,15 @@ class EvictionQueue:
             width *= 2
 
     def _filled(self, end: int) -> LongArray:
-        """Places below `end` that are no gaps."""
+        """Indices below `end` that are not gaps."""
         end = min(end, self._tail)
-        line, places = self._line[self._head : end], self._places[self._head : end]
-        return (self._place[line] == places).nonzero()[0] + self._head
+        queue, indices = self._queue[self._head : end], self._indices[self._head : end]
+        return (self._index[queue] == indices).nonzero()[0] + self._head
 
     def _close_gaps(self) -> None:
         """Move everything to the front: there is room for as many blocks again."""
         blocks = self.ids()
         self._head, self._tail = 0, len(blocks)
-        self._line[: self._tail] = blocks
-        self._place.fill(-1)
-        self._place[blocks] = self._places[: self._tail]
+        self._queue[: self._tail] = blocks
+        self._index.fill(-1)
+        self._index[blocks] = self._indices[: self._tail]

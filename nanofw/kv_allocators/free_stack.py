@@ -1,4 +1,4 @@
-"""The blocks that nobody owns and that hold nothing worth keeping."""
+"""The blocks that no row owns and that hold nothing worth keeping."""
 
 from __future__ import annotations
 

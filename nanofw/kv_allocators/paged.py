@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanofw.contracts.arrays import EMPTY_INT, IntArray
-from nanofw.contracts.kv_allocator import AllocatorConfig, AllocatorStats, Match
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.kv_allocator import NO_MATCH, AllocatorConfig, AllocatorStats, Match
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.block_tables import BlockTables
-
-NO_MATCH = Match(0, EMPTY_INT)
 
 
 class PagedAllocator(BlockTables):

@@ -6,14 +6,13 @@ import numpy as np
 import xxhash
 
 from nanofw.contracts.arrays import EMPTY_INT, IntArray
-from nanofw.contracts.kv_allocator import AllocatorConfig, AllocatorStats, Match
+from nanofw.contracts.kv_allocator import NO_MATCH, AllocatorConfig, AllocatorStats, Match
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.block_tables import BlockTables, flatten
 from nanofw.kv_allocators.eviction_queue import EvictionQueue
-from nanofw.kv_allocators.prefix_index import UNKNOWN, BlockHash, Key, PrefixIndex
+from nanofw.kv_allocators.prefix_index import UNKNOWN, BlockHash, ContentKey, PrefixIndex
 
 NEVER = np.iinfo(np.int32).max
-NO_MATCH = Match(0, EMPTY_INT)
 
 
 class PagedPrefixAllocator(BlockTables):
@@ -38,20 +37,15 @@ class PagedPrefixAllocator(BlockTables):
     ) -> None:
         super().__init__(config)
         self._hash_block = hash_block
-        self._tips: list[Key] = [None] * config.max_num_seqs  # content of the last known block
+        self._tips: list[ContentKey] = [None] * config.max_num_seqs  # content of the last known
         self._num_known = np.zeros(config.max_num_seqs, np.int32)  # blocks known by content
         self._due = np.full(config.max_num_seqs, NEVER, np.int32)  # tokens that fill the next
-        self._forget()
+        self._clear()
 
     @property
     def num_available(self) -> int:
         """Free and cached blocks."""
         return len(self._free) + len(self._lru)
-
-    @property
-    def num_known_prefixes(self) -> int:
-        """Entries of the hash map; never more than there are blocks."""
-        return len(self._index)
 
     def match(self, token_ids: IntArray) -> Match:
         """See the contract. One probe of the index per full block."""
@@ -115,7 +109,7 @@ class PagedPrefixAllocator(BlockTables):
             is_copy = np.array(removed, np.bool_)
             self._free.give(idle[is_copy])
             idle = idle[~is_copy]
-        self._free.give(table[num_known:][::-1])  # nobody else can have those
+        self._free.give(table[num_known:][::-1])  # no other row can have those
         self._lru.append(idle)
         self._tips[row] = None
         self._num_known[row] = 0
@@ -126,7 +120,7 @@ class PagedPrefixAllocator(BlockTables):
         """See the contract."""
         if self._num_row_blocks.any():
             raise AllocatorError("reset while rows own blocks")
-        self._forget()
+        self._clear()
 
     def stats(self) -> AllocatorStats:
         """See the contract."""
@@ -151,7 +145,7 @@ class PagedPrefixAllocator(BlockTables):
         self._check_states(owners)
         self._check_eviction_order()
 
-    def _forget(self) -> None:
+    def _clear(self) -> None:
         config = self._config
         self._free.refill()
         self._refs = np.zeros(config.num_blocks, np.int32)  # tables that list each block
@@ -194,7 +188,7 @@ class PagedPrefixAllocator(BlockTables):
     def _supersede(self, block: int) -> None:
         """Free a cached block whose content a row has just computed again.
 
-        A prompt that is cached to its last token computes its last block anew, say.
+        For example, a prompt that is cached to its last token computes its last block again.
         """
         if block in self._lru:
             alone = np.array([block], np.int32)

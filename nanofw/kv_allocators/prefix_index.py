@@ -21,8 +21,8 @@ from nanofw.errors import AllocatorError
 BlockHash: TypeAlias = Callable[[bytes, int], int]
 """Hash of a block's tokens (int32 bytes), given the hash of the block before it (0: none)."""
 
-Key: TypeAlias = int | None
-"""The hash of known content; None: of no tokens at all, which every prompt follows."""
+ContentKey: TypeAlias = int | None
+"""The hash of known content; None: of no tokens, which come before every prompt."""
 
 UNKNOWN = -1
 """Stands for content that is not known, because other content has its hash."""
@@ -73,17 +73,14 @@ class PrefixIndex:
     """
 
     def __init__(self, num_blocks: int, block_size: int, hash_block: BlockHash) -> None:
-        self.keys: list[Key] = [None] * num_blocks
+        self.keys: list[ContentKey] = [None] * num_blocks
         self.copies: dict[int, set[int]] = {}
-        self._parents: list[Key] = [None] * num_blocks
+        self._parents: list[ContentKey] = [None] * num_blocks
         self._tokens = np.zeros((num_blocks, block_size), np.int32)
         self._by_key: dict[int, int] = {}
         self._chains: dict[int, _Chain] = {}  # by the digest of a prompt
         self._block_size, self._size = block_size, 4 * block_size
         self._hash_block = hash_block
-
-    def __len__(self) -> int:
-        return len(self._by_key)
 
     def find(self, token_ids: IntArray) -> list[int]:
         """The blocks that hold the longest known prefix of int32[t] tokens."""
@@ -92,7 +89,7 @@ class PrefixIndex:
             return []
         blocks: list[int] = []
         by_key, parents, keys = self._by_key, self._parents, chain.keys
-        parent: Key = None
+        parent: ContentKey = None
         for key in keys:  # grows while it is walked through
             block = by_key.get(key)
             if block is None or parents[block] != parent:
@@ -142,9 +139,9 @@ class PrefixIndex:
         asked = token_ids[: len(blocks) * self._block_size].reshape(len(blocks), -1)
         return (self._tokens[blocks] == asked).all(axis=1)
 
-    def verify(self, token_ids: IntArray, blocks: Sequence[int]) -> Key:
+    def verify(self, token_ids: IntArray, blocks: Sequence[int]) -> ContentKey:
         """The content of the last of `blocks`; `AllocatorError` unless they hold the tokens."""
-        parent: Key = None
+        parent: ContentKey = None
         for block in blocks:
             key = self.keys[block]
             if key is None or self._parents[block] != parent:
@@ -158,9 +155,9 @@ class PrefixIndex:
         return parent
 
     def add(
-        self, tips: list[Key], rows: Sequence[int], blocks: IntArray, tokens: IntArray
+        self, tips: list[ContentKey], rows: Sequence[int], blocks: IntArray, tokens: IntArray
     ) -> tuple[list[int], list[int]]:
-        """Each of b blocks holds a line of int32[b, block_size] after the content `tips[row]`.
+        """Each of b blocks holds one row of int32[b, block_size] after the content `tips[row]`.
 
         The tip of its row moves on to it. Where other content has the hash, the tip becomes
         `UNKNOWN`, as it stays for all that follow.
@@ -192,7 +189,7 @@ class PrefixIndex:
             parents[block] = parent
         return equal, unknown
 
-    def _holds(self, block: int, parent: Key, tokens: bytes) -> bool:
+    def _holds(self, block: int, parent: ContentKey, tokens: bytes) -> bool:
         return self._parents[block] == parent and self._tokens[block].tobytes() == tokens
 
     def remove_copy(self, block: int) -> bool:

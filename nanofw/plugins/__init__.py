@@ -36,7 +36,7 @@ from nanofw.contracts.kv_allocator import (
     Match,
 )
 from nanofw.contracts.logits_processor import (
-    HearsDraws,
+    HearsSampledTokens,
     HostProcessor,
     HostProcessorConfig,
     LogitsProcessor,
@@ -113,7 +113,7 @@ __all__ = [
     "FusedAttentionBackend",
     "FusedInputs",
     # sampler, logits_processor
-    "HearsDraws",
+    "HearsSampledTokens",
     "HostProcessor",
     "HostProcessorConfig",
     "MasksRows",

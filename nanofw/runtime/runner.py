@@ -19,7 +19,7 @@ from nanofw.contracts.attention_backend import (
 )
 from nanofw.contracts.communicator import Communicator
 from nanofw.contracts.executor import ExecutorConfig
-from nanofw.contracts.logits_processor import HearsDraws, LogitsProcessor
+from nanofw.contracts.logits_processor import HearsSampledTokens, LogitsProcessor
 from nanofw.contracts.model import Model
 from nanofw.contracts.model_spec import heads_of_rank, vocabulary_of_rank
 from nanofw.contracts.plan import HostMasks, NewRow, StepPlan
@@ -237,8 +237,8 @@ class Runner:
             sampled.failed = sampled.failed | failed
         self._rows.append(batch.device_rows, batch.device_positions, sampled.token_ids)
         for processor in active:
-            if isinstance(processor.target, HearsDraws):
-                processor.target.drawn(batch.rows, sampled.token_ids)
+            if isinstance(processor.target, HearsSampledTokens):
+                processor.target.on_sampled(batch.rows, sampled.token_ids)
         if asks is not None and as_made is not None:
             tokens = sampled.token_ids[to_device(asks, self.device)]
             batch.logprobs = self._logprobs.of_drawn(batch.rows[asks], as_made, tokens)
@@ -270,7 +270,9 @@ class Runner:
     def _draw(self, logits: torch.Tensor, batch: StepBatch, variant: str | None) -> SampledTokens:
         if variant is None or self._device_sampler is None:
             return self.sampler.sample(logits, batch.rows, batch.positions)
-        return self._device_sampler.draw(logits, batch.device_rows, batch.device_positions, variant)
+        return self._device_sampler.sample_on_device(
+            logits, batch.device_rows, batch.device_positions, variant
+        )
 
     def _draw_on_device(
         self, hidden: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
@@ -279,8 +281,10 @@ class Runner:
         sampler = self._device_sampler
         assert sampler is not None
         if isinstance(sampler, ShardDeviceSampler) and variant in sampler.shard_variants:
-            return sampler.draw_shard(self._local_logits(hidden), rows, positions, variant)
-        return sampler.draw(self.logits(hidden), rows, positions, variant)
+            return sampler.sample_shard_on_device(
+                self._local_logits(hidden), rows, positions, variant
+            )
+        return sampler.sample_on_device(self.logits(hidden), rows, positions, variant)
 
     def _draw_on_shards(
         self, hidden: torch.Tensor, batch: StepBatch, variant: str | None

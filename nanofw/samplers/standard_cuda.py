@@ -62,7 +62,7 @@ class CudaSampler:
         """Bring to the device what `add` changed."""
         self.parameters.sync()
 
-    def draw(
+    def sample_on_device(
         self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
     ) -> SampledTokens:
         """Draw one token for each of s rows. See the contract."""
@@ -80,7 +80,7 @@ class CudaSampler:
         )
         return SampledTokens(token_ids=drawn.token_ids, failed=drawn.failed)
 
-    def draw_shard(
+    def sample_shard_on_device(
         self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
     ) -> SampledTokens:
         """Draw one token for each of s rows from the ranks' parts. See the contract."""
@@ -103,7 +103,9 @@ class CudaSampler:
         """Draw one token for each of s rows. See the contract."""
         self.sync()
         self._edits.apply(logits, rows, positions)
-        sampled = self.draw(logits, self._sent(rows), self._sent(positions), self._variant(rows))
+        sampled = self.sample_on_device(
+            logits, self._sent(rows), self._sent(positions), self._variant(rows)
+        )
         self._edits.drawn(rows, sampled.token_ids)
         return sampled
 

@@ -1,4 +1,4 @@
-"""Fair share: each client gets its weight's share of the tokens, whoever sends more.
+"""Fair share: each client gets its weight's share of the tokens, however many requests others send.
 
 The virtual token counter of Sheng et al. (OSDI 2024, arXiv 2401.00588): a client is charged its
 prompt when a request starts and each token that it generates; the client that was served least

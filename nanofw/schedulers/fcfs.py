@@ -18,7 +18,7 @@ class FcfsOptions(Options):
 
 
 class Fcfs(Policy):
-    """Serves requests in the order of their arrival; nobody overtakes."""
+    """Serves requests in the order of their arrival; no request overtakes another."""
 
     def __init__(self, options: FcfsOptions) -> None:
         self._watermark = options.watermark
@@ -27,7 +27,7 @@ class Fcfs(Policy):
         return request.arrival
 
     def admit(self, request: RequestView, view: SchedulerView) -> bool:
-        """An empty engine takes anybody; otherwise the watermark has to stay free."""
+        """An empty engine admits every request; otherwise the watermark has to stay free."""
         if not self._watermark or not view.num_running:
             return True
         spare = view.num_free_blocks - self._watermark * view.num_blocks

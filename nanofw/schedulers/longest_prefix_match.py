@@ -1,4 +1,4 @@
-"""Longest prefix match: first whoever finds most of its prompt in the cache.
+"""Longest prefix match: first the request that finds most of its prompt in the cache.
 
 After the cache-aware order of SGLang (Zheng et al., arXiv 2312.07104), with a bound on how long
 a request without a cached prefix can be overtaken.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.logits_processor import HearsDraws, LogitsProcessor
+from nanofw.contracts.logits_processor import HearsSampledTokens, LogitsProcessor
 from nanofw.contracts.plan import NewRow
 from nanofw.contracts.requests import SamplingParams
 from nanofw.contracts.sampler import SamplerConfig
@@ -175,9 +175,9 @@ class LogitsProcessorChecks(ABC):
         """Tell of a draw, if the processor wants to hear of it."""
         import torch
 
-        if isinstance(processor, HearsDraws):
+        if isinstance(processor, HearsSampledTokens):
             drawn = torch.tensor(token_ids, dtype=torch.int32, device=self.device)
-            processor.drawn(np.array(rows, np.int32), drawn)
+            processor.on_sampled(np.array(rows, np.int32), drawn)
 
 
 def _logits(count: int) -> np.ndarray:

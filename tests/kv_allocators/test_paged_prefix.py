@@ -251,7 +251,7 @@ def test_the_index_never_outgrows_the_pool() -> None:
     generator = np.random.default_rng(0)
     for _ in range(200):
         serve(driver, 0, generator.integers(0, 3, 5).astype(np.int32))
-        assert driver.allocator.num_known_prefixes <= 5
+        driver.check()  # each entry of the index names a block of its own
     assert driver.allocator.stats().num_evictions > 100
 
 

@@ -447,7 +447,7 @@ class NoRepeat:
         is_banned &= torch.from_numpy(self._is_on[rows]).unsqueeze(1)
         return logits.masked_fill(is_banned, -torch.inf)
 
-    def drawn(self, rows: Any, token_ids: torch.Tensor) -> None:
+    def on_sampled(self, rows: Any, token_ids: torch.Tensor) -> None:
         self._last[torch.from_numpy(rows).long()] = token_ids.long()
 
 

@@ -79,7 +79,9 @@ def draw_on_ranks(kind: Any, logits: torch.Tensor, size: int) -> list[Any]:
                     on_device = torch.from_numpy(rows).long().to(device())
                     variant = sampler.variant(rows)
                     assert variant in sampler.shard_variants
-                    drawn[rank] = sampler.draw_shard(part, on_device, on_device + 3, variant)
+                    drawn[rank] = sampler.sample_shard_on_device(
+                        part, on_device, on_device + 3, variant
+                    )
                 else:
                     assert sampler.on_shards(rows)
                     drawn[rank] = sampler.sample_shard(part, rows, rows + 3)

@@ -535,7 +535,7 @@ class NotTwice:
         last = self._last[torch.from_numpy(rows).long()].unsqueeze(1)
         return logits.masked_fill(last == torch.arange(logits.shape[1]), -torch.inf)
 
-    def drawn(self, rows, token_ids):
+    def on_sampled(self, rows, token_ids):
         self._last[torch.from_numpy(rows).long()] = token_ids.long()
 
 
@@ -576,7 +576,7 @@ class ForgetsWhatCameBefore(NotTwice):
 
 
 class IsDeaf(NotTwice):
-    def drawn(self, rows, token_ids):
+    def on_sampled(self, rows, token_ids):
         pass
 
 
