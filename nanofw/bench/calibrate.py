@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import NonNegativeInt, PositiveInt
 
 from nanofw.assembly import Selection, build
 from nanofw.config.schema import Section
@@ -40,17 +40,17 @@ HICCUP = 5.0
 class Design(Section):
     """What is run to calibrate."""
 
-    requests_per_user: Annotated[int, Field(ge=1)] = 6
+    requests_per_user: PositiveInt = 6
     """Requests of each user in a closed loop."""
-    max_users: Annotated[int, Field(ge=1)] | None = None
+    max_users: PositiveInt | None = None
     """Users in the largest loop; null: `engine.max_num_seqs`."""
-    max_prompt: Annotated[int, Field(ge=1)] | None = None
+    max_prompt: PositiveInt | None = None
     """Longest prompt; null: half of the model's length."""
-    max_output: Annotated[int, Field(ge=1)] = 48
+    max_output: PositiveInt = 48
     """Longest output."""
-    waves: Annotated[int, Field(ge=0)] = 3
+    waves: NonNegativeInt = 3
     """For each number of users, how often all of them come at once, for steps of many prompts."""
-    repeats: Annotated[int, Field(ge=1)] = 1
+    repeats: PositiveInt = 1
     """How often everything is run, with other lengths each time."""
     seed: int = 0
 

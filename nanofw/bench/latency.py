@@ -8,7 +8,7 @@ from functools import partial
 from statistics import median
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveInt
 
 from nanofw.assembly import Selection, build
 from nanofw.bench.batches import Batches, FreshPrompts, seconds_of, step_seconds
@@ -17,7 +17,6 @@ from nanofw.config.schema import Section
 from nanofw.errors import ConfigError
 from nanofw.measure.progress import ProgressReport, silent
 
-Positive = Annotated[int, Field(ge=1)]
 BATCH_SIZES = (1, 8, 32, 128, 256)
 FIRST_TOKENS = (128, 512, 2048, 8192)
 SMALL_BATCH = 8
@@ -28,22 +27,22 @@ TOKENS_OF_SMALL, TOKENS_OF_LARGE = 385, 129
 class LatencyOptions(Section):
     """Settings of `nanofw bench latency`."""
 
-    batch_sizes: tuple[Positive, ...] | None = None
+    batch_sizes: tuple[PositiveInt, ...] | None = None
     """Requests that decode at once; null: those of 1, 8, 32, 128, 256 that `engine.max_num_seqs`
     allows; []: none."""
-    prompt_tokens: Positive = 128
+    prompt_tokens: PositiveInt = 128
     """Tokens of their prompts."""
     output_tokens: Annotated[int, Field(ge=2)] | None = None
     """Tokens that each makes; null: 385 up to 8 requests, else 129, or what the model's length
     leaves."""
-    first_token: tuple[Positive, ...] | None = None
+    first_token: tuple[PositiveInt, ...] | None = None
     """Prompt lengths of which the first token is timed; null: those of 128, 512, 2048, 8192 that
     fit; []: none."""
-    repeats: Positive = 3
+    repeats: PositiveInt = 3
     """Measurements of each."""
-    warm_up: Annotated[int, Field(ge=0)] = 1
+    warm_up: NonNegativeInt = 1
     """Measurements of each before those that count."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: NonNegativeInt = 0
     """Of the prompts."""
 
 

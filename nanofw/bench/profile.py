@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import NonNegativeInt, PositiveInt
 
 from nanofw.assembly import Selection, build
 from nanofw.bench.batches import Batches, FreshPrompts, graph_steps, seconds_of
@@ -33,7 +33,6 @@ from nanofw.measure.step_traces import (
     record,
 )
 
-Positive = Annotated[int, Field(ge=1)]
 LONGEST_PREFILL, LARGEST_DECODE = 1024, 256
 PASSES = 3
 
@@ -41,18 +40,18 @@ PASSES = 3
 class ProfileOptions(Section):
     """Settings of `nanofw profile`."""
 
-    decode: tuple[Positive, ...] | None = None
+    decode: tuple[PositiveInt, ...] | None = None
     """Batch sizes of decode steps; null: 1, and `engine.max_num_seqs` or 256 if that is less;
     []: none."""
-    prefill: tuple[Positive, ...] | None = None
+    prefill: tuple[PositiveInt, ...] | None = None
     """Lengths of prompts, one of which is a step; null: 1024, or what a step can hold; []: none."""
-    context_tokens: Positive = 128
+    context_tokens: PositiveInt = 128
     """Prompts of the requests that decode."""
-    steps: Positive = 20
+    steps: PositiveInt = 20
     """Steps of each pass."""
-    warm_up: Annotated[int, Field(ge=0)] = 5
+    warm_up: NonNegativeInt = 5
     """Steps before that are not counted."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: NonNegativeInt = 0
     """Of the prompts."""
 
 

@@ -21,9 +21,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
 from nanofw.assembly import Selection
 from nanofw.bench.bounds import check_length, check_real
@@ -42,13 +42,13 @@ class StartupOptions(Section):
 
     states: tuple[State, ...] | None = None
     """What a process finds: cold, kernels_cold, warm; null: all, on a CPU cold and warm."""
-    prompt_tokens: Annotated[int, Field(ge=1)] = 128
+    prompt_tokens: PositiveInt = 128
     """Tokens of the first prompt."""
-    repeats: Annotated[int, Field(ge=1)] = 3
+    repeats: PositiveInt = 3
     """Processes of each state."""
-    timeout_s: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 1800.0
+    timeout_s: PositiveFloat = 1800.0
     """A process that takes longer is ended, which is an error."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: NonNegativeInt = 0
     """Of the prompt."""
 
 

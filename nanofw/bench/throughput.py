@@ -8,10 +8,10 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import NonNegativeInt, PositiveInt
 
 from nanofw.assembly import Selection, build, build_workload
 from nanofw.bench.batches import graph_steps
@@ -44,7 +44,7 @@ class ThroughputOptions(Section):
     traffic: Literal["auto", "random", "own"] = "auto"
     """random: requests of random lengths, see below; own: what the configuration's `input`
     names; auto: own where that is a workload or a file, else random."""
-    num_requests: Annotated[int, Field(ge=1)] = 256
+    num_requests: PositiveInt = 256
     """Of random traffic."""
     prompt_tokens: Lengths = Uniform(distribution="uniform", low=100, high=1024)
     """Lengths of its prompts; those that do not fit the model are cut, which is said."""
@@ -52,9 +52,9 @@ class ThroughputOptions(Section):
     """Lengths of its outputs, which are always reached."""
     at_once: bool = True
     """All requests come at the beginning; false: when the workload says."""
-    passes: Annotated[int, Field(ge=1)] = 3
+    passes: PositiveInt = 3
     """How often all requests are served; the first pass is cold."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: NonNegativeInt = 0
     """Of lengths, tokens and sampling."""
 
     def kind(self, selection: Selection) -> Traffic:

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
 
 from nanofw.compare.metrics import DEFAULT_METRICS, Metric
 from nanofw.compare.statistics import Verdict
@@ -35,18 +35,17 @@ from nanofw.errors import ConfigError
 AA = "A/A"
 """The arm that is the baseline again."""
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, lt=0.5)]
 
 
 class Slo(Section):
     """Limits that a request must all meet to count as good."""
 
-    ttft_s: Positive | None = None
+    ttft_s: PositiveFloat | None = None
     """Time to first token, from the scheduled arrival."""
-    tpot_s: Positive | None = None
+    tpot_s: PositiveFloat | None = None
     """Time per output token after the first."""
-    e2e_s: Positive | None = None
+    e2e_s: PositiveFloat | None = None
     """End-to-end latency."""
 
 
@@ -90,15 +89,15 @@ class ExperimentOptions(Section):
     """The arm that others are compared with; null: the first."""
     workload: dict[str, Any] | None = None
     """Short for `config.input.workload`."""
-    loads: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
+    loads: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
     """Arrival rates as fractions of the baseline's capacity."""
-    rates: Annotated[tuple[Positive, ...], Field(min_length=1)] | None = None
+    rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
     """Arrival rates in requests per second; neither: as the workload says."""
-    capacity: Positive | None = None
+    capacity: PositiveFloat | None = None
     """Requests per second that stand for load 1; null: found by a run of the baseline."""
-    repeats: Annotated[int, Field(ge=1)] = 10
+    repeats: PositiveInt = 10
     """Runs of each arm at each load, each with traffic of its own seed."""
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: NonNegativeInt = 0
     """Seed of the first run; the next ones count on from it."""
     primary: str | None = "e2e.mean"
     """The metric that decides; null: all metrics decide, with Holm's correction."""
@@ -116,7 +115,7 @@ class ExperimentOptions(Section):
     """Share of the arrivals' time that is cut at the end."""
     aa: bool = True
     """Run the baseline against itself, on other arrivals where the clock is virtual."""
-    processes: Annotated[int, Field(ge=1)] | Literal["auto"] = "auto"
+    processes: PositiveInt | Literal["auto"] = "auto"
     """Processes for simulated runs; real ones go one after the other."""
     expect: tuple[Expectation, ...] = ()
     """Shapes that the result must have."""

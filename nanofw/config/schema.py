@@ -11,12 +11,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
 
 from nanofw.contracts.requests import SamplingParams
 
 Auto: TypeAlias = Literal["auto"]
-Positive: TypeAlias = Annotated[int, Field(ge=1)]
 Size: TypeAlias = Annotated[int, Field(ge=1, le=1 << 40)]
 """A length of arrays; beyond this bound numpy cannot even say that they do not fit in memory."""
 Switch: TypeAlias = bool | Auto
@@ -24,10 +23,14 @@ LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 
 
 class Section(BaseModel):
-    """Base of all sections."""
+    """Base of all sections. Numbers are finite."""
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", use_attribute_docstrings=True, protected_namespaces=()
+        frozen=True,
+        extra="forbid",
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+        allow_inf_nan=False,
     )
 
 
@@ -62,7 +65,7 @@ class EngineSection(Section):
 
     device: Annotated[str, Field(pattern=r"^[a-z]+(:\d+)?$")] = "auto"
     """auto, cpu, cuda, cuda:1, ..."""
-    max_model_len: Positive | None = None
+    max_model_len: PositiveInt | None = None
     """Tokens of a request, prompt included; null: from the model."""
     max_num_seqs: Size = 256
     """Requests running at once."""
@@ -70,15 +73,15 @@ class EngineSection(Section):
     """Tokens in a step."""
     batching: Literal["mixed", "prefill_first"] = "mixed"
     """prefill_first: a step is all prefill or all decode."""
-    chunk_tokens: Positive | None = None
+    chunk_tokens: PositiveInt | None = None
     """Longest prefill chunk of one request; null: the step's budget."""
-    max_partial_prefills: Positive = 1
+    max_partial_prefills: PositiveInt = 1
     """Requests that may be left in the middle of their prefill."""
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Share of the device's memory that weights, activations and KV may take."""
-    tensor_parallel_size: Positive = 1
+    tensor_parallel_size: PositiveInt = 1
     """Devices over which each layer is split."""
-    replicas: Positive = 1
+    replicas: PositiveInt = 1
     """Engines of the same model that share the requests; for executors that place them."""
     cuda_graphs: Switch = "auto"
     """Replay recorded graphs instead of launching kernels one by one."""
@@ -94,9 +97,9 @@ class AllocatorSection(ComponentSection):
     core_keys: ClassVar[frozenset[str]] = frozenset({"name", "block_size", "num_blocks"})
 
     name: str = "paged_prefix"
-    block_size: Positive | Auto = "auto"
+    block_size: PositiveInt | Auto = "auto"
     """Tokens in a block; auto: the first that all components accept."""
-    num_blocks: Positive | Auto = "auto"
+    num_blocks: PositiveInt | Auto = "auto"
     """Blocks in the pool; auto: as many as fit."""
 
 
@@ -150,7 +153,7 @@ class OutputSection(Section):
     """Note in each result when every token came."""
     steps: Path | None = None
     """A line of JSON for each step: tokens, rows, blocks, seconds, preemptions; null: none."""
-    logprobs: Annotated[int, Field(ge=0)] | None = None
+    logprobs: NonNegativeInt | None = None
     """Log probabilities of this many alternatives per token; null: none."""
 
 

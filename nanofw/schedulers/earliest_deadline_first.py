@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Annotated
 
-from pydantic import Field
+from pydantic import NonNegativeFloat, PositiveInt
 
 from nanofw.plugins import Options, Policy, RequestView, SchedulerView
 
@@ -14,12 +13,12 @@ from nanofw.plugins import Options, Policy, RequestView, SchedulerView
 class EarliestDeadlineFirstOptions(Options):
     """`scheduler: {name: earliest_deadline_first, ...}`."""
 
-    default_slack_s: Annotated[float, Field(ge=0)] | None = None
+    default_slack_s: NonNegativeFloat | None = None
     """Deadline of requests without one, in seconds after their arrival; null: they come last."""
     demote_late: bool = True
     """Serve requests whose deadline has passed after those that can still meet theirs: under
     overload plain deadline order serves the latest ones first, and then all are late."""
-    window: Annotated[int, Field(ge=1)] = 32
+    window: PositiveInt = 32
     """How many of the first requests are looked at for being late, in each step that admits."""
 
 

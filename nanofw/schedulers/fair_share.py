@@ -8,24 +8,21 @@ comes next. Work-conserving, and an idle client earns nothing.
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, PositiveFloat
 
 from nanofw.plugins import Options, RequestView
 from nanofw.schedulers.service import WeightedService
-
-Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class FairShareOptions(Options):
     """`scheduler: {name: fair_share, ...}`."""
 
-    weights: dict[str, Weight] = Field(default_factory=dict[str, float])
+    weights: dict[str, PositiveFloat] = Field(default_factory=dict[str, float])
     """Shares by client; a client that is not named has 1."""
-    input_weight: Weight = 1.0
+    input_weight: PositiveFloat = 1.0
     """What a prompt token costs its client."""
-    output_weight: Weight = 2.0
+    output_weight: PositiveFloat = 2.0
     """What a generated token costs its client."""
 
 

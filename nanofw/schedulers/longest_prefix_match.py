@@ -7,9 +7,8 @@ a request without a cached prefix can be overtaken.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
 
-from pydantic import Field
+from pydantic import NonNegativeFloat, PositiveInt
 
 from nanofw.plugins import Options, Policy, RequestView, SchedulerView
 
@@ -17,11 +16,11 @@ from nanofw.plugins import Options, Policy, RequestView, SchedulerView
 class LongestPrefixMatchOptions(Options):
     """`scheduler: {name: longest_prefix_match, ...}`."""
 
-    window: Annotated[int, Field(ge=1)] = 64
+    window: PositiveInt = 64
     """How many of the oldest waiting requests are compared in each step that admits."""
-    ageing: Annotated[float, Field(ge=0)] = 0.0
+    ageing: NonNegativeFloat = 0.0
     """Cached tokens that each second of waiting is worth."""
-    max_wait_s: Annotated[float, Field(ge=0)] | None = 10.0
+    max_wait_s: NonNegativeFloat | None = 10.0
     """Requests that waited longer come first, oldest first. null: no bound, and then hot
     traffic can starve a request without a cached prefix for ever."""
 

@@ -11,12 +11,10 @@ from bisect import bisect_left
 from collections.abc import Hashable
 from typing import Annotated, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
 from nanofw.plugins import Options, RequestView, SchedulerView
 from nanofw.schedulers.service import WeightedService
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class PartitionedOptions(Options):
@@ -24,13 +22,13 @@ class PartitionedOptions(Options):
 
     limits: Annotated[tuple[int, ...], Field(min_length=1)] = (512,)
     """Longest prompt of each class but the last, rising."""
-    shares: Annotated[tuple[Positive, ...], Field(min_length=2)] = (0.5, 0.5)
+    shares: Annotated[tuple[PositiveFloat, ...], Field(min_length=2)] = (0.5, 0.5)
     """Share of the service that each class has while all of them wait."""
     order: Literal["fcfs", "shortest"] = "shortest"
     """Who is first within a class."""
-    ageing: Annotated[float, Field(ge=0)] = 0.0
+    ageing: NonNegativeFloat = 0.0
     """With `order: shortest`, prompt tokens that each second of waiting takes off."""
-    output_weight: Positive = 2.0
+    output_weight: PositiveFloat = 2.0
     """What a generated token counts where a prompt token counts 1."""
 
     @model_validator(mode="after")

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
+from pydantic import NonNegativeFloat
 
 from nanofw.plugins import Options, Policy, RequestView, RunningView
 
@@ -12,7 +10,7 @@ from nanofw.plugins import Options, Policy, RequestView, RunningView
 class PriorityOptions(Options):
     """`scheduler: {name: priority, ...}`."""
 
-    ageing: Annotated[float, Field(ge=0)] = 0.0
+    ageing: NonNegativeFloat = 0.0
     """Priority levels that each second of waiting is worth. 0: low classes may starve."""
     preempt: bool = False
     """Whether a waiting request that does not fit may push out a running one of lower priority."""

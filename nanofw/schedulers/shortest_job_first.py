@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import Field
+from pydantic import NonNegativeFloat
 
 from nanofw.plugins import FinishReason, Options, Policy, RequestView
 
@@ -19,9 +19,9 @@ class ShortestJobFirstOptions(Options):
     """Where the output's length comes from: the request's `expected_output_tokens` (else its
     `max_tokens`), or a running mean over finished requests of the same client with a prompt of
     about the same length (given, until one has finished)."""
-    prompt_weight: Annotated[float, Field(ge=0)] = 1.0
+    prompt_weight: NonNegativeFloat = 1.0
     """With `by: total`, what a prompt token counts where a generated one counts 1."""
-    ageing: Annotated[float, Field(ge=0)] = 0.0
+    ageing: NonNegativeFloat = 0.0
     """Tokens that each second of waiting takes off a job. 0: long jobs may starve."""
 
 

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from pydantic import Field
+from pydantic import NonNegativeFloat
 
 from nanofw.contracts.cost_model import CostModelConfig
 from nanofw.contracts.plan import StepPlan
 from nanofw.plugins import Options
 
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
 
 class ConstantOptions(Options):
     """`cost_model: {name: constant, ...}`."""
 
-    seconds_per_step: Seconds = 0.01
+    seconds_per_step: NonNegativeFloat = 0.01
     """Time of a step, whatever is in it."""
-    seconds_per_token: Seconds = 0.0
+    seconds_per_token: NonNegativeFloat = 0.0
     """Time of each token computed in it, on top."""
 
 

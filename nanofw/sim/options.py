@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat
 
 from nanofw.plugins import Options
 
@@ -12,7 +12,7 @@ from nanofw.plugins import Options
 class SimOptions(Options):
     """`executor: {name: sim, ...}`; `executor.cost_model` names the cost model."""
 
-    seconds_per_step: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    seconds_per_step: NonNegativeFloat = 0.01
     """Time of every step, where no cost model is named."""
     max_in_flight: Annotated[int, Field(ge=1, le=8)] = 2
     """Steps that may be submitted before the first is collected."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from pydantic import Field, field_validator
+from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator
 
 from nanofw.contracts.cost_model import CostModelConfig
 from nanofw.contracts.plan import StepPlan
@@ -20,8 +20,6 @@ from nanofw.sim.devices import DEVICES
 from nanofw.sim.work import StepWork
 
 Share = Annotated[float, Field(gt=0, le=1)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class RooflineOptions(Options):
@@ -29,16 +27,16 @@ class RooflineOptions(Options):
 
     device: str = "h100-sxm"
     """Whose figures to take; the three below replace single ones."""
-    peak_tflops: Positive | None = None
-    bandwidth_gb_s: Positive | None = None
+    peak_tflops: PositiveFloat | None = None
+    bandwidth_gb_s: PositiveFloat | None = None
     memory_gb: Annotated[float, Field(gt=0, le=1e6)] | None = None
     compute_efficiency: Share = 0.65
     """Share of the peak that matrix products reach."""
     bandwidth_efficiency: Share = 0.8
     """Share of the bandwidth that kernels reach."""
-    overhead_us: NotNegative = 400.0
+    overhead_us: NonNegativeFloat = 400.0
     """Fixed time of a step: launches, sampling, what the roofline leaves out."""
-    overhead_per_row_us: NotNegative = 0.5
+    overhead_per_row_us: NonNegativeFloat = 0.5
     """Time of each row in a step, on top."""
 
     @field_validator("device")

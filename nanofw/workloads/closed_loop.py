@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Annotated
 
-from pydantic import Field
+from pydantic import NonNegativeFloat, PositiveInt
 
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import Request
@@ -16,10 +15,10 @@ from nanofw.workloads.mix import ARRIVALS, MixOptions, RequestMix, generator
 class ClosedLoopOptions(MixOptions):
     """`workload: {name: closed_loop, ...}`."""
 
-    num_requests: Annotated[int, Field(ge=1)] = 1000
-    concurrency: Annotated[int, Field(ge=1)] = 16
+    num_requests: PositiveInt = 1000
+    concurrency: PositiveInt = 16
     """Users, so requests in the system at once."""
-    think_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    think_s: NonNegativeFloat = 0.0
     """Mean time between an answer and the next request of its user, exponential."""
 
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
+from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
 
 from nanofw.contracts.arrays import IntArray, LongArray
 from nanofw.contracts.outputs import RequestOutput
@@ -16,17 +15,15 @@ from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.workloads.lengths import Lengths, Uniform
 from nanofw.workloads.mix import ARRIVALS, MixOptions, RequestMix, generator
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
 
 class ConversationsOptions(MixOptions):
     """`workload: {name: conversations, ...}`. `prompt` is what a user adds in each turn."""
 
-    num_conversations: Annotated[int, Field(ge=1)] = 200
-    rate: Positive = 1.0
+    num_conversations: PositiveInt = 200
+    rate: PositiveFloat = 1.0
     """Mean number of conversations that begin per second, Poisson."""
     turns: Lengths = Uniform(distribution="uniform", low=2, high=8)
-    think_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 5.0
+    think_s: NonNegativeFloat = 5.0
     """Mean time between an answer and the next turn, exponential."""
 
 

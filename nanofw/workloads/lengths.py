@@ -6,13 +6,12 @@ import math
 from typing import Annotated, Any, Literal, TypeAlias
 
 import numpy as np
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
 from nanofw.contracts.arrays import LongArray
 from nanofw.plugins import Options
 
 Tokens = Annotated[int, Field(ge=1, le=1 << 30)]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 class Fixed(Options):
@@ -46,10 +45,10 @@ class LogNormal(Options):
     """The logarithm is normal with standard deviation `sigma`; cut to [`low`, `high`]."""
 
     distribution: Literal["lognormal"]
-    median: Positive | None = None
-    mean: Positive | None = None
+    median: PositiveFloat | None = None
+    mean: PositiveFloat | None = None
     """Either this or the median, before the cut."""
-    sigma: Positive = 1.0
+    sigma: PositiveFloat = 1.0
     low: Tokens = 1
     high: Tokens | None = None
 
@@ -95,7 +94,7 @@ Simple: TypeAlias = Annotated[
 class Part(Options):
     """One component of a mixture."""
 
-    weight: Positive = 1.0
+    weight: PositiveFloat = 1.0
     length: Simple
 
 

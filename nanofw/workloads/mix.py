@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from nanofw.contracts.arrays import FloatArray, IntArray, LongArray
 from nanofw.contracts.requests import Request, SamplingParams
@@ -15,9 +15,6 @@ from nanofw.contracts.workload import WorkloadConfig
 from nanofw.plugins import Options
 from nanofw.workloads.lengths import Fixed, Lengths
 from nanofw.workloads.prompts import key_of, tokens_by_key
-
-Weight = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 _LARGEST_EXPONENT = 20.0
 """A guess that is wrong by more than e^20 says no more than one that is."""
@@ -34,10 +31,10 @@ def generator(seed: int, stream: int, purpose: int) -> np.random.Generator:
 class PrefixGroups(Options):
     """Prompts of a group begin alike: system prompts, documents, few-shot examples."""
 
-    groups: Annotated[int, Field(ge=1)]
+    groups: PositiveInt
     length: Lengths
     """Tokens that a group shares; a prompt's own length comes on top."""
-    zipf: NotNegative = 0.0
+    zipf: NonNegativeFloat = 0.0
     """Popularity: group k with weight 1 / k^zipf. 0: all alike."""
     cold: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Share of requests with a prefix of the same length that nobody else has."""
@@ -49,15 +46,15 @@ class MixOptions(Options):
     prompt: Lengths = Fixed(tokens=128)
     output: Lengths = Fixed(tokens=64)
     prefix: PrefixGroups | None = None
-    clients: dict[str, Weight] = Field(default_factory=lambda: {"": 1.0}, min_length=1)
+    clients: dict[str, PositiveFloat] = Field(default_factory=lambda: {"": 1.0}, min_length=1)
     """Share of the requests by client."""
-    priorities: dict[int, Weight] = Field(default_factory=lambda: {0: 1.0}, min_length=1)
+    priorities: dict[int, PositiveFloat] = Field(default_factory=lambda: {0: 1.0}, min_length=1)
     """Share of the requests by priority; smaller is more urgent."""
-    deadline_s: NotNegative | None = None
+    deadline_s: NonNegativeFloat | None = None
     """Deadline of a request, in seconds after its arrival."""
-    deadline_per_token_s: NotNegative = 0.0
+    deadline_per_token_s: NonNegativeFloat = 0.0
     """More time for each token of its output."""
-    guess_noise: NotNegative | None = None
+    guess_noise: NonNegativeFloat | None = None
     """`expected_output_tokens`: the length times exp(normal(0, guess_noise)); 0: exact; null:
     none. With log-normal outputs of `sigma`, Kendall's tau of guess and length is
     2/pi * asin(sigma / sqrt(sigma^2 + guess_noise^2))."""

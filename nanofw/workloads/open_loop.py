@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
 
 from nanofw.contracts.arrays import FloatArray
 from nanofw.contracts.requests import Request
@@ -19,16 +19,14 @@ from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.plugins import Options
 from nanofw.workloads.mix import ARRIVALS, MixOptions, RequestMix, generator
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-
 
 class OpenLoopOptions(MixOptions):
     """What all open loops have."""
 
-    num_requests: Annotated[int, Field(ge=1)] = 1000
-    rate: Positive = 1.0
+    num_requests: PositiveInt = 1000
+    rate: PositiveFloat = 1.0
     """Mean arrivals per second."""
-    start_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.0
+    start_s: NonNegativeFloat = 0.0
     """When the first may come."""
 
     def gaps(self, rng: np.random.Generator, num: int) -> FloatArray:
@@ -43,7 +41,7 @@ class PoissonOptions(OpenLoopOptions):
 class GammaOptions(OpenLoopOptions):
     """`workload: {name: gamma, ...}`: bursts, by the spread of the times between arrivals."""
 
-    cv: Positive = 2.0
+    cv: PositiveFloat = 2.0
     """Standard deviation of a gap over its mean: 1 is Poisson, more is burstier."""
 
     def gaps(self, rng: np.random.Generator, num: int) -> FloatArray:
@@ -57,8 +55,8 @@ class OnOffOptions(OpenLoopOptions):
     `rate` is the mean over both.
     """
 
-    on_s: Positive = 10.0
-    off_s: Positive = 10.0
+    on_s: PositiveFloat = 10.0
+    off_s: PositiveFloat = 10.0
 
     def gaps(self, rng: np.random.Generator, num: int) -> FloatArray:
         busy = np.cumsum(rng.exponential(self.on_s / (self.rate * (self.on_s + self.off_s)), num))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, PositiveInt
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.requests import Request
@@ -25,7 +25,7 @@ class ReplayOptions(Options):
     file: Path
     """The trace."""
     format: Literal["auto", "nanofw", "azure", "mooncake", "burstgpt"] = "auto"
-    num_requests: Annotated[int, Field(ge=1)] | None = None
+    num_requests: PositiveInt | None = None
     """Length of the part that is replayed; null: all of it."""
     part: Literal["first", "random"] = "first"
     """Which part: the first requests, or as many from a place that depends on the seed."""
@@ -35,7 +35,7 @@ class FixedOptions(Options):
     """`workload: {name: fixed, requests: [{prompt_tokens: 8, output_tokens: 4}, ...]}`."""
 
     requests: Annotated[tuple[TraceRow, ...], Field(min_length=1)]
-    prefix_block_tokens: Annotated[int, Field(ge=1)] = 16
+    prefix_block_tokens: PositiveInt = 16
     """Tokens that each of a request's `prefix_hashes` stands for."""
 
 

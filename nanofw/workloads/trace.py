@@ -23,19 +23,17 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, TypeAlias, cast
 
-from pydantic import Field, ValidationError
+from pydantic import Field, NonNegativeFloat, PositiveInt, ValidationError
 
 from nanofw.errors import ConfigError
 from nanofw.plugins import Options
 from nanofw.workloads.lengths import Tokens
 
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-
 
 class TraceRow(Options):
     """One request of a trace."""
 
-    arrival: NotNegative = 0.0
+    arrival: NonNegativeFloat = 0.0
     """Seconds after the start of the trace."""
     prompt_tokens: Tokens
     output_tokens: Tokens
@@ -44,9 +42,9 @@ class TraceRow(Options):
     share them. What the hashes leave uncovered is the request's own."""
     client: str = ""
     priority: int = 0
-    deadline: NotNegative | None = None
+    deadline: NonNegativeFloat | None = None
     """Seconds after the start of the trace."""
-    expected_output_tokens: Annotated[int, Field(ge=1)] | None = None
+    expected_output_tokens: PositiveInt | None = None
     seed: Annotated[int, Field(ge=0, lt=1 << 64)] | None = None
 
 

@@ -74,7 +74,7 @@ class TestLatency:
              "of output do not fit"),
             (["bench.batch_sizes=[4]", "kv_allocator.num_blocks=8"], "bench.batch_sizes: 4 "
              "requests of 256 tokens need 32 blocks of KV, there are 8"),
-            (["bench.repeats=0"], "bench.repeats: should be greater than or equal to 1"),
+            (["bench.repeats=0"], "bench.repeats: should be greater than 0"),
             (["bench.repeat=1"], "bench.repeat: no such key; did you mean 'repeats'"),
             (["bench.batch_sizes=[0]"], "bench.batch_sizes[0]: should be greater"),
             (["executor.name=sim"], "executor.name: a simulated run has no times to measure"),
