@@ -8,17 +8,18 @@ from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
+from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.clock import Clock, RealClock
 from nanofw.contracts.executor import Executor, WatchableExecutor
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.outputs import RequestOutput, StepOutput, StepReport
 from nanofw.contracts.plan import HostMasks, StepPlan
 from nanofw.contracts.requests import FinishReason, Request
-from nanofw.engine import request_checks
+from nanofw.engine.base import BaseEngine
 from nanofw.engine.host_processors import HostProcessors
-from nanofw.engine.request_state import RequestState, derive_seed, sample_id
+from nanofw.engine.request_state import RequestState, sample_id
 from nanofw.engine.scheduler import Scheduler, Wait
-from nanofw.errors import ExecutorError, NanofwError, PolicyError, RequestError
+from nanofw.errors import ExecutorError, NanofwError, PolicyError
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,15 +32,14 @@ class _PendingStep:
     num_waits: int
 
 
-class Engine:
+class Engine(BaseEngine):
     """A scheduler, an executor and a clock.
 
     `step` plans, executes and commits. With overlap one step stays in flight: step k + 1 is
     submitted before step k is collected.
 
     Attributes:
-        spec: the model's description.
-        scheduler, executor, clock: its parts.
+        scheduler, executor: its parts, with the clock.
         overlap: whether a step stays in flight.
 
     Args:
@@ -64,68 +64,32 @@ class Engine:
                 f"executor {type(executor).__name__} takes one step at a time, overlap needs two; "
                 f"set engine.overlap to false"
             )
-        self.spec = spec
-        self.scheduler = scheduler
-        self.executor = executor
-        self.clock: Clock = clock or RealClock()
-        self.overlap = overlap
         self._host = host_processors or HostProcessors({}, spec.vocab_size)
-        self._processor_names = {*processor_names, *self._host.names}
-        self._seed = seed
-        self._num_submitted = 0
+        names = {*processor_names, *self._host.names}
+        super().__init__(
+            spec, clock or RealClock(), scheduler.limits, seed=seed, processor_names=names
+        )
+        self.scheduler, self.executor, self.overlap = scheduler, executor, overlap
         self._pending: deque[_PendingStep] = deque()
-        self._num_finished = dict.fromkeys(FinishReason, 0)
-        self._num_steps = 0
-        self._failure: BaseException | None = None
-        self._closed = False
 
     # -- requests -------------------------------------------------------------------------
 
-    def add_request(self, request: Request) -> None:
-        """Queue a request, or raise `RequestError` with the reason why it is refused.
+    def _has_request(self, request_id: str) -> bool:
+        return self.scheduler.has_request(request_id)
 
-        A refused request changes nothing but the submission index of those after it.
-        """
-        index = self._num_submitted
-        self._num_submitted += 1
-        try:
-            self._queue(self._accept(request, index))
-        except (ValueError, PolicyError) as error:
-            self._num_finished[FinishReason.REFUSED] += 1
-            raise RequestError(str(request.id), str(error)) from error
-
-    def _queue(self, samples: list[RequestState]) -> None:
-        try:
-            self.scheduler.add_request(samples, self.clock.now())
-        except PolicyError:
-            for state in samples:
-                self._host.finish(state.sample_id)
-            raise
-
-    def _accept(self, request: Request, index: int) -> list[RequestState]:
-        request_checks.check_id(request.id)
-        if self.scheduler.has_request(request.id):
-            raise ValueError(
-                "a request of this id is waiting or running, or its output was not handed out "
-                "yet; ids must be unique"
-            )
-        tokens = request_checks.prompt_tokens(request.prompt_token_ids, self.spec.vocab_size)
-        request_checks.check_sampling(request.sampling, self.spec.vocab_size)
-        request_checks.check_fields(request)
-        request_checks.check_arguments(request, self._processor_names)
-        limit = request_checks.token_limit(len(tokens), request.sampling, self.scheduler.limits)
+    def _queue_request(
+        self, request: Request, tokens: IntArray, limit: int, index: int, seed: int
+    ) -> None:
         self.executor.check(request)
-        seed = request.sampling.seed
-        seed = derive_seed(self._seed, index) if seed is None else int(seed)
-        arrival = self.clock.now() if request.arrival is None else request.arrival
+        now = self.clock.now()
         sample_ids = [sample_id(request.id, i) for i in range(request.sampling.n)]
         host = self._host.start(request, sample_ids, tokens)
-        return [
+        samples = [
             RequestState(
                 request,
                 tokens,
                 index=index,
-                arrival=arrival,
+                arrival=now if request.arrival is None else request.arrival,
                 limit=limit,
                 seed=seed,
                 sample_index=sample_index,
@@ -133,31 +97,25 @@ class Engine:
             )
             for sample_index in range(request.sampling.n)
         ]
+        try:
+            self.scheduler.add_request(samples, now)
+        except PolicyError:
+            for name in sample_ids:
+                self._host.finish(name)
+            raise
 
     def abort_request(self, request_id: str) -> bool:
-        """Finish a request in whatever state it is; its output comes with the next step.
-
-        Returns whether there was one.
-        """
         return self._finish(request_id, FinishReason.ABORT)
 
-    def finish_request(
-        self, request_id: str, num_tokens: int, reason: FinishReason, sample_index: int = 0
+    def _finish_sample(
+        self, request_id: str, num_tokens: int, reason: FinishReason, sample_index: int
     ) -> bool:
-        """Finish a sample at `num_tokens` generated tokens, for a stop string found outside.
-
-        Tokens past them reach neither output nor counters. Its output comes with the next
-        step. Returns whether it was still live. Raises ValueError when `num_tokens` is negative.
-        """
-        if num_tokens < 0:
-            raise ValueError(f"num_tokens is {num_tokens}; it must be at least 0")
         return self._finish(request_id, reason, num_tokens=num_tokens, sample_index=sample_index)
 
     def _finish(self, request_id: str, reason: FinishReason, **kwargs: Any) -> bool:
         return self.scheduler.finish_request(request_id, reason, self.clock.now(), **kwargs)
 
     def take_finished(self) -> list[RequestOutput]:
-        """Outputs that no step handed out: after a failed step, what had finished before it."""
         finished = self.scheduler.take_finished()
         for output in finished:
             self._host.finish(sample_id(output.id, output.sample_index))
@@ -166,22 +124,11 @@ class Engine:
 
     @property
     def has_unfinished(self) -> bool:
-        """Whether `step` still has something to do or to say."""
         return bool(self.scheduler.has_requests or self._pending or self.scheduler.has_finished)
-
-    @property
-    def has_failed(self) -> bool:
-        """Whether a step failed, so that no other is possible."""
-        return self._failure is not None
 
     # -- the step -------------------------------------------------------------------------
 
     def step(self) -> StepOutput:
-        """Plan, execute, commit. Does nothing when there are no requests.
-
-        Raises `PolicyError`, `AllocatorError` or `ExecutorError` when the run cannot go on;
-        it cannot be stepped again afterwards, and `take_finished` has what was finished.
-        """
         if self._failure is not None:
             raise ExecutorError(
                 f"the engine failed before ({type(self._failure).__name__}); make a new one"
@@ -298,11 +245,9 @@ class Engine:
 
     @property
     def is_watchable(self) -> bool:
-        """Whether it can fail while idle, so that `check_alive` is worth a call now and then."""
         return isinstance(self.executor, WatchableExecutor)
 
     def check_alive(self) -> None:
-        """Raise what ended the executor while no step ran, if anything did; returns at once."""
         if self._failure is None and isinstance(self.executor, WatchableExecutor):
             try:
                 self.executor.check_alive()
@@ -313,31 +258,18 @@ class Engine:
     # -- facts ----------------------------------------------------------------------------
 
     def stats(self) -> Mapping[str, Any]:
-        """Counters and gauges, by name; see `Counters` and `AllocatorStats`."""
         allocator = asdict(self.scheduler.allocator.stats())
         return MappingProxyType(
             {
                 **asdict(self.scheduler.counters),
                 "num_steps": self._num_steps,
-                "num_submitted": self._num_submitted,
+                **self._request_stats(),
                 "num_running": self.scheduler.num_running,
                 "num_waiting": self.scheduler.num_waiting,
                 "num_unfinished_tokens": self.scheduler.num_unfinished_tokens,
-                "num_finished": MappingProxyType(
-                    {reason.value: count for reason, count in self._num_finished.items()}
-                ),
                 "blocks": MappingProxyType(allocator),
             }
         )
 
-    def close(self) -> None:
-        """Give back the executor's devices and processes. Idempotent."""
-        if not self._closed:
-            self._closed = True
-            self.executor.close()
-
-    def __enter__(self) -> Engine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def _close(self) -> None:
+        self.executor.close()

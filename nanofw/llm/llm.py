@@ -11,13 +11,14 @@ from typing import Any, cast
 from nanofw.config.layers import PYTHON
 from nanofw.config.load import LoadedConfig, load_config
 from nanofw.contracts.requests import SamplingParams
+from nanofw.engine.base import BaseEngine
 from nanofw.llm.interrupt import postponed
 from nanofw.llm.keywords import nested_values
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import ProgressBar
 from nanofw.llm.prompts import PromptLike, chosen_ids, parse_prompt
 from nanofw.llm.results import RequestResult, StreamEvent
-from nanofw.llm.session import AnyEngine, SessionStep
+from nanofw.llm.session import SessionStep
 
 Message = Mapping[str, Any]
 
@@ -58,7 +59,7 @@ class LLM:
         return cls(load_config(config, overrides, named_by=PYTHON))
 
     @property
-    def engine(self) -> AnyEngine:
+    def engine(self) -> BaseEngine:
         """The engine, for its counters; requests go through this object.
 
         With `engine.replicas` it is their router, which has no scheduler and no executor.

@@ -10,7 +10,8 @@ from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import LoggingSection
 from nanofw.contracts.clock import VirtualClock
 from nanofw.contracts.model_spec import ModelSpec
-from nanofw.llm.session import AnyEngine, Session
+from nanofw.engine.base import BaseEngine
+from nanofw.llm.session import Session
 from nanofw.text.byte_level import ByteTokenizer
 from nanofw.text.chat import ChatTemplate, load_chat_template
 from nanofw.text.tokenizer import Tokenizer, load_tokenizer
@@ -45,7 +46,7 @@ def _set_log_levels(section: LoggingSection) -> None:
         logging.getLogger(module).setLevel(level.upper())
 
 
-def open_engine(selection: Selection) -> AnyEngine:
+def open_engine(selection: Selection) -> BaseEngine:
     """The engine of a selection, or the router of several: `engine.replicas`."""
     if selection.loaded.config.engine.replicas == 1:
         return build(selection)
@@ -54,7 +55,7 @@ def open_engine(selection: Selection) -> AnyEngine:
     return ReplicatedEngine(selection)
 
 
-def text_side(engine: AnyEngine) -> tuple[Tokenizer | None, ChatTemplate]:
+def text_side(engine: BaseEngine) -> tuple[Tokenizer | None, ChatTemplate]:
     """Tokenizer and chat templates of the engine's model."""
     return text_of(engine.spec, simulated=isinstance(engine.clock, VirtualClock))
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, TypeAlias
 
 from nanofw.contracts.outputs import RequestOutput, StepOutput, StepReport, TokenDelta
 from nanofw.contracts.requests import FinishReason, Request
-from nanofw.engine.engine import Engine
+from nanofw.engine.base import BaseEngine
 from nanofw.errors import RequestError
 from nanofw.llm.encoding import Encoder
 from nanofw.llm.live import LiveRequest
@@ -20,11 +19,6 @@ from nanofw.llm.results import RequestResult, StreamEvent, refused
 from nanofw.measure.prometheus import exposition
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from nanofw.replicas.router import ReplicatedEngine
-
-AnyEngine: TypeAlias = "Engine | ReplicatedEngine"
 
 logger = logging.getLogger(__name__)
 
@@ -64,7 +58,7 @@ class Session:
 
     def __init__(
         self,
-        engine: AnyEngine,
+        engine: BaseEngine,
         tokenizer: Tokenizer | None,
         chat: ChatTemplate,
         *,

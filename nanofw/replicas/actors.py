@@ -1,4 +1,4 @@
-"""The replicas as the front sees them: actors that Ray places, restarts and reports dead."""
+"""The replicas as the router sees them: actors that Ray places, restarts and reports dead."""
 
 from __future__ import annotations
 
@@ -16,7 +16,13 @@ from nanofw import errors
 from nanofw.config.load import LoadedConfig
 from nanofw.contracts.outputs import StepOutput
 from nanofw.errors import ExecutorError, NanofwError
-from nanofw.replicas.messages import Command, Failed, News, Ready, Stop
+from nanofw.replicas.messages import (
+    ReplicaCommand,
+    ReplicaFailed,
+    ReplicaOutput,
+    ReplicaReady,
+    StopReplica,
+)
 from nanofw.replicas.replica import RemoteReplica
 from nanofw.runtime.ray import cluster
 from nanofw.runtime.ray.placement_group import Room, bundle_of
@@ -26,13 +32,13 @@ _ANSWER_WAIT_S = 30.0
 
 
 @dataclass(slots=True)
-class Actor:
+class ReplicaActor:
     """One replica.
 
     Attributes:
         handle: Ray's.
-        facts: None while it is starting.
-        offset: seconds to add to its clock to have the front's.
+        ready: None while it is starting.
+        offset: seconds to add to its clock to have the router's.
         problem: why it is gone for good.
         num_sent: commands, since it became ready.
         error: what kept it from starting: a type of `nanofw.errors`, or empty.
@@ -40,7 +46,7 @@ class Actor:
     """
 
     handle: Any
-    facts: Ready | None = None
+    ready: ReplicaReady | None = None
     offset: float = 0.0
     problem: str | None = None
     num_sent: int = 0
@@ -49,28 +55,26 @@ class Actor:
 
 
 @dataclass(slots=True)
-class Arrivals:
-    """What one look at the replicas brought.
+class ReplicaEvents:
+    """What one poll of the replicas brought.
 
     Attributes:
         outputs: replicas' numbers, and what their steps brought.
-        gone: those that are gone, and why; they may be started anew.
-        ready: those that are there, or there again.
+        gone: those that are gone, and why; Ray may start them again.
     """
 
     outputs: list[tuple[int, StepOutput]] = field(default_factory=list[tuple[int, StepOutput]])
     gone: list[tuple[int, str]] = field(default_factory=list[tuple[int, str]])
-    ready: list[int] = field(default_factory=list[int])
 
 
-class Actors:
+class ReplicaActors:
     """Starts all replicas and waits for them.
 
     Args:
         loaded: the configuration; each replica reads it for itself.
         options: of executor `ray`.
         device: of the run.
-        now: seconds on the front's clock.
+        now: seconds on the router's clock.
 
     Raises:
         NanofwError: what kept a replica from starting.
@@ -83,14 +87,14 @@ class Actors:
         self._options, self._now, self._is_open = options, now, True
         self._rooms: list[Room] = []
         self._asked: dict[Any, int] = {}
-        self.all: list[Actor] = []
+        self.all: list[ReplicaActor] = []
         cluster.join(options.address)
         try:
             bundle = bundle_of(options.cpus_per_rank, device)
             places = self._reserve(engine.replicas, engine.tensor_parallel_size, bundle)
             for place, room in places:
                 remote = RemoteReplica.options(max_restarts=options.max_restarts, **place)
-                self.all.append(Actor(remote.remote(loaded, list(sys.path), room)))
+                self.all.append(ReplicaActor(remote.remote(loaded, list(sys.path), room)))
             for number in range(engine.replicas):
                 self._ask_ready(number)
             self._wait_until_ready(options.start_timeout_s)
@@ -101,31 +105,31 @@ class Actors:
     @property
     def alive(self) -> list[int]:
         """Numbers of those that serve."""
-        return [number for number, actor in enumerate(self.all) if actor.facts is not None]
+        return [number for number, actor in enumerate(self.all) if actor.ready is not None]
 
     @property
     def is_hopeless(self) -> bool:
         """Whether all are gone for good."""
         return all(actor.problem is not None for actor in self.all)
 
-    def send(self, number: int, *commands: Command) -> None:
+    def send(self, number: int, *commands: ReplicaCommand) -> None:
         """Send commands to a replica that is alive."""
         actor = self.all[number]
         actor.handle.deliver.remote(actor.num_sent, list(commands))
         actor.num_sent += len(commands)
 
-    def look(self, timeout_s: float) -> Arrivals:
+    def poll(self, timeout_s: float) -> ReplicaEvents:
         """Wait for something to arrive."""
-        arrivals = Arrivals()
+        events = ReplicaEvents()
         waiting = list(self._asked)
         if not waiting:
-            return arrivals
+            return events
         ready, _ = ray.wait(waiting, num_returns=1, timeout=timeout_s)
         if ready and len(waiting) > 1:
             ready, _ = ray.wait(waiting, num_returns=len(waiting), timeout=0)
         for ref in ready:
-            self._take(self._asked.pop(ref), ref, arrivals)
-        return arrivals
+            self._take(self._asked.pop(ref), ref, events)
+        return events
 
     def stats(self) -> list[dict[str, Any]]:
         """Of those that are alive and answer."""
@@ -156,9 +160,9 @@ class Actors:
 
     def _let_leave(self) -> None:
         for number in self.alive:
-            self.send(number, Stop())
+            self.send(number, StopReplica())
         deadline = time.monotonic() + _END_WAIT_S
-        leaving = {ref for ref, number in self._asked.items() if self.all[number].facts is not None}
+        leaving = {ref for ref, number in self._asked.items() if self.all[number].ready is not None}
         while leaving and time.monotonic() < deadline:
             done, _ = ray.wait(list(leaving), timeout=deadline - time.monotonic())
             for ref in done:
@@ -197,11 +201,11 @@ class Actors:
         deadline = time.monotonic() + timeout_s
         while len(self.alive) < len(self.all):
             left = deadline - time.monotonic()
-            arrivals = self.look(max(0.0, left))
-            for number, reason in arrivals.gone:
+            events = self.poll(max(0.0, left))
+            for number, reason in events.gone:
                 raise _error(self.all[number], f"replica {number}: {reason}")
             if left <= 0 and len(self.alive) < len(self.all):
-                late = [n for n, actor in enumerate(self.all) if actor.facts is None]
+                late = [n for n, actor in enumerate(self.all) if actor.ready is None]
                 raise ExecutorError(
                     f"replicas {late} were not ready within {timeout_s:g} s "
                     "(executor.start_timeout_s)"
@@ -209,69 +213,70 @@ class Actors:
 
     # -- arriving -------------------------------------------------------------------------
 
-    def _take(self, number: int, ref: Any, arrivals: Arrivals) -> None:
+    def _take(self, number: int, ref: Any, events: ReplicaEvents) -> None:
         actor = self.all[number]
         try:
             found = ray.get(ref)
         except RayError as error:
-            self._gone(number, error, arrivals)
+            self._gone(number, error, events)
             return
-        if isinstance(found, Ready):
-            self._begin(number, found, arrivals)
-        elif isinstance(found, Failed):  # it could not start, and would not the next time
+        if isinstance(found, ReplicaReady):
+            self._begin(number, found)
+        elif isinstance(found, ReplicaFailed):  # it could not start, and would not the next time
             actor.problem, actor.error = found.message, found.error
-            arrivals.gone.append((number, found.text))
+            events.gone.append((number, found.text))
         elif found is not None:
-            self._take_news(number, found, arrivals)
+            self._take_outputs(number, found, events)
 
-    def _begin(self, number: int, facts: Ready, arrivals: Arrivals) -> None:
+    def _begin(self, number: int, ready: ReplicaReady) -> None:
         actor = self.all[number]
-        if facts.pid == actor.failed_pid:  # it is about to end
+        if ready.pid == actor.failed_pid:  # it is about to end
             self._ask_ready(number)
             return
-        actor.facts, actor.num_sent = facts, 0
+        actor.ready, actor.num_sent = ready, 0
         actor.offset = self._clock_offset(actor)
         self._asked[actor.handle.outputs.remote()] = number
-        arrivals.ready.append(number)
 
-    def _take_news(self, number: int, news: list[News], arrivals: Arrivals) -> None:
+    def _take_outputs(
+        self, number: int, outputs: list[ReplicaOutput], events: ReplicaEvents
+    ) -> None:
         actor = self.all[number]
-        for item in news:
-            if isinstance(item, Failed):
-                self._failed(number, item, arrivals)
+        for item in outputs:
+            if isinstance(item, ReplicaFailed):
+                self._failed(number, item, events)
                 return
-            arrivals.outputs.append((number, item))
+            events.outputs.append((number, item))
         self._asked[actor.handle.outputs.remote()] = number
 
-    def _failed(self, number: int, failed: Failed, arrivals: Arrivals) -> None:
-        """Its engine cannot go on; Ray starts the actor anew if it may."""
+    def _failed(self, number: int, failed: ReplicaFailed, events: ReplicaEvents) -> None:
+        """Its engine cannot go on; Ray starts the actor again if it may."""
         actor = self.all[number]
-        arrivals.outputs.append((number, StepOutput(finished=list(failed.finished))))
-        arrivals.gone.append((number, failed.text))
-        if actor.facts is not None:
-            actor.failed_pid = actor.facts.pid
-        actor.facts = None
+        events.outputs.append((number, StepOutput(finished=list(failed.finished))))
+        events.gone.append((number, failed.text))
+        if actor.ready is not None:
+            actor.failed_pid = actor.ready.pid
+        actor.ready = None
         if self._options.max_restarts:
             ray.kill(actor.handle, no_restart=False)
             self._ask_ready(number)
         else:
             actor.problem = failed.message
 
-    def _gone(self, number: int, error: RayError, arrivals: Arrivals) -> None:
-        """An actor's call failed: it is being started anew, or gone for good."""
+    def _gone(self, number: int, error: RayError, events: ReplicaEvents) -> None:
+        """An actor's call failed: Ray starts it again, or it is gone for good."""
         actor = self.all[number]
-        served = actor.facts is not None
-        actor.facts = None
+        was_ready = actor.ready is not None
+        actor.ready = None
         reason = cluster.cause(error)
-        if self._options.max_restarts and (served or isinstance(error, ActorUnavailableError)):
-            self._ask_ready(number)  # fails in turn if Ray does not start it anew
-            if served:
-                arrivals.gone.append((number, reason))
+        if self._options.max_restarts and (was_ready or isinstance(error, ActorUnavailableError)):
+            self._ask_ready(number)  # fails in turn if Ray does not start it again
+            if was_ready:
+                events.gone.append((number, reason))
             return
         actor.problem = actor.problem or reason
-        arrivals.gone.append((number, reason))
+        events.gone.append((number, reason))
 
-    def _clock_offset(self, actor: Actor) -> float:
+    def _clock_offset(self, actor: ReplicaActor) -> float:
         """Clocks of different hosts start anywhere; those of one host agree."""
         begin = self._now()
         with contextlib.suppress(RayError):
@@ -282,7 +287,7 @@ class Actors:
         return 0.0
 
 
-def _error(actor: Actor, message: str) -> NanofwError:
+def _error(actor: ReplicaActor, message: str) -> NanofwError:
     kind: Any = getattr(errors, actor.error, ExecutorError)
     try:
         return kind(message)

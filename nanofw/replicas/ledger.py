@@ -1,4 +1,4 @@
-"""Which replica serves what, and what becomes of the requests of one that is gone."""
+"""Which replica serves which request, and what becomes of those of a lost replica."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.requests import FinishReason, Request
 
 MAX_TRIES = 2
-"""A request whose replica died is begun once more: it may be what killed it."""
+"""A request whose replica died is started only once more: it may be what killed it."""
 
 
 @dataclass(slots=True)
-class Served:
+class RoutedRequest:
     """A request that has not ended.
 
     Attributes:
@@ -34,8 +34,8 @@ class Served:
     is_aborted: bool = False
 
     @property
-    def can_begin_anew(self) -> bool:
-        """Nobody has seen anything of it, and it was not tried too often."""
+    def can_start_again(self) -> bool:
+        """Whether nothing of it was handed out and it may be tried once more."""
         untouched = not self.shown and len(self.left) == self.request.sampling.n
         return untouched and self.num_tries < MAX_TRIES and not self.is_aborted
 
@@ -44,30 +44,30 @@ class Ledger:
     """All requests that have not ended, by id."""
 
     def __init__(self, num_replicas: int) -> None:
-        self._served: dict[str, Served] = {}
+        self._routed: dict[str, RoutedRequest] = {}
         self._outstanding = [0] * num_replicas
 
     def __len__(self) -> int:
-        return len(self._served)
+        return len(self._routed)
 
     def __contains__(self, request_id: object) -> bool:
-        return request_id in self._served
+        return request_id in self._routed
 
-    def get(self, request_id: str) -> Served | None:
-        return self._served.get(request_id)
+    def get(self, request_id: str) -> RoutedRequest | None:
+        return self._routed.get(request_id)
 
-    def enter(self, request: Request, num_tokens: int) -> Served:
+    def enter(self, request: Request, num_tokens: int) -> RoutedRequest:
         """A new request, at no replica yet."""
-        served = Served(request, num_tokens, left=set(range(request.sampling.n)))
-        self._served[request.id] = served
-        return served
+        routed = RoutedRequest(request, num_tokens, left=set(range(request.sampling.n)))
+        self._routed[request.id] = routed
+        return routed
 
-    def assign(self, served: Served, candidates: list[int]) -> int:
+    def assign(self, routed: RoutedRequest, candidates: list[int]) -> int:
         """Give it to the candidate with the fewest outstanding tokens; the first of equals."""
         replica = min(candidates, key=lambda number: self._outstanding[number])
-        served.replica = replica
-        served.num_tries += 1
-        self._outstanding[replica] += served.num_tokens
+        routed.replica = replica
+        routed.num_tries += 1
+        self._outstanding[replica] += routed.num_tokens
         return replica
 
     def outstanding(self, replica: int) -> int:
@@ -75,59 +75,59 @@ class Ledger:
         return self._outstanding[replica]
 
     def take(self, replica: int, output: StepOutput) -> StepOutput:
-        """Note what a step brought; leaves out what the caller no longer waits for."""
+        """Note what a step brought; leaves out requests that this replica no longer has."""
         deltas = [delta for delta in output.deltas if self._is_at(replica, delta.id)]
         for delta in deltas:
-            shown = self._served[delta.id].shown
+            shown = self._routed[delta.id].shown
             shown.setdefault(delta.sample_index, []).append(delta.token_ids)
         finished = [end for end in output.finished if self._is_at(replica, end.id)]
         for end in finished:
-            self._end(self._served[end.id], end.sample_index)
+            self._end(self._routed[end.id], end.sample_index)
         return StepOutput(finished=finished, deltas=deltas, report=output.report)
 
     def lose(self, replica: int, reason: str, now: float) -> StepOutput:
-        """A replica is gone: ends of its requests that cannot begin anew; no one has the others."""
-        theirs = [served for served in self._served.values() if served.replica == replica]
+        """Outputs of a lost replica's requests that cannot start again; none has the others."""
+        theirs = [routed for routed in self._routed.values() if routed.replica == replica]
         output = StepOutput()
-        for served in theirs:
-            self._outstanding[replica] -= served.num_tokens
-            served.replica = None
-            if not served.can_begin_anew:
-                output.finished += self.give_up(served, reason, now)
+        for routed in theirs:
+            self._outstanding[replica] -= routed.num_tokens
+            routed.replica = None
+            if not routed.can_start_again:
+                output.finished += self.give_up(routed, reason, now)
         return output
 
-    def unassigned(self) -> list[Served]:
+    def unassigned(self) -> list[RoutedRequest]:
         """Requests that no replica has."""
-        return [served for served in self._served.values() if served.replica is None]
+        return [routed for routed in self._routed.values() if routed.replica is None]
 
-    def give_up(self, served: Served, reason: str, now: float) -> list[RequestOutput]:
-        """Ends of the samples that have none, with the tokens that were handed out."""
-        aborted = served.is_aborted
+    def give_up(self, routed: RoutedRequest, reason: str, now: float) -> list[RequestOutput]:
+        """Outputs of the samples that have none, with the tokens that were handed out."""
+        aborted = routed.is_aborted
         outputs = [
             RequestOutput.of_unserved(
-                served.request,
+                routed.request,
                 FinishReason.ABORT if aborted else FinishReason.ERROR,
                 now,
                 error=None if aborted else reason,
                 sample_index=index,
-                token_ids=_joined(served.shown.get(index, [])),
+                token_ids=_joined(routed.shown.get(index, [])),
             )
-            for index in sorted(served.left)
+            for index in sorted(routed.left)
         ]
         for output in outputs:
-            self._end(served, output.sample_index)
+            self._end(routed, output.sample_index)
         return outputs
 
     def _is_at(self, replica: int, request_id: str) -> bool:
-        served = self._served.get(request_id)
-        return served is not None and served.replica == replica
+        routed = self._routed.get(request_id)
+        return routed is not None and routed.replica == replica
 
-    def _end(self, served: Served, sample_index: int) -> None:
-        served.left.discard(sample_index)
-        if not served.left:
-            del self._served[served.request.id]
-            if served.replica is not None:
-                self._outstanding[served.replica] -= served.num_tokens
+    def _end(self, routed: RoutedRequest, sample_index: int) -> None:
+        routed.left.discard(sample_index)
+        if not routed.left:
+            del self._routed[routed.request.id]
+            if routed.replica is not None:
+                self._outstanding[routed.replica] -= routed.num_tokens
 
 
 def _joined(parts: list[IntArray]) -> IntArray:

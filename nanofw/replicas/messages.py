@@ -1,4 +1,4 @@
-"""What the front and a replica tell each other, as arguments and results of actor calls."""
+"""What the router and a replica send each other, as arguments and results of actor calls."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from nanofw.contracts.requests import FinishReason, Request
 
 
 @dataclass(frozen=True, slots=True)
-class Add:
+class AddRequest:
     """Serve a request."""
 
     request: Request
 
 
 @dataclass(frozen=True, slots=True)
-class Abort:
-    """End a request."""
+class AbortRequest:
+    """Abort a request."""
 
     request_id: str
 
 
 @dataclass(frozen=True, slots=True)
-class Finish:
-    """End a sample at so many tokens (`Engine.finish_request`)."""
+class FinishSample:
+    """Finish a sample at so many tokens (`Engine.finish_request`)."""
 
     request_id: str
     num_tokens: int
@@ -35,15 +35,15 @@ class Finish:
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
-    """Leave."""
+class StopReplica:
+    """End the engine and the actor's work."""
 
 
-Command: TypeAlias = Add | Abort | Finish | Stop
+ReplicaCommand: TypeAlias = AddRequest | AbortRequest | FinishSample | StopReplica
 
 
 @dataclass(frozen=True, slots=True)
-class Ready:
+class ReplicaReady:
     """The engine is there.
 
     Attributes:
@@ -59,7 +59,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Failed:
+class ReplicaFailed:
     """The engine could not start, or cannot go on.
 
     Attributes:
@@ -79,4 +79,4 @@ class Failed:
         return self.message if self.error else f"{self.message}\n{self.traceback}".rstrip()
 
 
-News: TypeAlias = StepOutput | Failed
+ReplicaOutput: TypeAlias = StepOutput | ReplicaFailed

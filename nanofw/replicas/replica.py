@@ -22,7 +22,16 @@ from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.engine import Engine
 from nanofw.errors import NanofwError, RequestError
 from nanofw.plugins import Component, load_plugin
-from nanofw.replicas.messages import Abort, Add, Command, Failed, Finish, News, Ready, Stop
+from nanofw.replicas.messages import (
+    AbortRequest,
+    AddRequest,
+    FinishSample,
+    ReplicaCommand,
+    ReplicaFailed,
+    ReplicaOutput,
+    ReplicaReady,
+    StopReplica,
+)
 from nanofw.runtime.ray.mailbox import Mailbox
 from nanofw.runtime.ray.placement_group import RoomHere
 
@@ -30,7 +39,7 @@ WATCH_INTERVAL_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class _Call:
+class _CallEngine:
     """A question that the engine's thread answers between two steps."""
 
     function: Callable[[Engine], Any]
@@ -38,11 +47,11 @@ class _Call:
 
 
 class Replica:
-    """Returns from its making at once; `ready` waits for the engine.
+    """Constructing it returns at once; `ready` waits for the engine.
 
     Args:
         loaded: the configuration of the run.
-        path: `sys.path` of the front; what is not there is added.
+        path: `sys.path` of the router; what is not there is added.
         room: for the ranks; None: there is one rank, in this process.
     """
 
@@ -53,24 +62,24 @@ class Replica:
             # there, its ranks do, but it must see what there is to choose components.
             del os.environ["CUDA_VISIBLE_DEVICES"]
         RoomHere.remember(room)
-        self._mailbox: Mailbox[Command | _Call, News] = Mailbox()
-        self._made: Future[Ready | Failed] = Future()
+        self._mailbox: Mailbox[ReplicaCommand | _CallEngine, ReplicaOutput] = Mailbox()
+        self._made: Future[ReplicaReady | ReplicaFailed] = Future()
         self._has_ended = threading.Event()
         threading.Thread(target=self._main, args=(loaded,), name="nanofw-engine").start()
 
     @ray.method(concurrency_group="questions")
-    def ready(self) -> Ready | Failed:
+    def ready(self) -> ReplicaReady | ReplicaFailed:
         """Wait until the engine is there."""
         return self._made.result()
 
     @ray.method(concurrency_group="commands")
-    def deliver(self, number: int, commands: list[Command]) -> None:
+    def deliver(self, number: int, commands: list[ReplicaCommand]) -> None:
         """Carry out commands, after those of smaller numbers."""
         for offset, command in enumerate(commands):
             self._mailbox.deliver(number + offset, command)
 
     @ray.method(concurrency_group="outputs")
-    def outputs(self) -> list[News] | None:
+    def outputs(self) -> list[ReplicaOutput] | None:
         """Wait for what steps brought; None after the last one."""
         return self._mailbox.take()
 
@@ -86,7 +95,7 @@ class Replica:
 
     def _ask(self, function: Callable[[Engine], Any]) -> Any:
         answer: Future[Any] = Future()
-        self._mailbox.put(_Call(function, answer))
+        self._mailbox.put(_CallEngine(function, answer))
         if self._has_ended.is_set():
             raise RuntimeError("the engine has ended")
         return answer.result()
@@ -113,13 +122,13 @@ class Replica:
         with contextlib.suppress(queue.Empty):
             while True:
                 command = self._mailbox.receive(0.0)
-                if isinstance(command, _Call):
+                if isinstance(command, _CallEngine):
                     command.answer.set_exception(RuntimeError("the engine has ended"))
 
     def _serve(self, engine: Engine) -> None:
         while True:
             while (command := self._next(engine)) is not None:
-                if isinstance(command, Stop):
+                if isinstance(command, StopReplica):
                     return
                 self._carry_out(engine, command)
             if engine.has_unfinished:
@@ -127,27 +136,27 @@ class Replica:
             else:
                 engine.check_alive()
 
-    def _next(self, engine: Engine) -> Command | _Call | None:
+    def _next(self, engine: Engine) -> ReplicaCommand | _CallEngine | None:
         """The next command; None when there is none to wait for."""
         try:
             return self._mailbox.receive(0.0 if engine.has_unfinished else WATCH_INTERVAL_S)
         except queue.Empty:
             return None
 
-    def _carry_out(self, engine: Engine, command: Command | _Call) -> None:
+    def _carry_out(self, engine: Engine, command: ReplicaCommand | _CallEngine) -> None:
         match command:
-            case Add(request):
+            case AddRequest(request):
                 try:
                     engine.add_request(request)
                 except RequestError as error:
-                    self._mailbox.send(_refused(request, error.reason, engine.clock.now()))
-            case Abort(request_id):
+                    self._mailbox.send(_refused(request, error.reason))
+            case AbortRequest(request_id):
                 engine.abort_request(request_id)
-            case Finish(request_id, num_tokens, reason, sample_index):
+            case FinishSample(request_id, num_tokens, reason, sample_index):
                 engine.finish_request(request_id, num_tokens, reason, sample_index)
-            case _Call(function, answer):
+            case _CallEngine(function, answer):
                 answer.set_result(function(engine))
-            case Stop():
+            case StopReplica():
                 pass
 
 
@@ -158,7 +167,7 @@ RemoteReplica: Any = _remote(concurrency_groups={"commands": 1, "outputs": 1, "q
 """`Replica` as Ray has it."""
 
 
-def _make(loaded: LoadedConfig) -> tuple[Engine, Ready]:
+def _make(loaded: LoadedConfig) -> tuple[Engine, ReplicaReady]:
     engine_section = loaded.config.engine.model_copy(update={"replicas": 1})
     config = loaded.config.model_copy(update={"engine": engine_section})
     selection = select(replace(loaded, config=config))
@@ -166,7 +175,7 @@ def _make(loaded: LoadedConfig) -> tuple[Engine, Ready]:
     if engine_section.tensor_parallel_size == 1:
         selection = _in_process(selection)
     engine = build(selection)
-    return engine, Ready(
+    return engine, ReplicaReady(
         limits=engine.scheduler.limits,
         origins=tuple((choice.kind, choice.name, choice.origin) for choice in choices),
         pid=os.getpid(),
@@ -182,19 +191,19 @@ def _in_process(selection: Selection) -> Selection:
     return replace(selection, components={**selection.components, "executor": executor})
 
 
-def _refused(request: Request, reason: str, now: float) -> StepOutput:
+def _refused(request: Request, reason: str) -> StepOutput:
     ends = [
         RequestOutput.of_unserved(
-            request, FinishReason.REFUSED, now, error=reason, sample_index=index
+            request, FinishReason.REFUSED, request.arrival or 0.0, error=reason, sample_index=index
         )
         for index in range(request.sampling.n)
     ]
     return StepOutput(finished=ends)
 
 
-def _failed(error: BaseException, finished: tuple[RequestOutput, ...] = ()) -> Failed:
+def _failed(error: BaseException, finished: tuple[RequestOutput, ...] = ()) -> ReplicaFailed:
     is_ours = isinstance(error, NanofwError)
-    return Failed(
+    return ReplicaFailed(
         error=type(error).__name__ if is_ours else "",
         message=str(error) if is_ours else f"{type(error).__name__}: {error}",
         traceback="".join(traceback.format_exception(error)),

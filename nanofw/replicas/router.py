@@ -1,4 +1,4 @@
-"""The front of several engines: looks like one `Engine`, and shares the requests out."""
+"""The router of several engines: serves requests like one `Engine`, each on one of them."""
 
 from __future__ import annotations
 
@@ -9,61 +9,56 @@ from types import MappingProxyType
 from typing import Any
 
 from nanofw.assembly import Selection
-from nanofw.contracts.clock import Clock, RealClock
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.clock import RealClock
 from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.requests import FinishReason, Request
-from nanofw.engine import request_checks as accept
-from nanofw.engine.request_state import derive_seed
-from nanofw.errors import ExecutorError, PluginError, RequestError
-from nanofw.replicas.actors import Actors
-from nanofw.replicas.ledger import Ledger, Served
-from nanofw.replicas.messages import Abort, Add, Finish
+from nanofw.engine.base import BaseEngine
+from nanofw.errors import ExecutorError, PluginError
+from nanofw.replicas.actors import ReplicaActors
+from nanofw.replicas.ledger import Ledger, RoutedRequest
+from nanofw.replicas.messages import AbortRequest, AddRequest, FinishSample, ReplicaReady
 
 POLL_S = 0.01
 """How long a step waits for a replica: new requests are handed on between two of them."""
 
 
-class ReplicatedEngine:
+class ReplicatedEngine(BaseEngine):
     """As many engines as `engine.replicas`, each in an actor of Ray.
 
     A request goes to the replica with the fewest outstanding tokens. Its seed comes from its
     place among all requests, so its tokens do not depend on the replica. Of a replica that dies,
-    requests of which nothing was seen yet are begun once more on another one; the others end
-    with reason `error`. When none is left and none is being started, `step` raises.
-
-    Attributes:
-        spec, clock: as of `Engine`.
+    requests of which nothing was handed out are started once more on another one; the others
+    end with reason `error`. When none is left and none is being started, `step` raises.
 
     Raises:
         NanofwError: what kept a replica from starting.
     """
 
     def __init__(self, selection: Selection) -> None:
-        loaded = selection.loaded
-        engine = loaded.config.engine
-        self.spec = selection.spec
-        self.clock: Clock = RealClock()
+        loaded, clock = selection.loaded, RealClock()
         executor = selection.components["executor"]
-        self._actors = Actors(loaded, executor.options, selection.device, self.clock.now)
-        self._ledger = Ledger(engine.replicas)
-        self._steps: deque[StepOutput] = deque()
-        self._names = {item.name for item in selection.components["logits_processor"]}
-        self._seed, self._num_submitted, self._num_steps = engine.seed, 0, 0
-        self._by_reason = dict.fromkeys(FinishReason, 0)
-        self._failure: ExecutorError | None = None
-        self._is_closed = False
+        self._actors = ReplicaActors(loaded, executor.options, selection.device, clock.now)
         try:
-            self._limits = self._facts_of(0).limits
             self._check_origins(selection)
         except BaseException:
-            self.close()
+            self._actors.close()
             raise
+        super().__init__(
+            selection.spec,
+            clock,
+            self._ready_of(0).limits,
+            seed=loaded.config.engine.seed,
+            processor_names={item.name for item in selection.components["logits_processor"]},
+        )
+        self._ledger = Ledger(loaded.config.engine.replicas)
+        self._steps: deque[StepOutput] = deque()
 
     @property
     def pids(self) -> list[list[int]]:
         """By replica: its process, and those of its ranks; empty while it is gone."""
         return [
-            [] if actor.facts is None else [actor.facts.pid, *actor.facts.rank_pids]
+            [] if actor.ready is None else [actor.ready.pid, *actor.ready.rank_pids]
             for actor in self._actors.all
         ]
 
@@ -74,74 +69,52 @@ class ReplicatedEngine:
 
     # -- requests -------------------------------------------------------------------------
 
-    def add_request(self, request: Request) -> None:
-        """As `Engine.add_request`; what only a replica can find out comes as a refused output."""
-        index = self._num_submitted
-        self._num_submitted += 1
-        try:
-            served = self._accept(request, index)
-        except ValueError as error:
-            self._by_reason[FinishReason.REFUSED] += 1
-            raise RequestError(str(request.id), str(error)) from error
-        self._place(served)
-
-    def abort_request(self, request_id: str) -> bool:
-        """As `Engine.abort_request`."""
-        served = self._ledger.get(request_id)
-        if served is None:
-            return False
-        served.is_aborted = True
-        if served.replica is None:
-            ends = self._ledger.give_up(served, "", self.clock.now())
-            self._steps.append(StepOutput(finished=ends))
-        else:
-            self._actors.send(served.replica, Abort(request_id))
-        return True
-
-    def finish_request(
-        self, request_id: str, num_tokens: int, reason: FinishReason, sample_index: int = 0
-    ) -> bool:
-        """As `Engine.finish_request`."""
-        if num_tokens < 0:
-            raise ValueError(f"num_tokens is {num_tokens}; it must be at least 0")
-        served = self._ledger.get(request_id)
-        if served is None or sample_index not in served.left or served.replica is None:
-            return False
-        self._actors.send(served.replica, Finish(request_id, num_tokens, reason, sample_index))
-        return True
-
-    def _accept(self, request: Request, index: int) -> Served:
-        accept.check_id(request.id)
+    def _has_request(self, request_id: str) -> bool:
         unseen = {end.id for step in self._steps for end in step.finished}
-        if request.id in self._ledger or request.id in unseen:
-            raise ValueError(
-                "a request of this id is waiting or running, or its output was not handed out "
-                "yet; ids must be unique"
-            )
-        tokens = accept.prompt_tokens(request.prompt_token_ids, self.spec.vocab_size)
-        accept.check_sampling(request.sampling, self.spec.vocab_size)
-        accept.check_fields(request)
-        accept.check_arguments(request, self._names)
-        limit = accept.token_limit(len(tokens), request.sampling, self._limits)
-        sampling = request.sampling
-        if sampling.seed is None:
-            sampling = replace(sampling, seed=derive_seed(self._seed, index))
+        return request_id in self._ledger or request_id in unseen
+
+    def _queue_request(
+        self, request: Request, tokens: IntArray, limit: int, index: int, seed: int
+    ) -> None:
+        """What only a replica can find out comes as a refused output."""
         plain = replace(
             request,
             prompt_token_ids=tokens,
-            sampling=sampling,
+            sampling=replace(request.sampling, seed=seed),
             arguments=dict(request.arguments),
             arrival=self.clock.now() if request.arrival is None else request.arrival,
         )
-        return self._ledger.enter(plain, limit * sampling.n)
+        self._send_to_replica(self._ledger.enter(plain, limit * request.sampling.n))
 
-    def _place(self, served: Served) -> None:
-        """Give it to a replica; it waits when all are being started anew."""
+    def abort_request(self, request_id: str) -> bool:
+        routed = self._ledger.get(request_id)
+        if routed is None:
+            return False
+        routed.is_aborted = True
+        if routed.replica is None:
+            ends = self._ledger.give_up(routed, "", self.clock.now())
+            self._steps.append(StepOutput(finished=ends))
+        else:
+            self._actors.send(routed.replica, AbortRequest(request_id))
+        return True
+
+    def _finish_sample(
+        self, request_id: str, num_tokens: int, reason: FinishReason, sample_index: int
+    ) -> bool:
+        routed = self._ledger.get(request_id)
+        if routed is None or sample_index not in routed.left or routed.replica is None:
+            return False
+        command = FinishSample(request_id, num_tokens, reason, sample_index)
+        self._actors.send(routed.replica, command)
+        return True
+
+    def _send_to_replica(self, routed: RoutedRequest) -> None:
+        """Give a request to a replica; it waits when all are being started again."""
         alive = self._actors.alive
         if not alive:
             return
-        number = self._ledger.assign(served, alive)
-        self._actors.send(number, Add(self._on_clock_of(number, served.request)))
+        number = self._ledger.assign(routed, alive)
+        self._actors.send(number, AddRequest(self._on_clock_of(number, routed.request)))
 
     def _on_clock_of(self, number: int, request: Request) -> Request:
         offset = self._actors.all[number].offset
@@ -157,13 +130,7 @@ class ReplicatedEngine:
 
     @property
     def has_unfinished(self) -> bool:
-        """As of `Engine`."""
         return bool(self._ledger or self._steps)
-
-    @property
-    def has_failed(self) -> bool:
-        """As of `Engine`."""
-        return self._failure is not None
 
     def step(self) -> StepOutput:
         """What one step of some replica brought; empty when none came within `POLL_S`.
@@ -174,34 +141,32 @@ class ReplicatedEngine:
         if self._failure is not None:
             raise ExecutorError("all replicas failed before; make a new engine") from self._failure
         if not self._steps and len(self._ledger):
-            self._look(POLL_S)
+            self._poll(POLL_S)
         return self._counted(self._steps.popleft()) if self._steps else StepOutput()
 
     def take_finished(self) -> list[RequestOutput]:
-        """As of `Engine`: outputs that no step handed out."""
         steps = [self._counted(step) for step in self._steps]
         self._steps.clear()
         return [output for step in steps for output in step.finished]
 
     @property
     def is_watchable(self) -> bool:
-        """As of `Engine`."""
         return True
 
     def check_alive(self) -> None:
-        """As of `Engine`: raises when all replicas are gone."""
+        """Raise when all replicas are gone."""
         if self._failure is None:
-            self._look(0.0)
+            self._poll(0.0)
 
-    def _look(self, timeout_s: float) -> None:
-        arrivals = self._actors.look(timeout_s)
-        for number, output in arrivals.outputs:
+    def _poll(self, timeout_s: float) -> None:
+        events = self._actors.poll(timeout_s)
+        for number, output in events.outputs:
             moved = self._on_our_clock(number, output)
             self._steps.append(self._ledger.take(number, moved))
-        for number, reason in arrivals.gone:
+        for number, reason in events.gone:
             self._lose(number, reason)
-        for served in self._ledger.unassigned():
-            self._place(served)
+        for routed in self._ledger.unassigned():
+            self._send_to_replica(routed)
         if self._actors.is_hopeless:
             problems = [f"replica {n}: {a.problem}" for n, a in enumerate(self._actors.all)]
             self._failure = ExecutorError("\n".join(["all replicas are gone", *problems]))
@@ -209,7 +174,7 @@ class ReplicatedEngine:
 
     def _lose(self, number: int, reason: str) -> None:
         message = (
-            f"replica {number} is gone, and the request could not be begun anew on another one, "
+            f"replica {number} is gone, and the request could not be started again on another one, "
             f"because tokens had been handed out or it was tried before: {reason}"
         )
         self._steps.append(self._ledger.lose(number, message, self.clock.now()))
@@ -236,42 +201,31 @@ class ReplicatedEngine:
 
     def _counted(self, output: StepOutput) -> StepOutput:
         for end in output.finished:
-            self._by_reason[end.finish_reason] += 1
+            self._num_finished[end.finish_reason] += 1
         return output
 
     # -- facts ----------------------------------------------------------------------------
 
     def stats(self) -> Mapping[str, Any]:
-        """As `Engine.stats`, summed over the replicas that are there."""
+        """Those of `Engine.stats`, summed over the replicas that are there."""
         total: dict[str, Any] = {}
         for stats in self._actors.stats():
             _add(total, stats)
-        ours = {
-            "num_submitted": self._num_submitted,
-            "num_finished": {reason.value: count for reason, count in self._by_reason.items()},
-        }
-        return MappingProxyType({**total, **ours})
+        return MappingProxyType({**total, **self._request_stats()})
 
-    def close(self) -> None:
-        """End the replicas. Idempotent."""
-        if not self._is_closed:
-            self._is_closed = True
-            self._actors.close()
+    def _close(self) -> None:
+        self._actors.close()
 
-    def __enter__(self) -> ReplicatedEngine:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def _facts_of(self, number: int) -> Any:
-        return self._actors.all[number].facts
+    def _ready_of(self, number: int) -> ReplicaReady:
+        ready = self._actors.all[number].ready
+        assert ready is not None, f"replica {number} is not there"
+        return ready
 
     def _check_origins(self, selection: Selection) -> None:
         """Every process of a run has the same plugins in the same versions."""
         ours = {(c.kind, c.name, c.origin) for c in selection.explanation.choices}
         for number in self._actors.alive:
-            if others := set(self._facts_of(number).origins) ^ ours:
+            if others := set(self._ready_of(number).origins) ^ ours:
                 named = ", ".join(sorted(f"{k} {n} of {o}" for k, n, o in others))
                 raise PluginError(
                     f"replica {number} has other plugins than this process: {named}; install "

@@ -38,7 +38,7 @@ def test_a_request_goes_where_the_fewest_tokens_are_outstanding() -> None:
     assert ledger.assign(ledger.enter(request("f"), 5), [1, 2]) == 1  # 0 is not there
 
 
-def test_what_nobody_saw_begins_anew_and_what_was_shown_ends_with_its_tokens() -> None:
+def test_what_was_not_handed_out_starts_again_and_what_was_ends_with_its_tokens() -> None:
     ledger = Ledger(2)
     for name in ("unseen", "streamed", "half", "aborted"):
         ledger.assign(ledger.enter(request(name, n=2 if name == "half" else 1), 10), [0])
@@ -56,18 +56,18 @@ def test_what_nobody_saw_begins_anew_and_what_was_shown_ends_with_its_tokens() -
     assert ends["streamed"].error == "it died"
     assert ends["half"].sample_index == 1
     assert ends["aborted"].finish_reason is FinishReason.ABORT
-    assert [served.request.id for served in ledger.unassigned()] == ["unseen"]
+    assert [routed.request.id for routed in ledger.unassigned()] == ["unseen"]
     assert ledger.outstanding(0) == 0
     # what a replica that is gone still says is not heard
     assert not ledger.take(0, StepOutput(finished=[end("unseen")])).finished
 
 
-def test_a_request_that_may_be_the_cause_is_not_begun_for_ever() -> None:
+def test_a_request_that_may_be_the_cause_is_not_started_for_ever() -> None:
     ledger = Ledger(MAX_TRIES + 1)
-    served = ledger.enter(request("poison"), 10)
+    routed = ledger.enter(request("poison"), 10)
     for number in range(MAX_TRIES):
         assert "poison" in ledger
-        ledger.assign(served, [number])
+        ledger.assign(routed, [number])
         output = ledger.lose(number, "it died", now=1.0)
     assert [item.id for item in output.finished] == ["poison"]
     assert len(ledger) == 0
@@ -85,10 +85,10 @@ def test_outstanding_tokens_are_those_of_what_is_served(events: list[tuple[str, 
             ledger.take(replica, StepOutput(finished=[end(mine[0].request.id)]))
         elif kind == "lose":
             ledger.lose(replica, "it died", 0.0)
-            for served in ledger.unassigned():
-                ledger.assign(served, [(replica + 1) % 3])
-        served_now = [s for s in map(ledger.get, map(str, range(number))) if s is not None]
-        assert len(served_now) == len(ledger)
+            for routed in ledger.unassigned():
+                ledger.assign(routed, [(replica + 1) % 3])
+        live = [s for s in map(ledger.get, map(str, range(number))) if s is not None]
+        assert len(live) == len(ledger)
         for one in range(3):
-            expected = sum(s.num_tokens for s in served_now if s.replica == one)
+            expected = sum(s.num_tokens for s in live if s.replica == one)
             assert ledger.outstanding(one) == expected

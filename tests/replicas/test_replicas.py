@@ -1,4 +1,4 @@
-"""Two engines as actors on two nodes, behind one front."""
+"""Two engines as actors on two nodes, behind one router."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ def pids_of(llm: LLM) -> list[list[int]]:
     return engine.pids
 
 
-def test_two_replicas_draw_the_tokens_of_one_engine(cluster: Any) -> None:
+def test_two_replicas_sample_the_tokens_of_one_engine(cluster: Any) -> None:
     sampling = [SamplingParams(max_tokens=12, ignore_eos=True, **kind) for kind in KINDS]
     sampling += [SamplingParams(temperature=1.0, max_tokens=9)] * 6  # seeds by their place
     prompts: list[Any] = [[3, 5 + number, 8] * (number % 4 + 1) for number in range(len(sampling))]
-    # refused: by the front; by the front; by the replica, where the grammar is read
+    # refused: by the router; by the router; by the replica, where the grammar is read
     prompts += ["", {"prompt_token_ids": [1] * 300}]
     prompts += [{"prompt": "a", "arguments": {"structured": {"regex": "("}}}]
     sampling += [LONG, LONG, LONG]
@@ -75,7 +75,7 @@ def test_two_replicas_draw_the_tokens_of_one_engine(cluster: Any) -> None:
     assert all(result.timings.ttft_s >= 0 for result in results[:-3])  # type: ignore[union-attr,operator]
 
 
-def test_requests_of_a_dead_replica_begin_anew_and_streams_end_with_an_error(cluster: Any) -> None:
+def test_requests_of_a_dead_replica_start_again_and_streams_end_with_an_error(cluster: Any) -> None:
     with LLM(str(DEMO), **VALUES) as llm:
         expected = [r.outputs[0].token_ids for r in llm.generate([[1, 2, 3]] * 9, LONG)]
     llm = LLM(str(DEMO), **TWO)
@@ -92,7 +92,7 @@ def test_requests_of_a_dead_replica_begin_anew_and_streams_end_with_an_error(clu
     ends = [list(stream)[-1].result for stream in streams]
     errors = [end.error for end in ends if end is not None and end.error]
     assert len(errors) == 1
-    assert errors[0].startswith("replica 0 is gone, and the request could not be begun anew")
+    assert errors[0].startswith("replica 0 is gone, and the request could not be started again")
     assert [end.finish_reason for end in ends if end is not None].count(FinishReason.LENGTH) == 1
     assert pids_of(llm) == [[], others]
     os.kill(others[0], signal.SIGKILL)
@@ -111,12 +111,12 @@ def test_what_cannot_be_is_refused_before_anything_starts() -> None:
 
     values = {"model": {"path": str(DEMO)}, "engine": {"replicas": 2, "device": "cpu"}}
     loaded = load_config(values=values | {"executor": {"name": "ray"}})
-    with pytest.raises(ConfigError, match=r"engine.replicas: this needs one engine"):
+    with pytest.raises(ConfigError, match=r"engine.replicas: must be 1 here"):
         build(select(loaded))
 
 
 @pytest.mark.slow
-def test_ray_starts_a_dead_replica_anew(cluster: Any) -> None:
+def test_ray_starts_a_dead_replica_again(cluster: Any) -> None:
     async def main() -> None:
         executor = {"name": "ray", "max_restarts": 1}
         async with AsyncLLM(str(DEMO), **TWO | {"executor": executor}) as llm:

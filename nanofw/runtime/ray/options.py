@@ -27,5 +27,5 @@ class RayOptions(TorchOptions):
         60.0, description="Longest time until Ray has room for all ranks."
     )
     max_restarts: NonNegativeInt = Field(
-        0, description="With engine.replicas: how often Ray starts each replica anew."
+        0, description="With engine.replicas: how often Ray starts each replica again."
     )

@@ -1,0 +1,187 @@
+"""What a single engine and the router of several have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Self
+
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.clock import Clock
+from nanofw.contracts.limits import Limits
+from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.outputs import RequestOutput, StepOutput
+from nanofw.contracts.requests import FinishReason, Request
+from nanofw.engine import request_checks
+from nanofw.engine.request_state import derive_seed
+from nanofw.errors import PolicyError, RequestError
+
+
+class BaseEngine(ABC):
+    """Takes requests of token ids, and gives their outputs step by step.
+
+    Attributes:
+        spec: the model's description.
+        clock: the one that all times are from.
+
+    Args:
+        limits: what a single request may need.
+        seed: of requests that bring none, with their submission index.
+        processor_names: logits processors whose arguments requests may carry.
+    """
+
+    def __init__(
+        self,
+        spec: ModelSpec,
+        clock: Clock,
+        limits: Limits,
+        *,
+        seed: int = 0,
+        processor_names: set[str],
+    ) -> None:
+        self.spec, self.clock = spec, clock
+        self._limits, self._seed, self._processor_names = limits, seed, processor_names
+        self._num_submitted = 0
+        self._num_steps: int = 0
+        self._num_finished = dict.fromkeys(FinishReason, 0)
+        self._failure: BaseException | None = None
+        self._is_closed = False
+
+    # -- requests -------------------------------------------------------------------------
+
+    def add_request(self, request: Request) -> None:
+        """Queue a request, or raise `RequestError` with the reason why it is refused.
+
+        A refused request changes nothing but the submission index of those after it.
+        """
+        index = self._num_submitted
+        self._num_submitted += 1
+        try:
+            tokens, limit = self._check_request(request)
+            seed = request.sampling.seed
+            seed = derive_seed(self._seed, index) if seed is None else int(seed)
+            self._queue_request(request, tokens, limit, index, seed)
+        except (ValueError, PolicyError) as error:
+            self._num_finished[FinishReason.REFUSED] += 1
+            raise RequestError(str(request.id), str(error)) from error
+
+    def _check_request(self, request: Request) -> tuple[IntArray, int]:
+        """The prompt as int32[t], and the most tokens that a sample may have in all.
+
+        Raises ValueError when the request cannot be served.
+        """
+        request_checks.check_id(request.id)
+        if self._has_request(request.id):
+            raise ValueError(
+                "a request of this id is waiting or running, or its output was not handed out "
+                "yet; ids must be unique"
+            )
+        tokens = request_checks.prompt_tokens(request.prompt_token_ids, self.spec.vocab_size)
+        request_checks.check_sampling(request.sampling, self.spec.vocab_size)
+        request_checks.check_fields(request)
+        request_checks.check_arguments(request, self._processor_names)
+        return tokens, request_checks.token_limit(len(tokens), request.sampling, self._limits)
+
+    @abstractmethod
+    def _has_request(self, request_id: str) -> bool:
+        """Whether a request of this id has not ended, or its output was not handed out yet."""
+
+    @abstractmethod
+    def _queue_request(
+        self, request: Request, tokens: IntArray, limit: int, index: int, seed: int
+    ) -> None:
+        """Take a request that was checked. Raises ValueError when it cannot be served after all.
+
+        Args:
+            tokens: int32[t], the prompt.
+            limit: most tokens that each sample may have in all.
+            index: its place among all requests that were submitted.
+        """
+
+    @abstractmethod
+    def abort_request(self, request_id: str) -> bool:
+        """Finish a request in whatever state it is; its output comes with a later step.
+
+        Returns whether there was one.
+        """
+
+    def finish_request(
+        self, request_id: str, num_tokens: int, reason: FinishReason, sample_index: int = 0
+    ) -> bool:
+        """Finish a sample at `num_tokens` generated tokens, for a stop string found outside.
+
+        Tokens past them reach neither output nor counters. Its output comes with a later
+        step. Returns whether it was still live. Raises ValueError when `num_tokens` is negative.
+        """
+        if num_tokens < 0:
+            raise ValueError(f"num_tokens is {num_tokens}; it must be at least 0")
+        return self._finish_sample(request_id, num_tokens, reason, sample_index)
+
+    @abstractmethod
+    def _finish_sample(
+        self, request_id: str, num_tokens: int, reason: FinishReason, sample_index: int
+    ) -> bool:
+        """Implements `finish_request`."""
+
+    # -- the step -------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def has_unfinished(self) -> bool:
+        """Whether `step` still has something to do or to say."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether a step failed, so that no other is possible."""
+        return self._failure is not None
+
+    @abstractmethod
+    def step(self) -> StepOutput:
+        """What one step brought. Does nothing when there are no requests.
+
+        Raises `PolicyError`, `AllocatorError` or `ExecutorError` when the run cannot go on;
+        it cannot be stepped again afterwards, and `take_finished` has what was finished.
+        """
+
+    @abstractmethod
+    def take_finished(self) -> list[RequestOutput]:
+        """Outputs that no step handed out: after a failed step, what had finished before it."""
+
+    # -- while idle -----------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def is_watchable(self) -> bool:
+        """Whether it can fail while idle, so that `check_alive` is worth a call now and then."""
+
+    @abstractmethod
+    def check_alive(self) -> None:
+        """Raise what ended it while no step ran, if anything did; returns at once."""
+
+    # -- counters and the end -------------------------------------------------------------
+
+    @abstractmethod
+    def stats(self) -> Mapping[str, Any]:
+        """Counters and gauges, by name; see `Counters` and `AllocatorStats`."""
+
+    def _request_stats(self) -> dict[str, Any]:
+        """The part of `stats` that counts requests from their submission to their output."""
+        finished = {reason.value: count for reason, count in self._num_finished.items()}
+        return {"num_submitted": self._num_submitted, "num_finished": MappingProxyType(finished)}
+
+    def close(self) -> None:
+        """Give back devices and processes. Idempotent."""
+        if not self._is_closed:
+            self._is_closed = True
+            self._close()
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Implements `close`; called once."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
