@@ -8,8 +8,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nanofw.cli import ExitCode
-from nanofw.cli.arguments import add_config, console, progress, table
+from nanofw.cli.arguments import add_config
 from nanofw.cli.measurement import add_json, begin, graph_line, heading, uncounted
+from nanofw.cli.progress import progress
+from nanofw.cli.tables import console, table
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
@@ -157,7 +159,7 @@ def _requests(selection: Selection) -> list[Request]:
     """
     from nanofw.cli.inputs import read_prompts
     from nanofw.errors import ConfigError
-    from nanofw.llm.encoding import Encoder, request_of
+    from nanofw.llm.encoding import Encoder, engine_request
     from nanofw.llm.opening import text_of
     from nanofw.llm.prompts import parse_prompt
 
@@ -168,11 +170,10 @@ def _requests(selection: Selection) -> list[Request]:
         try:
             if item.error is not None:
                 raise ConfigError(item.error)
-            prompt = parse_prompt(item.value, config.sampling)
-            encoded = encoder.encode(prompt)
+            prompt = encoder.encode(parse_prompt(item.value, config.sampling))
         except ValueError as error:
             raise ConfigError(f"{item.place}: {error}", key="input") from None
-        made.append(request_of(prompt, encoded, f"request-{len(made)}", arrival=0.0))
+        made.append(engine_request(prompt, f"request-{len(made)}", arrival=0.0))
     return made
 
 

@@ -9,16 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanofw.cli import ExitCode
-from nanofw.cli.arguments import (
-    add_config,
-    check_writable,
-    console,
-    files_read,
-    load,
-    own_options,
-    progress,
-    table,
-)
+from nanofw.cli.arguments import add_config, load, own_options
+from nanofw.cli.files import check_writable, files_read
+from nanofw.cli.progress import progress
+from nanofw.cli.tables import console, table
 
 if TYPE_CHECKING:
     from nanofw.bench.calibrate import Errors, MeasuredStep

@@ -8,7 +8,9 @@ import sys
 from typing import TYPE_CHECKING
 
 from nanofw.cli import ExitCode
-from nanofw.cli.arguments import check_writable, console, progress, writing
+from nanofw.cli.files import check_writable, writing
+from nanofw.cli.progress import progress
+from nanofw.cli.tables import console
 
 if TYPE_CHECKING:
     from nanofw.compare.analysis import Analysis

@@ -6,7 +6,8 @@ import argparse
 from typing import Any
 
 from nanofw.cli import ExitCode
-from nanofw.cli.arguments import add_config, load, print_json
+from nanofw.cli.arguments import add_config, load
+from nanofw.cli.tables import print_json
 
 
 def main(arguments: list[str]) -> int:

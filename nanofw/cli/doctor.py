@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nanofw.cli import ExitCode
-from nanofw.cli.arguments import console, print_json, readable_bytes, table
+from nanofw.cli.tables import console, print_json, readable_bytes, table
 
 
 def main(arguments: list[str]) -> int:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from nanofw.cli import ExitCode
-from nanofw.cli.arguments import add_config, console, load, print_json, readable_bytes, table
+from nanofw.cli.arguments import add_config, load
+from nanofw.cli.tables import console, print_json, readable_bytes, table
 
 if TYPE_CHECKING:
     from nanofw.assembly import Choice, Explanation, Feature

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from nanofw.cli.files import STDIN
 from nanofw.config.schema import InputSection
 from nanofw.errors import ConfigError
 
-STDIN = "-"
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 TEXT_SUFFIXES = (".txt", ".text", ".md")
 

@@ -3,14 +3,13 @@
 This module imports the standard library alone, so that `--help` answers at once.
 
 Exit codes: 0 ok; 1 some requests failed or were refused; 2 usage or configuration; 3 a plugin,
-the model or the engine failed; 130 interrupted; 141 nobody reads the output any more.
+the model or the engine failed; 130 interrupted; 141 the reader of the output is gone.
 """
 
 from __future__ import annotations
 
 import codecs
 import contextlib
-import difflib
 import importlib
 import io
 import os
@@ -29,6 +28,7 @@ from nanofw.errors import (
     NanofwError,
     RequestError,
     UnknownPlugin,
+    near,
 )
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -62,8 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if words[0] in ("-V", "--version", "version"):
         return _guarded(lambda: _say(f"nanofw {__version__}", ExitCode.OK), debug)
     if words[0] not in COMMANDS:
-        near = difflib.get_close_matches(words[0], COMMANDS, n=1)
-        hint = f"; did you mean {near[0]!r}" if near else ""
+        hint = near(words[0], COMMANDS, count=1)
         print(f"nanofw: no command {words[0]!r}{hint}; see nanofw --help", file=sys.stderr)
         return ExitCode.USAGE
     return _guarded(lambda: _command(words[0], words[1:]), debug)

@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from nanofw.cli import ExitCode
-from nanofw.cli.arguments import check_writable, console, files_read, load, own_options, writing
+from nanofw.cli.arguments import load, own_options
+from nanofw.cli.files import STDOUT, check_writable, files_read, writing
+from nanofw.cli.tables import console
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
@@ -19,7 +21,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Section")
-STDOUT = "-"
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

@@ -1,55 +1,65 @@
 """Where `nanofw run` puts its results: a JSONL file, standard output, or the terminal.
 
-Results come in the order in which requests end and leave in the order of the input.
+Results come in the order in which requests finish and leave in the order of the input.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
+import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import IO, Protocol
+from typing import IO
 
+from nanofw.cli.files import PENDING_SUFFIX, STDOUT
+from nanofw.config.schema import Config
 from nanofw.errors import ConfigError, NanofwError
 from nanofw.llm.results import Completion, RequestResult
 
-PENDING_SUFFIX = ".pending"
-
 
 class OutputError(NanofwError):
-    """Results cannot be written any more: the disk is full, say."""
+    """Results can no longer be written, for example because the disk is full."""
 
 
-class Output(Protocol):
-    """A place for results.
+class Output:
+    """A place for results. This one keeps nothing: prompts of generated traffic are random.
 
     Attributes:
-        is_read: somebody reads each result as it comes, with its error.
+        is_read: a person reads each result as it comes, with its error.
+        is_live: texts are shown while they come.
+        written: what is written and where, for the summary of the run; empty when nothing.
     """
 
-    is_read: bool
+    is_read = False
+    is_live = False
+    written = ""
 
-    def start(self) -> None:
-        """The model is there and the run begins: results of an earlier run go."""
-        ...
+    def start_run(self) -> None:
+        """The model is loaded and the run begins: results of an earlier run are removed."""
 
-    def begin(self, ticket: int, prompt: str) -> None:
+    def add_prompt(self, ticket: int, prompt: str) -> None:
         """A request that was read; `prompt` is its text for readers."""
-        ...
 
-    def show(self, ticket: int, text: str) -> None:
+    def show_text(self, ticket: int, text: str) -> None:
         """New text of an unfinished request."""
-        ...
 
-    def put(self, ticket: int, result: RequestResult) -> None:
-        """A finished request; `ticket` is its place in the input."""
-        ...
+    def put_result(self, ticket: int, result: RequestResult) -> None:
+        """A finished request; `ticket` is its position in the input."""
 
     def close(self) -> None:
-        """Write what waited for an earlier request that never ended. Idempotent."""
-        ...
+        """Write results that waited for an earlier request that never finished. Idempotent."""
+
+
+def open_output(config: Config) -> Output:
+    """Where results go: a file, JSONL on standard output, or text for reading."""
+    file = config.output.file
+    if file is not None:
+        return JsonlStream(sys.stdout) if file.name == STDOUT else JsonlFile(file)
+    if config.input.workload is not None:
+        return Output()
+    return PlainText(sys.stdout, live=sys.stdout.isatty())
 
 
 class InputOrder:
@@ -79,19 +89,17 @@ class InputOrder:
         self._held.clear()
 
 
-class JsonlFile:
+class JsonlFile(Output):
     """A result a line, flushed one by one.
 
     A result that has to wait for an earlier one is kept in `FILE.pending` meanwhile, so that
     nothing that was finished is lost, however the process ends. The file is removed when all
-    results are in place. Results of an earlier run stay until `start`: a run that fails before
+    results are in place. Results of an earlier run stay until `start_run`: a run that fails before
     its first request loses nothing.
 
     Raises:
         ConfigError: the file cannot be written.
     """
-
-    is_read = False
 
     def __init__(self, path: Path) -> None:
         self._path, self._pending_path = path, path.with_name(path.name + PENDING_SUFFIX)
@@ -105,19 +113,14 @@ class JsonlFile:
         self._pending: IO[str] | None = None
         self._is_closed = False
         self._order = InputOrder(partial(_write_line, self._file))
+        self.written = f"results in {path}"
 
-    def start(self) -> None:
+    def start_run(self) -> None:
         if self._path.is_file():
             self._file.truncate(0)
         self._pending_path.unlink(missing_ok=True)
 
-    def begin(self, ticket: int, prompt: str) -> None:
-        """A file holds results only."""
-
-    def show(self, ticket: int, text: str) -> None:
-        """A file holds whole results only."""
-
-    def put(self, ticket: int, result: RequestResult) -> None:
+    def put_result(self, ticket: int, result: RequestResult) -> None:
         try:
             if self._order.put(ticket, result):
                 if self._pending is None:
@@ -140,7 +143,7 @@ class JsonlFile:
             self._pending_path.unlink(missing_ok=True)
 
     def _failed(self, error: OSError) -> OutputError:
-        """Nothing more can be written: what is there stays, and closing says it no second time."""
+        """Stop writing, keep what was written, and let `close` do nothing."""
         self._is_closed = True
         with contextlib.suppress(OSError):
             self._file.close()
@@ -150,82 +153,47 @@ class JsonlFile:
         )
 
 
-class JsonlStream:
+class JsonlStream(Output):
     """A result a line on standard output."""
-
-    is_read = False
 
     def __init__(self, file: IO[str]) -> None:
         self._order = InputOrder(partial(_write_line, file))
 
-    def start(self) -> None:
-        """Nothing to remove."""
-
-    def begin(self, ticket: int, prompt: str) -> None:
-        """Results only."""
-
-    def show(self, ticket: int, text: str) -> None:
-        """Whole results only."""
-
-    def put(self, ticket: int, result: RequestResult) -> None:
+    def put_result(self, ticket: int, result: RequestResult) -> None:
         self._order.put(ticket, result)
 
     def close(self) -> None:
         self._order.flush()
 
 
-class NoTexts:
-    """Nothing for reading: prompts of generated traffic are random tokens."""
-
-    is_read = False
-
-    def start(self) -> None:
-        """Nothing to remove."""
-
-    def begin(self, ticket: int, prompt: str) -> None:
-        """No prompt is shown."""
-
-    def show(self, ticket: int, text: str) -> None:
-        """No text is shown."""
-
-    def put(self, ticket: int, result: RequestResult) -> None:
-        """The summary counts it."""
-
-    def close(self) -> None:
-        """Nothing waits."""
-
-
-class PlainText:
+class PlainText(Output):
     """Prompts and texts for reading, on standard output.
 
     Args:
         file: where to.
-        live: a terminal: show the text of the request whose turn it is while it comes.
+        live: show the text of the request whose turn it is while it comes, as on a terminal.
     """
 
     is_read = True
 
     def __init__(self, file: IO[str], *, live: bool) -> None:
-        self._file, self._live = file, live
+        self._file, self.is_live = file, live
         self._bold, self._plain = ("\033[1m", "\033[0m") if live else ("", "")
-        self._order = InputOrder(self._end)
+        self._order = InputOrder(self._write_result)
         self._prompts: dict[int, str] = {}
         self._texts: dict[int, str] = {}
         self._num_written = 0
         """Characters of the current request that are out."""
         self._opened = False
 
-    def start(self) -> None:
-        """Nothing to remove."""
-
-    def begin(self, ticket: int, prompt: str) -> None:
+    def add_prompt(self, ticket: int, prompt: str) -> None:
         self._prompts[ticket] = prompt
 
-    def show(self, ticket: int, text: str) -> None:
+    def show_text(self, ticket: int, text: str) -> None:
         self._texts[ticket] = self._texts.get(ticket, "") + text
         self._show_current()
 
-    def put(self, ticket: int, result: RequestResult) -> None:
+    def put_result(self, ticket: int, result: RequestResult) -> None:
         self._order.put(ticket, result)
         self._show_current()
 
@@ -237,7 +205,7 @@ class PlainText:
 
     def _show_current(self) -> None:
         text = self._texts.get(self._order.current)
-        if self._live and text is not None:
+        if self.is_live and text is not None:
             self._write(self._order.current, text)
 
     def _write(self, ticket: int, text: str) -> None:
@@ -248,11 +216,11 @@ class PlainText:
         self._num_written = len(text)
         self._file.flush()
 
-    def _end(self, ticket: int, result: RequestResult) -> None:
+    def _write_result(self, ticket: int, result: RequestResult) -> None:
         first, *others = result.outputs
-        self._write(ticket, _readable(first))
+        self._write(ticket, _text_or_ids(first))
         for completion in others:
-            self._file.write(f"\n[{completion.index}] {_readable(completion)}")
+            self._file.write(f"\n[{completion.index}] {_text_or_ids(completion)}")
         note = f" [{result.finish_reason}: {result.error}]" if result.error else ""
         self._file.write(f"{note}\n\n")
         self._file.flush()
@@ -261,7 +229,7 @@ class PlainText:
         self._prompts.pop(ticket, None)
 
 
-def _readable(completion: Completion) -> str:
+def _text_or_ids(completion: Completion) -> str:
     return completion.text or " ".join(map(str, completion.token_ids))
 
 

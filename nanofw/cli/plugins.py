@@ -6,8 +6,9 @@ import argparse
 from typing import TYPE_CHECKING, Any, cast
 
 from nanofw.cli import ExitCode
-from nanofw.cli.arguments import CONFIG_WORDS, add_config, console, load, print_json, table
+from nanofw.cli.arguments import CONFIG_WORDS, add_config, load
 from nanofw.cli.explain import claims
+from nanofw.cli.tables import console, print_json, table
 
 if TYPE_CHECKING:
     from nanofw.plugins import Registry

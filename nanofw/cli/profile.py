@@ -10,16 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nanofw.cli.arguments import (
-    add_config,
-    check_writable,
-    console,
-    files_read,
-    progress,
-    table,
-    writing,
-)
+from nanofw.cli.arguments import add_config
+from nanofw.cli.files import check_writable, files_read, writing
 from nanofw.cli.measurement import add_json, begin, graph_line, heading, uncounted
+from nanofw.cli.progress import progress
+from nanofw.cli.tables import console, table
 
 if TYPE_CHECKING:
     from rich.console import Console

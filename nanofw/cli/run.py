@@ -5,29 +5,29 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 
-from nanofw.assembly import build_workload, select
+from nanofw.assembly import Selection, build_workload, select
 from nanofw.cli import ExitCode
-from nanofw.cli.arguments import files_read, is_same_file, load, split_config
-from nanofw.cli.inputs import STDIN, read_prompts
-from nanofw.cli.interrupt import Interrupt
-from nanofw.cli.outputs import PENDING_SUFFIX, JsonlFile, JsonlStream, NoTexts, Output, PlainText
+from nanofw.cli.arguments import load, split_config
+from nanofw.cli.files import check_outputs
+from nanofw.cli.inputs import read_prompts
+from nanofw.cli.outputs import Output, open_output
 from nanofw.cli.sources import PromptSource, RequestSource, WorkloadSource
 from nanofw.cli.steps import StepsFile, open_steps
 from nanofw.cli.summary import Summary
 from nanofw.config.load import LoadedConfig
-from nanofw.config.schema import Config, OutputSection
+from nanofw.config.schema import Config
 from nanofw.contracts.clock import VirtualClock
 from nanofw.contracts.requests import FinishReason, SamplingParams
 from nanofw.errors import NanofwError
+from nanofw.llm.interrupt import Interrupt, noted_interrupt
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import ProgressBar
 from nanofw.llm.results import RequestResult
 from nanofw.llm.session import Session, SessionStep
 
-STDOUT = "-"
 MAX_REFUSALS_SHOWN = 10
 MAX_SLEEP_S = 0.1
 """An interrupt is heard after so long at most, while the run waits for the next arrival."""
@@ -80,25 +80,25 @@ def run(loaded: LoadedConfig, name: str | None = None) -> int:
     try:
         selection = select(loaded)
         session = open_session(loaded, selection=selection, token_times=config.output.token_times)
-        with session.engine, Interrupt() as interrupt, open_steps(config.output) as steps:
-            output.start()
-            live = streams(config)
+        with (
+            session.engine,
+            noted_interrupt() as interrupt,
+            closing(open_steps(config.output)) as steps,
+        ):
+            output.start_run()
             source: RequestSource
             if prompts is None:
-                workload = build_workload(selection, start=session.engine.clock.now())
-                for note in workload.notes:
-                    print(f"note: {note}", file=sys.stderr)
-                source = WorkloadSource(workload, config.output.logprobs)
+                source = workload_source(selection, start=session.engine.clock.now())
             else:
                 source = PromptSource(
                     prompts,
                     default_sampling(config),
-                    stream=live,
-                    begin=output.begin,
+                    stream=output.is_live,
+                    add_prompt=output.add_prompt,
                     interrupted=lambda: bool(interrupt.signal),
                 )
-            job = Run(session, source, output, steps, interrupt, written(config.output))
-            return job.to_end(watched=sys.stderr.isatty() and not live)
+            job = Run(session, source, output, steps, interrupt)
+            return job.to_end(watched=sys.stderr.isatty() and not output.is_live)
     finally:
         output.close()
 
@@ -113,28 +113,12 @@ def log_to_stderr() -> None:
     logger.addHandler(handler)
 
 
-def check_outputs(loaded: LoadedConfig, name: str | None = None) -> None:
-    """Refuse to write over what the run reads, or two outputs into one file.
-
-    Raises:
-        ConfigError: with the key of the output.
-    """
-    section, prompts = loaded.config.output, loaded.config.input.file
-    read = [("the prompts", prompts)] if prompts is not None and prompts.name != STDIN else []
-    read += [("the configuration", Path(file)) for file in files_read(loaded, [name or ""])]
-    for key, path in (("file", section.file), ("steps", section.steps)):
-        if path is None or (key == "file" and path.name == STDOUT):
-            continue
-        pending = path.with_name(path.name + PENDING_SUFFIX)
-        for what, other in read:
-            if is_same_file(path, other):
-                message = f"would overwrite {what}, {other}; name another file"
-                raise loaded.error(message, ("output", key))
-            if key == "file" and is_same_file(pending, other):
-                message = f"its {pending.name} would overwrite {what}, {other}; name another file"
-                raise loaded.error(message, ("output", key))
-        read.append((f"output.{key}", path))
-        read.append((f"the pending results of output.{key}", pending))
+def workload_source(selection: Selection, start: float) -> WorkloadSource:
+    """The generated traffic of a run; `start`: the engine's clock now."""
+    workload = build_workload(selection, start=start)
+    for note in workload.notes:
+        print(f"note: {note}", file=sys.stderr)
+    return WorkloadSource(workload, selection.loaded.config.output.logprobs)
 
 
 def default_sampling(config: Config) -> SamplingParams:
@@ -142,32 +126,6 @@ def default_sampling(config: Config) -> SamplingParams:
     if config.output.logprobs is None:
         return config.sampling
     return replace(config.sampling, logprobs=config.output.logprobs)
-
-
-def streams(config: Config) -> bool:
-    """Whether somebody reads the texts while they come."""
-    has_texts = config.output.file is None and config.input.workload is None
-    return has_texts and sys.stdout.isatty()
-
-
-def open_output(config: Config) -> Output:
-    """Where results go: a file, JSONL on standard output, or text for reading."""
-    section = config.output
-    if section.file is None and config.input.workload is not None:
-        return NoTexts()
-    if section.file is None:
-        return PlainText(sys.stdout, live=streams(config))
-    if section.file.name == STDOUT:
-        return JsonlStream(sys.stdout)
-    return JsonlFile(section.file)
-
-
-def written(section: OutputSection) -> str:
-    """What the run writes, for the last line of the summary; empty when nothing."""
-    results, steps = section.file, section.steps
-    parts = [] if results is None or results.name == STDOUT else [f"results in {results}"]
-    parts += [] if steps is None else [f"steps in {steps}"]
-    return ", ".join(parts)
 
 
 class Run:
@@ -180,15 +138,14 @@ class Run:
         output: Output,
         steps: StepsFile,
         interrupt: Interrupt,
-        written: str = "",
     ) -> None:
         self._session, self._source, self._output = session, source, output
-        self._steps, self._interrupt, self._written = steps, interrupt, written
+        self._steps, self._interrupt = steps, interrupt
         self._summary = Summary()
         self._failure: NanofwError | None = None
 
     def to_end(self, *, watched: bool) -> int:
-        """Step until everything is finished, the engine fails, or somebody interrupts.
+        """Step until everything is finished, the engine fails, or an interrupt comes.
 
         Args:
             watched: show a progress bar.
@@ -244,13 +201,13 @@ class Run:
         for ticket, event in step.events:
             result = event.result
             if result is None:
-                self._output.show(ticket, event.text)
+                self._output.show_text(ticket, event.text)
                 continue
             if result.finish_reason is FinishReason.REFUSED:
                 result = self._with_place(ticket, result)
             self._summary.add(result)
-            self._output.put(ticket, result)
-            self._source.ended(ticket, result, step.outputs.get(ticket), now)
+            self._output.put_result(ticket, result)
+            self._source.finished(ticket, result, step.outputs.get(ticket), now)
 
     def _with_place(self, ticket: int, result: RequestResult) -> RequestResult:
         """A refused request with the place that it came from; the first ones are told at once,
@@ -272,8 +229,9 @@ class Run:
         )
         for line in lines:
             print(line, file=sys.stderr)
-        if self._written:
-            print(f"written     {self._written}", file=sys.stderr)
+        written = [text for text in (self._output.written, self._steps.written) if text]
+        if written:
+            print(f"written     {', '.join(written)}", file=sys.stderr)
         num_left = self._source.num_requests - self._summary.num_requests
         if self._interrupt.signal:
             print(f"interrupted: {num_left} requests were not finished", file=sys.stderr)
@@ -285,5 +243,5 @@ class Run:
             return ExitCode.FAILED
         if self._interrupt.signal:
             return self._interrupt.exit_code
-        everything_good = self._summary.num_good == self._summary.num_requests
+        everything_good = self._summary.num_served == self._summary.num_requests
         return ExitCode.OK if everything_good else ExitCode.BAD_RESULT

@@ -35,10 +35,10 @@ class RequestSource(Protocol):
         """Hand over those that have come by now."""
         ...
 
-    def ended(
+    def finished(
         self, ticket: int, result: RequestResult, output: RequestOutput | None, now: float
     ) -> None:
-        """A request ended; others may come because of it.
+        """A request finished; others may come because of it.
 
         Args:
             output: of the engine, for its first sample; None when the engine never had it.
@@ -56,7 +56,7 @@ class PromptSource:
     Args:
         sampling: of prompts that bring none.
         stream: report texts as they come.
-        begin: told of each prompt that can be read, with its ticket and its text for readers.
+        add_prompt: told of each prompt that can be read, with its ticket and its text for readers.
         interrupted: asked before each prompt whether to stop.
     """
 
@@ -66,11 +66,11 @@ class PromptSource:
         sampling: SamplingParams,
         *,
         stream: bool,
-        begin: Callable[[int, str], None],
+        add_prompt: Callable[[int, str], None],
         interrupted: Callable[[], bool],
     ) -> None:
         self._prompts, self._sampling = prompts, sampling
-        self._stream, self._begin, self._interrupted = stream, begin, interrupted
+        self._stream, self._add_prompt, self._interrupted = stream, add_prompt, interrupted
         self._is_fed = False
 
     @property
@@ -98,9 +98,9 @@ class PromptSource:
                 session.refuse(str(error))
             else:
                 ticket = session.add_prompt(prompt, stream=self._stream and prompt.sampling.n == 1)
-                self._begin(ticket, readable(prompt))
+                self._add_prompt(ticket, prompt_text(prompt))
 
-    def ended(
+    def finished(
         self, ticket: int, result: RequestResult, output: RequestOutput | None, now: float
     ) -> None:
         """Nothing follows."""
@@ -133,7 +133,7 @@ class WorkloadSource:
                 request = replace(request, sampling=sampling)
             self._requests[session.add_request(request)] = request
 
-    def ended(
+    def finished(
         self, ticket: int, result: RequestResult, output: RequestOutput | None, now: float
     ) -> None:
         request = self._requests.pop(ticket)
@@ -146,7 +146,7 @@ class WorkloadSource:
         return f"input.workload, request {ticket}"
 
 
-def readable(prompt: Prompt) -> str:
+def prompt_text(prompt: Prompt) -> str:
     """The prompt for readers: its text, the last message of a chat, or how many ids it has."""
     if prompt.text is not None:
         return prompt.text

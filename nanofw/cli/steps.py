@@ -7,7 +7,6 @@ import json
 import warnings
 from dataclasses import asdict
 from pathlib import Path
-from types import TracebackType
 from typing import IO
 
 from nanofw.config.schema import OutputSection
@@ -20,10 +19,15 @@ class StepsWarning(UserWarning):
 
 
 class StepsFile:
-    """A context manager; writes nothing when there is no file."""
+    """A line of JSON for each step; without a file it takes steps and keeps nothing.
+
+    Attributes:
+        written: what is written and where, for the summary of the run; empty when nothing.
+    """
 
     def __init__(self, file: IO[str] | None, path: Path | None = None) -> None:
         self._file, self._path = file, path
+        self.written = f"steps in {path}" if path else ""
 
     def write(self, report: StepReport) -> None:
         """Add a step."""
@@ -34,15 +38,8 @@ class StepsFile:
         except OSError as failed:
             self._give_up(failed)
 
-    def __enter__(self) -> StepsFile:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Finish the file. Idempotent."""
         if self._file is None:
             return
         try:
@@ -51,7 +48,7 @@ class StepsFile:
             self._give_up(failed)
 
     def _give_up(self, failed: OSError) -> None:
-        """The results of a run are worth more than its steps: say it, and go on without."""
+        """Warn and go on without steps: the results of the run matter more."""
         reason = failed.strerror or failed
         message = f"output.steps: cannot write {self._path}: {reason}; steps are no longer noted"
         warnings.warn(message, StepsWarning, stacklevel=2)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from nanofw.cli.tables import readable_number, readable_percent
 from nanofw.contracts.outputs import StepReport
 from nanofw.contracts.requests import FinishReason
 from nanofw.llm.results import RequestResult, Timings
@@ -21,7 +22,7 @@ class Summary:
     """Collects results and steps of one run.
 
     Attributes:
-        num_output_tokens: of requests that ended.
+        num_output_tokens: of requests that finished.
         by_reason: number of requests by the reason for their end.
         timings: of the requests that were served to their end.
         max_used_blocks: most KV blocks owned by running requests after any step.
@@ -39,7 +40,7 @@ class Summary:
     end: float = 0.0
 
     def add(self, result: RequestResult) -> None:
-        """Count a request that ended."""
+        """Count a request that finished."""
         self.by_reason[result.finish_reason] += 1
         self.num_output_tokens += result.num_output_tokens
         if result.ok and result.timings is not None:
@@ -59,8 +60,8 @@ class Summary:
         return sum(self.by_reason.values())
 
     @property
-    def num_good(self) -> int:
-        """Requests that ended with `stop` or `length`."""
+    def num_served(self) -> int:
+        """Requests that finished with `stop` or `length`."""
         return sum(count for reason, count in self.by_reason.items() if reason.is_served)
 
     @property
@@ -76,7 +77,7 @@ class Summary:
         Args:
             stats: `Engine.stats()`.
             virtual: the seconds are those of a simulated run.
-            num_unfinished_tokens: generated for requests that have not ended.
+            num_unfinished_tokens: generated for requests that have not finished.
         """
         return [
             self._requests_line(),
@@ -92,25 +93,25 @@ class Summary:
     def _throughput_lines(self, virtual: bool, num_output_tokens: int) -> list[str]:
         seconds = self.seconds
         unit = "virtual s" if virtual else "s"
-        steps = f"steps       {self.num_steps} in {_readable(seconds)} {unit}"
+        steps = f"steps       {self.num_steps} in {readable_number(seconds)} {unit}"
         if not seconds:
             return [steps]
         rates = (
-            f"{_readable(self.num_good / seconds)} requests/s, "
-            f"prefill {_readable(self.num_prefill_tokens / seconds)} tokens/s, "
-            f"output {_readable(num_output_tokens / seconds)} tokens/s"
+            f"{readable_number(self.num_served / seconds)} requests/s, "
+            f"prefill {readable_number(self.num_prefill_tokens / seconds)} tokens/s, "
+            f"output {readable_number(num_output_tokens / seconds)} tokens/s"
         )
         return [steps, f"throughput  {rates}"]
 
     def _kv_lines(self, stats: Mapping[str, Any]) -> list[str]:
         num_blocks = stats["blocks"]["num_blocks"]
-        used = self.max_used_blocks / num_blocks if num_blocks else 0.0
+        used = readable_percent(self.max_used_blocks / num_blocks if num_blocks else 0.0)
         prompt, cached = stats["num_prompt_tokens"], stats["num_cached_tokens"]
-        hits = cached / prompt if prompt else 0.0
+        hits = readable_percent(cached / prompt if prompt else 0.0)
         return [
             f"KV          at most {self.max_used_blocks} of {num_blocks} blocks "
-            f"({_percent(used)}); preemptions {stats['num_preemptions']}",
-            f"            prefix hits {cached:,} of {prompt:,} prompt tokens ({_percent(hits)})",
+            f"({used}); preemptions {stats['num_preemptions']}",
+            f"            prefix hits {cached:,} of {prompt:,} prompt tokens ({hits})",
         ]
 
 
@@ -120,19 +121,7 @@ def _latency_lines(timings: Sequence[Timings]) -> list[str]:
         values = [value for item in timings if (value := getattr(item, f"{name}_s")) is not None]
         if values:
             shares = np.percentile(values, PERCENTILES)
-            parts = [f"p{p} {_milliseconds(s)}" for p, s in zip(PERCENTILES, shares, strict=True)]
+            pairs = zip(PERCENTILES, shares, strict=True)
+            parts = [f"p{percent} {1e3 * seconds:,.1f} ms" for percent, seconds in pairs]
             lines.append(f"{title(name):<12}{', '.join(parts)}")
     return lines
-
-
-def _readable(value: float) -> str:
-    """At least three digits, and 0 only for what is none."""
-    return f"{value:,.0f}" if value >= 100 or not value else f"{value:#.3g}"
-
-
-def _percent(share: float) -> str:
-    return "<1%" if 0 < share < 0.01 else f"{share:.0%}"
-
-
-def _milliseconds(seconds: float) -> str:
-    return f"{seconds * 1e3:,.1f} ms"

@@ -10,7 +10,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from nanofw.cli import ExitCode
-from nanofw.cli.arguments import CONFIG_WORDS, add_config, console, load, print_json, table
+from nanofw.cli.arguments import CONFIG_WORDS, add_config, load
+from nanofw.cli.tables import console, print_json, table
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection

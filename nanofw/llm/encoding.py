@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.llm.prompts import Prompt
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.stop import StopStrings
@@ -15,6 +15,25 @@ from nanofw.text.tokenizer import Tokenizer
 
 MAX_STOP_SETS = 1024
 """Automata of stop strings that are kept for the next request that has the same ones."""
+
+
+def engine_request(
+    prompt: Prompt, request_id: str, *, arrival: float, stream: bool = False
+) -> Request:
+    """The engine's request of an encoded prompt that arrives at a time of the engine's clock."""
+    assert prompt.token_ids is not None
+    return Request(
+        id=request_id,
+        prompt_token_ids=prompt.token_ids,
+        sampling=prompt.sampling,
+        arrival=arrival,
+        client=prompt.client,
+        priority=prompt.priority,
+        deadline=None if prompt.deadline is None else arrival + prompt.deadline,
+        expected_output_tokens=prompt.expected_output_tokens,
+        stream=stream,
+        arguments=prompt.arguments,
+    )
 
 
 class Encoder:

@@ -10,7 +10,7 @@ from nanofw.contracts.outputs import RequestOutput, StepOutput, StepReport, Toke
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.base import BaseEngine
 from nanofw.errors import RequestError
-from nanofw.llm.encoding import Encoder
+from nanofw.llm.encoding import Encoder, engine_request
 from nanofw.llm.live import LiveRequest
 from nanofw.llm.logprobs import readable
 from nanofw.llm.prompts import Prompt
@@ -198,21 +198,9 @@ class Session:
         self._refused.append((ticket, StreamEvent(result=refused(request_id, reason, prompt))))
 
     def _request(self, request_id: str, prompt: Prompt, stream: bool) -> Request:
-        """The engine's request of an encoded prompt that arrives now."""
-        assert prompt.token_ids is not None
+        needs_deltas = stream or prompt.stop_strings is not None or self._token_times
         arrival = self.engine.clock.now()
-        return Request(
-            id=request_id,
-            prompt_token_ids=prompt.token_ids,
-            sampling=prompt.sampling,
-            arrival=arrival,
-            client=prompt.client,
-            priority=prompt.priority,
-            deadline=None if prompt.deadline is None else arrival + prompt.deadline,
-            expected_output_tokens=prompt.expected_output_tokens,
-            stream=stream or prompt.stop_strings is not None or self._token_times,
-            arguments=prompt.arguments,
-        )
+        return engine_request(prompt, request_id, arrival=arrival, stream=needs_deltas)
 
     # -- the way out ----------------------------------------------------------------------
 

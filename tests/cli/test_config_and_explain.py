@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from nanofw.cli import arguments
-from nanofw.cli.arguments import readable_bytes
+from nanofw.cli import tables
 from nanofw.cli.main import main
+from nanofw.cli.tables import readable_bytes
 
 SIMULATED = ["executor.name=sim", "model.path=shape:qwen3-0.6b", "kv_allocator.num_blocks=64"]
 
@@ -170,7 +170,7 @@ def graphs(options: object, config: object) -> list[dict[str, object]]:
 def test_explain_is_readable_at_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arguments, "WIDTH_OF_A_FILE", 80)
+    monkeypatch.setattr(tables, "WIDTH_OF_A_FILE", 80)
     lines = output(capsys, "explain").splitlines()
     assert max(map(len, lines)) <= 80
     assert "…" not in "".join(lines)  # nothing cut

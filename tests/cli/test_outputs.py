@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from nanofw.cli.outputs import PENDING_SUFFIX, JsonlFile, JsonlStream, PlainText
+from nanofw.cli.files import PENDING_SUFFIX
+from nanofw.cli.outputs import JsonlFile, JsonlStream, PlainText
 from nanofw.contracts.requests import FinishReason
 from nanofw.errors import ConfigError
 from nanofw.llm.results import Completion, RequestResult, refused
@@ -27,11 +28,11 @@ def lines(path: Path) -> list[dict[str, object]]:
 def test_results_are_written_in_input_order_as_soon_as_possible(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "results.jsonl"
     output = JsonlFile(path)
-    output.put(0, result("a"))
+    output.put_result(0, result("a"))
     assert [line["id"] for line in lines(path)] == ["a"]
-    output.put(2, result("c"))
+    output.put_result(2, result("c"))
     assert [line["id"] for line in lines(path)] == ["a"]
-    output.put(1, result("b"))
+    output.put_result(1, result("b"))
     assert [line["id"] for line in lines(path)] == ["a", "b", "c"]
     output.close()
     assert [line["index"] for line in lines(path)] == [0, 1, 2]
@@ -42,8 +43,8 @@ def test_what_waits_for_an_earlier_result_is_on_disk_too(tmp_path: Path) -> None
     path = tmp_path / "results.jsonl"
     pending = tmp_path / f"results.jsonl{PENDING_SUFFIX}"
     output = JsonlFile(path)
-    output.put(3, result("d"))
-    output.put(1, result("b"))
+    output.put_result(3, result("d"))
+    output.put_result(1, result("b"))
     assert [line["id"] for line in lines(pending)] == ["d", "b"]
     output.close()
     assert [line["id"] for line in lines(path)] == ["b", "d"]
@@ -56,9 +57,9 @@ def test_any_order_of_ends_gives_the_order_of_the_input(tmp_path: Path) -> None:
         tickets = list(range(30))
         random.Random(seed).shuffle(tickets)
         output = JsonlFile(tmp_path / "results.jsonl")
-        output.start()  # results of the last round go
+        output.start_run()  # results of the last round go
         for ticket in tickets:
-            output.put(ticket, result(str(ticket)))
+            output.put_result(ticket, result(str(ticket)))
         output.close()
         written = lines(tmp_path / "results.jsonl")
         assert [line["id"] for line in written] == [str(ticket) for ticket in range(30)]
@@ -66,7 +67,7 @@ def test_any_order_of_ends_gives_the_order_of_the_input(tmp_path: Path) -> None:
 
 def test_a_refused_request_has_a_line_with_its_error() -> None:
     file = io.StringIO()
-    JsonlStream(file).put(0, refused("x", "the prompt is empty"))
+    JsonlStream(file).put_result(0, refused("x", "the prompt is empty"))
     record = json.loads(file.getvalue())
     assert record["finish_reason"] == "refused"
     assert record["error"] == "the prompt is empty"
@@ -83,11 +84,11 @@ def test_a_file_that_cannot_be_written_names_its_key(tmp_path: Path) -> None:
 def test_plain_text_is_prompt_and_continuation() -> None:
     file = io.StringIO()
     output = PlainText(file, live=False)
-    output.begin(0, "prompt a ")
-    output.begin(1, "prompt b ")
-    output.put(1, result("b"))
-    output.put(0, result("a", "first"))
-    output.put(2, refused("c", "why"))
+    output.add_prompt(0, "prompt a ")
+    output.add_prompt(1, "prompt b ")
+    output.put_result(1, result("b"))
+    output.put_result(0, result("a", "first"))
+    output.put_result(2, refused("c", "why"))
     output.close()
     assert file.getvalue() == "prompt a first\n\nprompt b text\n\n [refused: why]\n\n"
 
@@ -95,19 +96,19 @@ def test_plain_text_is_prompt_and_continuation() -> None:
 def test_a_terminal_shows_the_text_of_whose_turn_it_is() -> None:
     file = io.StringIO()
     output = PlainText(file, live=True)
-    output.begin(0, "A:")
-    output.begin(1, "B:")
-    output.show(1, "late ")
-    output.show(0, "one ")
+    output.add_prompt(0, "A:")
+    output.add_prompt(1, "B:")
+    output.show_text(1, "late ")
+    output.show_text(0, "one ")
     shown = file.getvalue()
     assert "A:" in shown
     assert shown.endswith("one ")
     assert "late" not in shown
-    output.show(0, "two")
-    output.put(0, result("a", "one two"))
+    output.show_text(0, "two")
+    output.put_result(0, result("a", "one two"))
     assert file.getvalue().endswith("B:\033[0mlate ")
-    output.show(1, "end")
-    output.put(1, result("b", "late end"))
+    output.show_text(1, "end")
+    output.put_result(1, result("b", "late end"))
     output.close()
     assert file.getvalue().count("one two") == 1
     assert file.getvalue().count("late end") == 1

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from nanofw.cli import arguments
+from nanofw.cli import tables
 from nanofw.cli.main import main
 from tests.plugins.packages import manifest, write_dist_info
 
@@ -99,7 +99,7 @@ def test_a_configuration_brings_its_local_files(
 def test_no_name_is_cut_at_80_columns(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arguments, "WIDTH_OF_A_FILE", 80)
+    monkeypatch.setattr(tables, "WIDTH_OF_A_FILE", 80)
     for command in (["plugins", "list", "--check"], ["doctor"]):
         main(command)
         text = capsys.readouterr().out

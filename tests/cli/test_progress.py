@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from nanofw.cli.arguments import progress
+from nanofw.cli.progress import progress
 
 
 def test_a_log_gets_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
