@@ -1,4 +1,9 @@
-"""nanofw: an LLM inference framework in which every decision is a plugin."""
+"""nanofw: an LLM inference framework in which every decision is a plugin.
+
+The public packages are `nanofw`, `nanofw.plugins`, `nanofw.testing`, `nanofw.models.layers` and
+`nanofw.kernels`. Their public names are those that their `__all__` lists. Every other module is
+private.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +11,70 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nanofw.contracts.requests import SamplingParams
+    from nanofw.contracts.requests import Request, SamplingParams
     from nanofw.engine.engine import Engine
+    from nanofw.errors import (
+        AllocatorError,
+        ApiMismatch,
+        CapabilityError,
+        ConfigError,
+        DuplicatePlugin,
+        ExecutorError,
+        ModelError,
+        NanofwError,
+        PluginError,
+        PluginLoadError,
+        PolicyError,
+        RequestError,
+        UnknownPlugin,
+    )
     from nanofw.llm.async_llm import AsyncLLM
     from nanofw.llm.llm import LLM
+    from nanofw.llm.results import RequestResult
 
 __version__ = "0.1.0"
-__all__ = ["LLM", "AsyncLLM", "Engine", "SamplingParams", "__version__"]
+__all__ = [
+    # running a model
+    "LLM",
+    "AsyncLLM",
+    "Engine",
+    "Request",
+    "RequestResult",
+    "SamplingParams",
+    # errors
+    "AllocatorError",
+    "ApiMismatch",
+    "CapabilityError",
+    "ConfigError",
+    "DuplicatePlugin",
+    "ExecutorError",
+    "ModelError",
+    "NanofwError",
+    "PluginError",
+    "PluginLoadError",
+    "PolicyError",
+    "RequestError",
+    "UnknownPlugin",
+    "__version__",
+]
 
-_LAZY = {
+_MODULES = {
     "LLM": "nanofw.llm.llm",
     "AsyncLLM": "nanofw.llm.async_llm",
-    "SamplingParams": "nanofw.contracts.requests",
     "Engine": "nanofw.engine.engine",
+    "Request": "nanofw.contracts.requests",
+    "RequestResult": "nanofw.llm.results",
+    "SamplingParams": "nanofw.contracts.requests",
 }
+"""Where the public names are defined; those that are not here are errors."""
 
 
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used: `import nanofw` alone imports nothing heavy."""
-    if name not in _LAZY:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_LAZY[name]), name)
+    module = importlib.import_module(_MODULES.get(name, "nanofw.errors"))
+    value = getattr(module, name)
     globals()[name] = value
     return value
 

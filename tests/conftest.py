@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import signal
 
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # for the processes that tests start
 pytest_plugins = ["nanofw.testing.pytest_plugin"]
 
 

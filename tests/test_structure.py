@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
-import subprocess
-import sys
+import pkgutil
 import textwrap
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import nanofw
+import nanofw.errors
+import nanofw.plugins
+from nanofw import contracts
 from nanofw.cli.main import COMMANDS
 from nanofw.plugins import API_VERSIONS, KINDS, build_registry, hookspecs, load_plugin
+from tests.public import PACKAGES
+from tests.spawn import run_python
 
 ROOT = Path(nanofw.__file__).parent
 WITHOUT_TORCH = ["torch", "triton", "transformers", "flash_attn", "flashinfer", "huggingface_hub"]
@@ -23,15 +27,7 @@ WITHOUT_TORCH = ["torch", "triton", "transformers", "flash_attn", "flashinfer", 
 def python(code: str, *arguments: str, forbidden: list[str] | None = None) -> str:
     """Run code in a fresh interpreter in which some modules cannot be imported."""
     prologue = f"import sys\nfor name in {forbidden or []!r}: sys.modules[name] = None\n"
-    done = subprocess.run(
-        [sys.executable, "-c", prologue + textwrap.dedent(code), *arguments],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done.stdout
+    return run_python("-c", prologue + textwrap.dedent(code), *arguments)
 
 
 CALL = """
@@ -118,12 +114,35 @@ def test_every_built_in_manifest_describes_what_its_entry_points_promise() -> No
         assert plugin.name == entry.name
 
 
-def test_exports_of_the_door_are_sorted_into_groups_and_exist() -> None:
-    import nanofw.plugins as door
+@pytest.mark.parametrize("name", PACKAGES)
+def test_all_lists_the_public_names_of_a_package(name: str) -> None:
+    package = importlib.import_module(name)
+    listed = package.__all__
+    assert len(listed) == len(set(listed))
+    for public in listed:
+        assert getattr(package, public) is not None, public
+    imported = {
+        key
+        for key, value in vars(package).items()
+        if not (key.startswith("_") or isinstance(value, ModuleType))
+    }
+    assert imported - set(listed) <= {"annotations", "TYPE_CHECKING", "Any"}
 
-    assert len(door.__all__) == len(set(door.__all__))
-    for name in door.__all__:
-        assert hasattr(door, name), name
+
+def test_every_class_of_a_contract_is_exported_to_authors() -> None:
+    for found in pkgutil.iter_modules(contracts.__path__, "nanofw.contracts."):
+        module = importlib.import_module(found.name)
+        classes = {
+            key
+            for key, value in vars(module).items()
+            if isinstance(value, type) and value.__module__ == found.name and key[0] != "_"
+        }
+        assert classes <= set(nanofw.plugins.__all__), found.name
+
+
+def test_the_errors_are_exported_by_the_package() -> None:
+    classes = {key for key, value in vars(nanofw.errors).items() if isinstance(value, type)}
+    assert classes <= set(nanofw.__all__)
 
 
 def test_presets_and_the_type_marker_are_package_data() -> None:

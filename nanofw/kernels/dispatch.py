@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import warnings
 from functools import cache
+from typing import Any
 
 import torch
 
-from nanofw.kernels.aot.meta_device import stands_for_cuda
+from nanofw.kernels.aot.meta_device import current_warm_up, stands_for_cuda
 
 
 def uses_triton(tensor: torch.Tensor) -> bool:
@@ -39,3 +40,12 @@ def has_triton() -> bool:
         )
         return False
     return True
+
+
+def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
+    """Launch a Triton kernel; on a dry run (`nanofw.kernels.aot`), only compile what would run."""
+    warm_up = current_warm_up()
+    if warm_up is None:
+        kernel[grid](*args, **options)
+    else:
+        warm_up(kernel, grid, args, options)

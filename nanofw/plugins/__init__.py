@@ -1,4 +1,4 @@
-"""The door: everything that an outside package needs to write a plugin.
+"""Everything that an outside package needs to write a plugin.
 
 A package names its plugins in its `pyproject.toml`,
 
@@ -12,6 +12,8 @@ and the manifest describes them, importing nothing heavy:
     @hookimpl
     def scheduler():
         return Plugin("deadline", "my_package.policy:Deadline", api="scheduler/1")
+
+Public: what `__all__` lists. The modules in this package are private.
 """
 
 from __future__ import annotations
@@ -25,16 +27,18 @@ from nanofw.contracts.attention_backend import (
     FusedInputs,
 )
 from nanofw.contracts.clock import Clock, RealClock, VirtualClock
-from nanofw.contracts.communicator import Communicator, SingleRank
-from nanofw.contracts.cost_model import CostModel, CostModelConfig
-from nanofw.contracts.executor import Executor, ExecutorConfig
+from nanofw.contracts.communicator import Communicator, NormCommunicator, SingleRank
+from nanofw.contracts.cost_model import CostModel, CostModelConfig, OccupiesHost
+from nanofw.contracts.executor import Executor, ExecutorConfig, WatchableExecutor
 from nanofw.contracts.kv_allocator import (
     AllocatorConfig,
     AllocatorStats,
+    CountsMatches,
     Extension,
     KVAllocator,
     Match,
 )
+from nanofw.contracts.limits import Limits
 from nanofw.contracts.logits_processor import (
     HearsSampledTokens,
     HostProcessor,
@@ -44,7 +48,13 @@ from nanofw.contracts.logits_processor import (
 )
 from nanofw.contracts.model import Model, ModelContext
 from nanofw.contracts.model_spec import ModelSpec
-from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.outputs import (
+    RequestOutput,
+    StepOutput,
+    StepReport,
+    TokenDelta,
+    TokenLogprobs,
+)
 from nanofw.contracts.plan import Capacity, HostMasks, NewRow, StepPlan, StepResult
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.contracts.sampler import (
@@ -95,6 +105,7 @@ __all__ = [
     "load_plugin",
     "prepare",
     # scheduler
+    "Limits",
     "Policy",
     "RequestView",
     "RunningView",
@@ -103,6 +114,7 @@ __all__ = [
     # kv_allocator
     "AllocatorConfig",
     "AllocatorStats",
+    "CountsMatches",
     "Extension",
     "KVAllocator",
     "Match",
@@ -130,6 +142,7 @@ __all__ = [
     "Model",
     "ModelContext",
     "ModelSpec",
+    "NormCommunicator",
     "SingleRank",
     # executor, cost_model
     "Capacity",
@@ -140,17 +153,23 @@ __all__ = [
     "ExecutorConfig",
     "HostMasks",
     "NewRow",
+    "OccupiesHost",
     "RealClock",
     "StepPlan",
     "StepResult",
     "VirtualClock",
+    "WatchableExecutor",
     # workload
     "Workload",
     "WorkloadConfig",
-    # requests
+    # requests, and what becomes of them
     "FinishReason",
     "IntArray",
     "Request",
     "RequestOutput",
     "SamplingParams",
+    "StepOutput",
+    "StepReport",
+    "TokenDelta",
+    "TokenLogprobs",
 ]

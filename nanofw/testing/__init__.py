@@ -10,10 +10,13 @@ Each kind has a class of `test_` methods, `SchedulerChecks`, and a function that
 at once, `check_scheduler`. nanofw's own plugins are held to the same checks. The pytest plugin
 `nanofw.testing.pytest_plugin` parametrises tests over installed plugins. Only checks that run on a
 device import torch, when they run.
+
+Public: what `__all__` lists, and `nanofw.testing.pytest_plugin`.
 """
 
 from __future__ import annotations
 
+from nanofw.measure.drive import drive
 from nanofw.testing.attention_backend import AttentionBackendChecks
 from nanofw.testing.checks import (
     check_attention_backend,
@@ -53,6 +56,7 @@ __all__ = [
     "EngineShape",
     "Record",
     "Traffic",
+    "drive",
     "random_traffic",
     "serve",
     "simulated_engine",

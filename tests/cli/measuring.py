@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import jsonschema
+
+from tests.spawn import run_python
 
 SMALL = ["kv_allocator.num_blocks=64", "engine.max_model_len=256", "engine.max_num_seqs=4"]
 """A run of the embedded model that is quick to start."""
@@ -37,13 +36,9 @@ RECORD: dict[str, Any] = {
 
 def nanofw(*words: str, environment: dict[str, str] | None = None) -> str:
     """Standard output of a command that succeeds, in a terminal of 80 columns."""
-    done = subprocess.run(
-        [sys.executable, "-m", "nanofw", *words],
-        env={**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "80", **(environment or {})},
-        capture_output=True, text=True, check=False, timeout=600,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr + done.stdout
-    return done.stdout
+    return run_python(
+        "-m", "nanofw", *words, environment={"COLUMNS": "80", **(environment or {})}, timeout_s=600
+    )
 
 
 def read_record(path: Path, command: str) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +9,7 @@ import pytest
 
 from nanofw.cli import environment
 from nanofw.cli.main import main
+from tests.spawn import run_python
 
 BARE = """
 import sys
@@ -45,20 +45,13 @@ def test_what_is_here_is_found(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_bare_machine_gets_install_lines() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", BARE, "--json"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    found = json.loads(run_python("-c", BARE, "--json"))
     torch = by_name(found["packages"])["torch"]
     assert torch["install"] == "pip install torch"
     assert torch["state"].startswith("cannot be imported: ModuleNotFoundError")
     assert "torch cannot be imported" in found["devices"][0]["problem"]
     assert not any(item["usable"] for item in found["attention_backends"]["backends"])
-    text = subprocess.run(
-        [sys.executable, "-c", BARE], capture_output=True, text=True, check=True
-    ).stdout
-    assert "pip install torch" in text
+    assert "pip install torch" in run_python("-c", BARE)
 
 
 def fake_torch(**cuda: Any) -> Any:

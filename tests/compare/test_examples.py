@@ -61,7 +61,7 @@ def test_every_policy_and_workload_is_documented() -> None:
     from nanofw.workloads.manifest import workload
 
     for page, plugins in (
-        ("policies", scheduler()), ("workloads", workload()), ("simulation", cost_model()),
+        ("schedulers", scheduler()), ("workloads", workload()), ("simulation", cost_model()),
     ):  # fmt: skip
         text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
         assert [p.name for p in plugins if f"`{p.name}`" not in text] == []

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from pathlib import Path
@@ -20,6 +18,7 @@ from nanofw.config.load import load_config
 from nanofw.contracts.requests import FinishReason
 from nanofw.errors import ConfigError, NanofwError
 from nanofw.llm.interrupt import postponed
+from tests.spawn import run_python
 
 SHORT = SamplingParams(max_tokens=5)
 
@@ -296,7 +295,7 @@ def test_importing_nanofw_imports_nothing_heavy() -> None:
         "heavy = {'torch', 'transformers', 'triton', 'pydantic', 'omegaconf', 'tokenizers'}; "
         "sys.exit(' '.join(heavy & set(sys.modules)) or 0)"
     )
-    subprocess.run([sys.executable, "-c", code], check=True)
+    run_python("-c", code)
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:

@@ -1,13 +1,12 @@
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from nanofw.plugins.discovery import discover
 from tests.plugins.packages import Install, manifest, write_dist_info
+from tests.spawn import run_python
 
 
 def test_entries_come_from_metadata_without_import(install: Install, site: Path) -> None:
@@ -81,9 +80,7 @@ def test_discovery_imports_no_manifest(install: Install, site: Path) -> None:
         "assert 'x' in r.names('scheduler'), r.names('scheduler');"
         "assert 'loud' not in sys.modules and 'torch' not in sys.modules"
     )
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, env={"PYTHONPATH": str(site), "PATH": ""}
-    )
+    run_python("-c", code, environment={"PYTHONPATH": str(site), "PATH": ""})
 
 
 def test_manifest_helper_is_valid_python() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,14 +11,14 @@ import nanofw.testing
 from nanofw.errors import UnknownPlugin
 from nanofw.testing import SchedulerChecks, check_scheduler, construct, installed, load_component
 from nanofw.testing.checks import run_checks
+from tests.spawn import run_python
 
 PAGE = Path(__file__).parents[2] / "docs" / "plugins" / "testing.md"
 
 
 def test_importing_the_kit_imports_neither_torch_nor_pytest() -> None:
     code = "import sys, nanofw.testing; print({'torch', 'pytest', 'hypothesis'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"
+    assert run_python("-c", code).strip() == "set()"
 
 
 def test_all_that_is_exported_is_there_and_described() -> None:

@@ -11,5 +11,5 @@ device or of a dry run is in this folder:
 - `meta_shapes` has the results of torch's operations on `meta`;
 - `communicator` stands for the other ranks.
 
-Kernels take part by `dispatch.uses_triton` and `triton.common.launch`, and ask nothing else.
+Kernels take part by `dispatch.uses_triton` and `dispatch.launch`, and ask nothing else.
 """

@@ -17,13 +17,8 @@ import triton
 import triton.language as tl
 
 from nanofw.kernels.all_reduce import Inboxes
-from nanofw.kernels.triton.common import (
-    chained,
-    launch,
-    let_next_start,
-    next_power_of_2,
-    wait_for_previous,
-)
+from nanofw.kernels.dispatch import launch
+from nanofw.kernels.triton.common import chained, let_next_start, next_power_of_2, wait_for_previous
 
 
 @triton.jit

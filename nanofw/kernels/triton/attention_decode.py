@@ -23,11 +23,11 @@ import torch
 import triton
 import triton.language as tl
 
+from nanofw.kernels.dispatch import launch
 from nanofw.kernels.triton.common import (
     LOG2_E,
     chained,
     dot,
-    launch,
     let_next_start,
     next_power_of_2,
     num_multiprocessors,

@@ -18,7 +18,8 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton.common import LOG2_E, dot, launch, next_power_of_2
+from nanofw.kernels.dispatch import launch
+from nanofw.kernels.triton.common import LOG2_E, dot, next_power_of_2
 from nanofw.kernels.triton.paging import load_blocks, load_key_value_tiles, page_descriptors
 from nanofw.kernels.triton.tuning import PrefillConfig
 

@@ -8,14 +8,13 @@ from __future__ import annotations
 
 import os
 from functools import cache
-from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from nanofw.kernels.aot.meta_device import cuda_device, current_warm_up
+from nanofw.kernels.aot.meta_device import cuda_device
 
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 WIDEN = tl.constexpr(INTERPRETED)
@@ -67,15 +66,6 @@ def _can_chain(device: torch.device | None) -> bool:
     if INTERPRETED or device is None:
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)
-
-
-def launch(kernel: Any, grid: tuple[int, ...], *args: Any, **options: Any) -> None:
-    """Launch a kernel; on a dry run (`nanofw.kernels.aot`), only compile what would run."""
-    warm_up = current_warm_up()
-    if warm_up is None:
-        kernel[grid](*args, **options)
-    else:
-        warm_up(kernel, grid, args, options)
 
 
 def next_power_of_2(n: int) -> int:

@@ -17,7 +17,8 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton.common import launch, next_power_of_2
+from nanofw.kernels.dispatch import launch
+from nanofw.kernels.triton.common import next_power_of_2
 
 BLOCK = 8192
 LOWEST = tl.constexpr(-2147483648)

@@ -8,7 +8,7 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton.common import launch
+from nanofw.kernels.dispatch import launch
 
 if TYPE_CHECKING:
     from nanofw.kernels.decode_inputs import DecodeInputs

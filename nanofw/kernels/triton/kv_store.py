@@ -6,10 +6,10 @@ import torch
 import triton
 import triton.language as tl
 
+from nanofw.kernels.dispatch import launch
 from nanofw.kernels.triton.common import (
     cdiv,
     chained,
-    launch,
     let_next_start,
     next_power_of_2,
     wait_for_previous,

@@ -6,13 +6,8 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton.common import (
-    chained,
-    launch,
-    let_next_start,
-    next_power_of_2,
-    wait_for_previous,
-)
+from nanofw.kernels.dispatch import launch
+from nanofw.kernels.triton.common import chained, let_next_start, next_power_of_2, wait_for_previous
 
 
 @triton.jit

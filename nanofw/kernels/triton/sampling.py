@@ -15,7 +15,8 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton.common import cdiv, launch, next_power_of_2, num_multiprocessors
+from nanofw.kernels.dispatch import launch
+from nanofw.kernels.triton.common import cdiv, next_power_of_2, num_multiprocessors
 from nanofw.kernels.triton.cutoff import Cutoffs, ordered_key
 from nanofw.kernels.triton.random import log_exponential, position_key, random_bits
 

@@ -8,7 +8,8 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton.common import launch, next_power_of_2
+from nanofw.kernels.dispatch import launch
+from nanofw.kernels.triton.common import next_power_of_2
 
 if TYPE_CHECKING:
     from nanofw.kernels.step_inputs import StepInputs

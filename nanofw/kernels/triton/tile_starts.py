@@ -10,7 +10,7 @@ import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.triton.common import launch
+from nanofw.kernels.dispatch import launch
 
 
 @triton.jit(do_not_specialize=["num_rows"])

@@ -1,4 +1,7 @@
-"""Building blocks of decoders: split over ranks, loading their own weights. Public."""
+"""Building blocks of decoders: split over ranks, loading their own weights.
+
+Public: what `__all__` lists. The modules in this package are private.
+"""
 
 from __future__ import annotations
 
