@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
-from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.logits_processor import HearsSampledTokens, LogitsProcessor
 from nanofw.contracts.plan import NewRow
 from nanofw.contracts.requests import SamplingParams
 from nanofw.contracts.sampler import SamplerConfig
+from nanofw.testing.rows import VOCAB_SIZE, new_row, sampler_config
 
-if TYPE_CHECKING:
-    import torch
-
-VOCAB = 64
-NUM_ROWS = 16
-PROMPT = (11, 12, 13)
 OUTPUTS = (9, 4, 9, 30)
-"""Tokens that each request draws in the checks of processors that hear draws."""
+"""Tokens of each request in the checks of processors that hear which token was sampled."""
 
 
 class LogitsProcessorChecks(ABC):
@@ -59,7 +53,7 @@ class LogitsProcessorChecks(ABC):
         for wrong in self.wrong_arguments:
             assert self.reason(processor, wrong), f"check lets {wrong!r} pass, or says no reason"
 
-    def test_a_line_depends_on_its_request_alone(self) -> None:
+    def test_a_row_depends_on_its_request_alone(self) -> None:
         """Alone, beside others, in any order and row."""
         numbers = list(range(len(self.arguments)))
         together = self.changed(numbers)
@@ -76,10 +70,10 @@ class LogitsProcessorChecks(ABC):
         works = [processor.add(self.row(i, a)) for i, a in enumerate(self.arguments)]
         logits = _logits(len(works))
         found = self.apply(processor, logits, range(len(works)))
-        for line, has_work in enumerate(works):
+        for row, has_work in enumerate(works):
             if not has_work:
-                same = np.array_equal(found[line], logits[line])
-                assert same, f"add() said nothing to do for {self.arguments[line]!r}"
+                same = np.array_equal(found[row], logits[row])
+                assert same, f"add() said nothing to do for {self.arguments[row]!r}"
 
     def test_a_row_knows_nothing_of_the_request_before(self) -> None:
         """Each request after each other one in the same row."""
@@ -99,7 +93,7 @@ class LogitsProcessorChecks(ABC):
     def test_shape_and_type(self) -> None:
         """float32[s, vocab] again, on the same device, without NaN."""
         found = self.changed(list(range(len(self.arguments))))
-        assert found.shape == (len(self.arguments), VOCAB)
+        assert found.shape == (len(self.arguments), VOCAB_SIZE)
         assert found.dtype == np.float32
         assert not np.isnan(found).any()
 
@@ -131,30 +125,12 @@ class LogitsProcessorChecks(ABC):
 
     def processor(self) -> LogitsProcessor:
         """A fresh processor for a small vocabulary."""
-        import torch
-
-        return self.make(
-            SamplerConfig(
-                vocab_size=VOCAB,
-                max_num_seqs=NUM_ROWS,
-                max_model_len=256,
-                device=torch.device(self.device),
-            )
-        )
+        return self.make(sampler_config(self.device))
 
     def row(self, row: int, argument: Any, output: Sequence[int] = ()) -> NewRow:
         """A request with an argument, in a row."""
-        blocks: IntArray = np.zeros(1, np.int32)
-        return NewRow(
-            row=row,
-            request_id=f"row-{row}",
-            token_ids=np.array([*PROMPT, *output], np.int32),
-            num_prompt_tokens=len(PROMPT),
-            block_ids=blocks,
-            sampling=SamplingParams(),
-            seed=row,
-            arguments={} if argument is None else {self.name: argument},
-        )
+        arguments = None if argument is None else {self.name: argument}
+        return new_row(row, SamplingParams(), output=output, seed=row, arguments=arguments)
 
     def changed(self, numbers: Sequence[int], *, first_row: int = 0) -> np.ndarray:
         """float32[s, vocab], what becomes of the logits of requests with these arguments."""
@@ -168,17 +144,17 @@ class LogitsProcessorChecks(ABC):
         """float32[s, vocab] after the processor."""
         import torch
 
-        lines: torch.Tensor = torch.from_numpy(logits.copy()).to(self.device)
-        return processor.apply(lines, np.array(list(rows), np.int32)).cpu().numpy()
+        on_device = torch.from_numpy(logits.copy()).to(self.device)
+        return processor.apply(on_device, np.array(list(rows), np.int32)).cpu().numpy()
 
     def hear(self, processor: LogitsProcessor, rows: list[int], token_ids: list[int]) -> None:
-        """Tell of a draw, if the processor wants to hear of it."""
+        """Tell which tokens were sampled, if the processor wants to hear of it."""
         import torch
 
         if isinstance(processor, HearsSampledTokens):
-            drawn = torch.tensor(token_ids, dtype=torch.int32, device=self.device)
-            processor.on_sampled(np.array(rows, np.int32), drawn)
+            sampled = torch.tensor(token_ids, dtype=torch.int32, device=self.device)
+            processor.on_sampled(np.array(rows, np.int32), sampled)
 
 
 def _logits(count: int) -> np.ndarray:
-    return np.random.default_rng(count).normal(size=(count, VOCAB)).astype(np.float32)
+    return np.random.default_rng(count).normal(size=(count, VOCAB_SIZE)).astype(np.float32)

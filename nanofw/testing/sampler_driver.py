@@ -1,10 +1,9 @@
-"""Requests that a sampler draws for, as an executor would call it, over made-up logits."""
+"""Drives a sampler as an executor would, over made-up logits."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 from unittest import SkipTest
 
 import numpy as np
@@ -13,14 +12,10 @@ from nanofw.contracts.arrays import FloatArray, IntArray
 from nanofw.contracts.plan import NewRow
 from nanofw.contracts.requests import SamplingParams
 from nanofw.contracts.sampler import SampledTokens, Sampler, SamplerConfig
-from nanofw.testing.sampler_reference import EOS_TOKEN, NUM_DRAWS
+from nanofw.testing.rows import NUM_ROWS, PROMPT, VOCAB_SIZE, new_row, sampler_config
+from nanofw.testing.sampler_reference import NUM_SAMPLES
 
-if TYPE_CHECKING:
-    import torch
-
-VOCAB = 64
-NUM_ROWS = 16
-STEPS = 4
+NUM_STEPS = 4
 PARAMETERS = (
     SamplingParams(temperature=0),
     SamplingParams(),
@@ -36,26 +31,22 @@ PARAMETERS = (
 
 
 @dataclass(frozen=True)
-class Draws:
-    """A request that tokens are drawn for: its parameters, seed and prompt."""
+class SampledRequest:
+    """A request and the tokens that were sampled for it."""
 
     sampling: SamplingParams
     seed: int
     sample_index: int = 0
-    prompt: tuple[int, ...] = (11, 12, 13)
+    prompt: tuple[int, ...] = PROMPT
     output: list[int] = field(default_factory=list[int])
 
     def row(self, row: int) -> NewRow:
-        """The request with what it drew so far, in a row."""
-        tokens = np.array([*self.prompt, *self.output], np.int32)
-        blocks: IntArray = np.zeros(1, np.int32)
-        return NewRow(
-            row=row,
-            request_id=f"seed-{self.seed}-{self.sample_index}",
-            token_ids=tokens,
-            num_prompt_tokens=len(self.prompt),
-            block_ids=blocks,
-            sampling=self.sampling,
+        """The request with its tokens so far, in a row."""
+        return new_row(
+            row,
+            self.sampling,
+            prompt=self.prompt,
+            output=self.output,
             seed=self.seed,
             sample_index=self.sample_index,
         )
@@ -67,7 +58,7 @@ class Draws:
 
 
 class SamplerDriver:
-    """Makes samplers of a small vocabulary and draws with them.
+    """Makes samplers of a small vocabulary and samples with them.
 
     Args:
         make: a fresh sampler.
@@ -79,22 +70,12 @@ class SamplerDriver:
 
     def sampler(self) -> Sampler:
         """A fresh sampler of a small vocabulary."""
-        import torch
-
-        return self._make(
-            SamplerConfig(
-                vocab_size=VOCAB,
-                max_num_seqs=NUM_ROWS,
-                max_model_len=256,
-                device=torch.device(self._device),
-                eos_token_ids=(EOS_TOKEN,),
-            )
-        )
+        return self._make(sampler_config(self._device))
 
     def supports(self, sampling: SamplingParams) -> bool:
         """Whether `check` lets the parameters pass."""
         try:
-            self.sampler().check(sampling, VOCAB)
+            self.sampler().check(sampling, VOCAB_SIZE)
         except ValueError:
             return False
         return True
@@ -105,71 +86,66 @@ class SamplerDriver:
         assert found, "check refuses every parameter"
         return found
 
-    def drawing(self) -> SamplingParams:
-        """Supported parameters that draw."""
+    def random_sampling(self) -> SamplingParams:
+        """Supported parameters under which tokens are random."""
         found = [sampling for sampling in self.supported() if sampling.temperature > 0]
         if not found:
-            raise SkipTest("it draws nothing at random")
+            raise SkipTest("it samples nothing at random")
         return found[0]
 
-    def requests(self) -> list[Draws]:
+    def requests(self) -> list[SampledRequest]:
         """One for each of the supported parameters."""
-        return [Draws(sampling, 100 + i) for i, sampling in enumerate(self.supported())]
+        return [SampledRequest(sampling, 100 + i) for i, sampling in enumerate(self.supported())]
 
-    def drawn(
-        self, order: Iterable[int], *, first_row: int = 0, leave_before: int | None = None
+    def sample_steps(
+        self, order: Iterable[int], *, first_row: int = 0, preempt_before: int | None = None
     ) -> dict[int, list[int]]:
         """Tokens of some of the requests after a few steps, by number.
 
         Args:
-            order: their lines in the batch.
-            leave_before: the step before which all of them lose their rows and return.
+            order: their rows in the batch.
+            preempt_before: the step before which all of them lose their rows and return.
         """
-        lines, sampler, requests = list(order), self.sampler(), self.requests()
-        rows = {request: first_row + request for request in lines}
-        for request, row in rows.items():
-            sampler.add(requests[request].row(row))
-        for step in range(STEPS):
-            if step == leave_before:
+        numbers, sampler, requests = list(order), self.sampler(), self.requests()
+        rows = {number: first_row + number for number in numbers}
+        for number, row in rows.items():
+            sampler.add(requests[number].row(row))
+        for step in range(NUM_STEPS):
+            if step == preempt_before:
                 for row in rows.values():
                     sampler.remove(row)
-                rows = {request: NUM_ROWS - 1 - request for request in lines}
-                for request, row in rows.items():
-                    sampler.add(requests[request].row(row))
-            self.steps(sampler, {rows[r]: requests[r] for r in lines}, 1, lines)
-        return {request: requests[request].output for request in lines}
+                rows = {number: NUM_ROWS - 1 - number for number in numbers}
+                for number, row in rows.items():
+                    sampler.add(requests[number].row(row))
+            self.continue_rows(sampler, {rows[n]: requests[n] for n in numbers}, 1, numbers)
+        return {number: requests[number].output for number in numbers}
 
-    def steps(
+    def continue_rows(
         self,
         sampler: Sampler,
-        by_row: dict[int, Draws],
+        by_row: dict[int, SampledRequest],
         count: int,
         numbers: Sequence[int],
     ) -> None:
-        """Draw `count` tokens for requests that are in their rows; `numbers` choose the logits."""
-        import torch
-
+        """Sample `count` tokens for requests in their rows; `numbers` choose the logits."""
         for _ in range(count):
-            draws = list(by_row.values())
-            lines = [made_up_logits(n, len(d.output)) for n, d in zip(numbers, draws, strict=True)]
+            requests = list(by_row.values())
+            logits = [
+                made_up_logits(number, len(request.output))
+                for number, request in zip(numbers, requests, strict=True)
+            ]
             rows: IntArray = np.array(list(by_row), np.int32)
-            positions: IntArray = np.array([draw.position for draw in draws], np.int32)
-            logits = torch.from_numpy(np.stack(lines)).to(self._device)
-            result = sampler.sample(logits, rows, positions)
-            for draw, token in zip(draws, result.token_ids.tolist(), strict=True):
-                draw.output.append(token)
+            result = self._sample(sampler, np.stack(logits), rows, requests)
+            for request, token in zip(requests, result.token_ids.tolist(), strict=True):
+                request.output.append(token)
 
-    def sampled(self, requests: Sequence[Draws], logits: np.ndarray) -> SampledTokens:
-        """One draw for each of the requests, in rows of a fresh sampler."""
-        import torch
-
+    def sample(self, requests: Sequence[SampledRequest], logits: np.ndarray) -> SampledTokens:
+        """One token for each of the requests, in rows of a fresh sampler."""
         sampler = self.sampler()
         for row, request in enumerate(requests):
             sampler.add(request.row(row))
         rows: IntArray = np.arange(len(requests), dtype=np.int32)
-        positions: IntArray = np.array([request.position for request in requests], np.int32)
-        lines: torch.Tensor = torch.from_numpy(logits.copy()).to(self._device)
-        return sampler.sample(lines, rows, positions)
+        return self._sample(sampler, logits, rows, requests)
 
     def shares(
         self,
@@ -178,44 +154,53 @@ class SamplerDriver:
         prompt: tuple[int, ...],
         output: tuple[int, ...],
         *,
-        num_draws: int = NUM_DRAWS,
+        num_samples: int = NUM_SAMPLES,
     ) -> FloatArray:
-        """float64[v], how often each of the v tokens with logits was drawn; the others are out.
+        """float64[v], how often each of the v tokens with logits was sampled; the others are out.
 
-        Draws differ in their seeds; NUM_ROWS of them make a step.
+        Samples differ in their seeds; NUM_ROWS of them make a step.
         """
-        line = np.full(VOCAB, -np.inf)
-        line[: len(logits)] = logits
+        row_logits = np.full(VOCAB_SIZE, -np.inf, np.float32)
+        row_logits[: len(logits)] = logits
+        step_logits = np.tile(row_logits, (NUM_ROWS, 1))
         sampler, rows = self.sampler(), np.arange(NUM_ROWS, dtype=np.int32)
-        counts = np.zeros(VOCAB, np.int64)
-        for first in range(0, num_draws, NUM_ROWS):
-            draws = [Draws(sampling, first + row, 0, prompt, list(output)) for row in rows.tolist()]
-            counts += np.bincount(self._draw(sampler, draws, line, rows), minlength=VOCAB)
-        assert not counts[len(logits) :].any(), f"{sampling} drew a token of logit -inf"
+        counts = np.zeros(VOCAB_SIZE, np.int64)
+        for first in range(0, num_samples, NUM_ROWS):
+            requests = [
+                SampledRequest(sampling, first + row, 0, prompt, list(output))
+                for row in range(NUM_ROWS)
+            ]
+            for row, request in enumerate(requests):
+                sampler.add(request.row(row))
+            result = self._sample(sampler, step_logits, rows, requests)
+            for row in range(NUM_ROWS):
+                sampler.remove(row)
+            counts += np.bincount(result.token_ids.cpu().numpy(), minlength=VOCAB_SIZE)
+        assert not counts[len(logits) :].any(), f"{sampling} sampled a token of logit -inf"
         return counts[: len(logits)] / counts.sum()
 
-    def _draw(
-        self, sampler: Sampler, draws: Sequence[Draws], line: FloatArray, rows: IntArray
-    ) -> IntArray:
+    def _sample(
+        self,
+        sampler: Sampler,
+        logits: np.ndarray,
+        rows: IntArray,
+        requests: Sequence[SampledRequest],
+    ) -> SampledTokens:
+        """One token for each of the requests, which are in these rows."""
         import torch
 
-        for row, draw in zip(rows.tolist(), draws, strict=True):
-            sampler.add(draw.row(row))
-        positions: IntArray = np.array([draw.position for draw in draws], np.int32)
-        lines = torch.from_numpy(np.tile(line, (len(rows), 1)).astype(np.float32)).to(self._device)
-        result = sampler.sample(lines, rows, positions)
-        for row in rows.tolist():
-            sampler.remove(row)
-        return result.token_ids.cpu().numpy()
+        positions: IntArray = np.array([request.position for request in requests], np.int32)
+        on_device = torch.from_numpy(logits.copy()).to(self._device)
+        return sampler.sample(on_device, rows, positions)
 
-    def flat(self, requests: Sequence[Draws]) -> list[int]:
-        """Tokens drawn from equal logits."""
-        logits = np.zeros((len(requests), VOCAB), np.float32)
-        return self.sampled(requests, logits).token_ids.tolist()
+    def sample_uniformly(self, requests: Sequence[SampledRequest]) -> list[int]:
+        """Tokens sampled from equal logits."""
+        logits = np.zeros((len(requests), VOCAB_SIZE), np.float32)
+        return self.sample(requests, logits).token_ids.tolist()
 
 
 def made_up_logits(request: int, step: int) -> np.ndarray:
-    """float32[vocab], made up for a request's draw; the same tokens stay likely."""
-    always = np.random.default_rng(request).normal(size=VOCAB)
-    now = np.random.default_rng([request, step]).normal(size=VOCAB)
+    """float32[vocab], made up for a step of a request; the same tokens stay likely."""
+    always = np.random.default_rng(request).normal(size=VOCAB_SIZE)
+    now = np.random.default_rng([request, step]).normal(size=VOCAB_SIZE)
     return (2 * always + 0.3 * now).astype(np.float32)

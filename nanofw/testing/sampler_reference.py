@@ -6,12 +6,12 @@ import numpy as np
 
 from nanofw.contracts.arrays import FloatArray
 from nanofw.contracts.requests import SamplingParams
+from nanofw.testing.rows import EOS_TOKEN
 
-NUM_DRAWS = 2000
-EOS_TOKEN = 5
+NUM_SAMPLES = 2000
 LOGITS: FloatArray = np.array([2.0, 1.5, 1.0, 0.5, 0.0, -0.5, -1.0, -2.0])
 PROMPT, OUTPUT = (0, 7), (1, 3, 3)
-"""Tokens that the requests have when the draws begin."""
+"""Tokens that the requests have when sampling begins."""
 SHAPING = (
     SamplingParams(temperature=1.0),
     SamplingParams(temperature=0.5),

@@ -59,7 +59,7 @@ def test_settings_of_the_engine_reach_the_scheduler(load: Load) -> None:
 
 def test_policies_are_constructed_as_their_contract_says(load: Load, local: Local) -> None:
     loaded = load("scheduler.weight=3", plugins=[local(OPTIONS)], scheduler={"name": "weighted"})
-    assert assemble(loaded).scheduler.policy.options.weight == 3.0  # type: ignore[attr-defined]
+    assert assemble(loaded).scheduler.policy.options.weight == 3.0
     loaded = load(plugins=[local(PLAIN_POLICY)], scheduler={"name": "plain"})
     assert len(run(assemble(loaded))) == 3
 

@@ -28,7 +28,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
 
     def put(function: Callable[[list[str]], int]) -> None:
         module = types.ModuleType("nanofw_test_command")
-        module.main = function  # type: ignore[attr-defined]
+        module.main = function
         monkeypatch.setitem(sys.modules, "nanofw_test_command", module)
         monkeypatch.setitem(cli.COMMANDS, "probe", ("nanofw_test_command", "a probe"))
 

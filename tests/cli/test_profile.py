@@ -84,7 +84,7 @@ def test_the_profile_of_a_gpu_counts_kernels_of_layers_and_idle_time() -> None:
     assert profile.kernels_per_layer == 5.0
     out = Console(file=io.StringIO(), width=80, highlight=False)
     print_profile(profile, out)
-    text = out.file.getvalue()  # type: ignore[attr-defined]
+    text = out.file.getvalue()
     assert "141.0 kernels a step, 5.0 of them in each layer; the device is idle 2.0%" in text
     assert "steps by graphs: replayed 20" in text
     lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}

@@ -24,7 +24,7 @@ Write = Callable[[str, str], Path]
 
 
 def dropped(loaded: object) -> list[str]:
-    return [dotted(item.path) for item in loaded.dropped]  # type: ignore[attr-defined]
+    return [dotted(item.path) for item in loaded.dropped]
 
 
 # -- layers ---------------------------------------------------------------------------------
@@ -416,9 +416,9 @@ def test_relative_paths_are_relative_to_the_file_that_names_them(
 def test_a_configuration_is_never_written_to() -> None:
     config = load_config("qwen3-demo").config
     with pytest.raises(pydantic.ValidationError, match="frozen"):
-        config.engine.seed = 3  # type: ignore[misc]
+        config.engine.seed = 3
     with pytest.raises(TypeError):
-        config.scheduler.options["x"] = 1  # type: ignore[index]
+        config.scheduler.options["x"] = 1
 
 
 def test_the_defaults_are_those_of_the_schema() -> None:

@@ -166,7 +166,7 @@ def test_B030_an_empty_prompt_is_refused_alone() -> None:
 def test_B031_max_tokens_that_make_no_sense_are_refused(max_tokens: object) -> None:
     engine = make_engine()
     with pytest.raises(RequestError, match="max_tokens is .*at least 1"):
-        engine.add_request(make_request("a", 4, max_tokens))  # type: ignore[arg-type]
+        engine.add_request(make_request("a", 4, max_tokens))
     assert not engine.has_unfinished
 
 
@@ -212,7 +212,7 @@ def test_B043_abort_in_every_state(moment: str, allocator: str, overlap: bool) -
     check_idle(engine)
 
 
-def _request_in(engine, moment: str) -> str | None:  # type: ignore[no-untyped-def]
+def _request_in(engine, moment: str) -> str | None:
     scheduler = engine.scheduler
     for (state,) in list(scheduler._states.values()):
         running = state.row >= 0

@@ -110,8 +110,8 @@ def test_streams_and_calls_share_the_engine(llm: LLM) -> None:
     next(first)
     next(second)
     assert llm.generate("c", SHORT)[0].ok
-    assert list(first)[-1].result.ok  # type: ignore[union-attr]
-    assert list(second)[-1].result.ok  # type: ignore[union-attr]
+    assert list(first)[-1].result.ok
+    assert list(second)[-1].result.ok
 
 
 def test_closing_a_stream_aborts_its_request(llm: LLM) -> None:

@@ -42,7 +42,7 @@ def test_nothing_is_left_of_it() -> None:
 
 def test_parts_that_an_executor_names_are_seen() -> None:
     engine = make_engine(FirstCome())
-    engine.executor.host_phases = {"look": (engine.executor, "capacity")}  # type: ignore[attr-defined]
+    engine.executor.host_phases = {"look": (engine.executor, "capacity")}
     times = PhaseTimes()
     with times.watch(engine):
         engine.executor.capacity()
@@ -60,7 +60,7 @@ def test_an_object_that_takes_no_attributes_is_passed_over() -> None:
             return getattr(self.inner, name)
 
     engine = make_engine(FirstCome())
-    engine.executor = Closed(engine.executor)  # type: ignore[assignment]
+    engine.executor = Closed(engine.executor)
     times = PhaseTimes()
     with times.watch(engine):
         engine.add_request(make_request("r", 4, max_tokens=3))

@@ -16,7 +16,7 @@ def search(site: Path) -> list[str]:
 
 def build(search: list[str], environ: dict[str, str] | None = None, **settings: object) -> Registry:
     return build_registry(
-        PluginSettings(**settings),  # type: ignore[arg-type]
+        PluginSettings(**settings),
         environ=environ or {},
         search_path=search,
     )

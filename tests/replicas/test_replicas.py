@@ -61,7 +61,7 @@ def test_two_replicas_sample_the_tokens_of_one_engine(cluster: Any) -> None:
             found.append([[o.token_ids for o in result.outputs] for result in results])
             streamed = list(llm.stream("And it came to pass", LONG))
             stopped = llm.generate("And it came", SamplingParams(max_tokens=60, stop=[" the"]))[0]
-            found[-1] += [streamed[-1].result.outputs[0].text, stopped.outputs[0].text]  # type: ignore[union-attr]
+            found[-1] += [streamed[-1].result.outputs[0].text, stopped.outputs[0].text]
             found[-1] += [(result.finish_reason, result.error) for result in results[-3:]]
             stats = llm.engine.stats()
             assert stats["num_submitted"] == len(prompts) + 2
@@ -72,7 +72,7 @@ def test_two_replicas_sample_the_tokens_of_one_engine(cluster: Any) -> None:
     assert engine.outstanding == [0, 0]
     assert "".join(event.text for event in streamed) == found[1][-5]
     assert [reason for reason, _ in found[1][-3:]] == [FinishReason.REFUSED] * 3
-    assert all(result.timings.ttft_s >= 0 for result in results[:-3])  # type: ignore[union-attr,operator]
+    assert all(result.timings.ttft_s >= 0 for result in results[:-3])
 
 
 def test_requests_of_a_dead_replica_start_again_and_streams_end_with_an_error(cluster: Any) -> None:

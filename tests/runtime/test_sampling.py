@@ -257,7 +257,7 @@ def test_prompt_logprobs_do_not_need_the_whole_prompts_logits_at_once(
 ) -> None:
     folder, model = checkpoint
     engine = torch_engine(folder)
-    runner = engine.executor._runner  # type: ignore[attr-defined]
+    runner = engine.executor._runner
     widths: list[int] = []
     original = runner.model.logits
 
@@ -287,7 +287,7 @@ def test_streamed_tokens_carry_their_logprobs(checkpoint: tuple[Path, torch.nn.M
         output = step.finished[0] if step.finished else output
     assert output is not None
     assert output.logprobs is not None
-    joined = TokenLogprobs.joined([delta.logprobs for delta in deltas])  # type: ignore[misc]
+    joined = TokenLogprobs.joined([delta.logprobs for delta in deltas])
     np.testing.assert_array_equal(joined.token_logprobs, output.logprobs.token_logprobs)
     np.testing.assert_array_equal(joined.top_ids, output.logprobs.top_ids)
 
@@ -337,7 +337,7 @@ def test_B048_a_row_that_is_not_finite_ends_its_request_alone(
     def results(*asked: Request) -> Results:
         options: dict[str, Any] = {"num_blocks": 14, "processors": processors, "max_num_seqs": 4}
         engine = torch_engine(checkpoint[0], overlap=overlap, **options)
-        model = engine.executor._runner.model  # type: ignore[attr-defined]
+        model = engine.executor._runner.model
         embedding = next(p for name, p in model.named_parameters() if "embed" in name)
         with torch.inference_mode():
             embedding[POISON] = value

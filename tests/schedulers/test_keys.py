@@ -45,7 +45,7 @@ class Pool:
     budget: int = 64
     cached: int = 0
     needed: int = 1
-    running: RunningView = field(default=None)  # type: ignore[assignment]
+    running: RunningView = field(default=None)
 
     def cached_tokens(self, request: RequestView) -> int:
         return self.cached

@@ -112,7 +112,7 @@ class TestPriority:
         """Equal priorities: the preempted one is served first, whatever arrived earlier."""
         started: list[str] = []
         ranked = policy("priority")
-        ranked.on_start = lambda row, request, now: started.append(request.id)  # type: ignore[method-assign]
+        ranked.on_start = lambda row, request, now: started.append(request.id)
         engine = make_engine(ranked, num_blocks=6, block_size=4, max_num_seqs=2)
         runner = Run(engine)
         engine.add_request(make_request("first", 8, max_tokens=12))

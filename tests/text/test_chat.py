@@ -109,7 +109,7 @@ def test_places_where_templates_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "additional_chat_templates" / "rag.jinja"
     path.write_text("rag", encoding="utf-8")
     assert load_chat_template(tmp_path).names == ("default", "rag")
-    config["chat_template"] = [{"name": "default", "template": "a"}]  # type: ignore[assignment]
+    config["chat_template"] = [{"name": "default", "template": "a"}]
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
     (tmp_path / "chat_template.jinja").unlink()
     assert load_chat_template(tmp_path).render(USER) == "a"

@@ -83,7 +83,7 @@ class TestEvery:
     def test_arrivals_rise_and_ids_differ(self, name: str) -> None:
         made = make(name)
         arrivals = [r.arrival for r in make(name).initial()]
-        assert arrivals == sorted(arrivals)  # type: ignore[type-var]
+        assert arrivals == sorted(arrivals)
         ids = [r.id for r in everything(made)]
         assert len(set(ids)) == len(ids) <= made.num_requests
 

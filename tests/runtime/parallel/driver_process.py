@@ -41,13 +41,13 @@ def _print_pids_of_starting_ranks() -> None:
     original = process.RankProcess.__init__
 
     def noting(self: process.RankProcess, *arguments: object) -> None:
-        original(self, *arguments)  # type: ignore[arg-type]
+        original(self, *arguments)
         pids.append(self.pid)
         if len(pids) == 2:
             print("pids", *pids, flush=True)
             threading.Timer(0.8, print, ("there",), {"flush": True}).start()
 
-    process.RankProcess.__init__ = noting  # type: ignore[method-assign]
+    process.RankProcess.__init__ = noting
 
 
 def _wait() -> None:

@@ -60,7 +60,7 @@ def ray_executor_of(size: int, components: dict[str, Any] | None = None, **optio
 def faulty(rank: int, phase: str, deed: str, **options: Any) -> Any:
     sampler = component("sampler", "faulty", "tests.runtime.parallel.faults:FaultySampler")
     plugin = replace(sampler.plugin, options="tests.runtime.parallel.faults:FaultOptions")
-    fault = FaultOptions(rank=rank, phase=phase, deed=deed)  # type: ignore[arg-type]
+    fault = FaultOptions(rank=rank, phase=phase, deed=deed)
     chosen = replace(sampler, plugin=plugin, options=fault)
     return ray_executor_of(2, {"sampler": chosen}, **options)
 
