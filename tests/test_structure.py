@@ -12,10 +12,10 @@ from types import ModuleType
 import pytest
 
 import nanofw
-import nanofw.errors
 import nanofw.plugins
 from nanofw import contracts
 from nanofw.cli.main import COMMANDS
+from nanofw.errors import NanofwError
 from nanofw.plugins import API_VERSIONS, KINDS, build_registry, hookspecs, load_plugin
 from tests.public import PACKAGES
 from tests.spawn import run_python
@@ -141,8 +141,11 @@ def test_every_class_of_a_contract_is_exported_to_authors() -> None:
 
 
 def test_the_errors_are_exported_by_the_package() -> None:
-    classes = {key for key, value in vars(nanofw.errors).items() if isinstance(value, type)}
-    assert classes <= set(nanofw.__all__)
+    errors = NanofwError.__subclasses__()
+    errors += [specific for error in errors for specific in error.__subclasses__()]
+    names = {error.__name__ for error in errors if error.__module__ == "nanofw.errors"}
+    assert "UnknownPlugin" in names
+    assert names <= set(nanofw.__all__)
 
 
 def test_presets_and_the_type_marker_are_package_data() -> None:

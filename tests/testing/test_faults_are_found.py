@@ -441,7 +441,7 @@ def test_broken_samplers(broken) -> None:
 
 
 def ignoring(**off):
-    """A sampler that takes parameters, and draws as if they were others."""
+    """A sampler that takes parameters, and samples as if they were others."""
 
     class Ignores(Standard):
         def add(self, new):
@@ -514,7 +514,7 @@ class Louder:
 
 
 class NotTwice:
-    """Bans the token that was drawn last; hears draws."""
+    """Bans the token that was sampled last."""
 
     def __init__(self, config):
         self._last = torch.full((config.max_num_seqs,), -1)
@@ -605,7 +605,7 @@ def test_broken_processors(broken) -> None:
 
 
 @pytest.mark.parametrize("broken", [ForgetsWhatCameBefore, IsDeaf, RemembersTheLastOwner])
-def test_broken_processors_that_hear_draws(broken) -> None:
+def test_broken_processors_that_hear_sampled_tokens(broken) -> None:
     with pytest.raises(AssertionError) as caught:
         check_logits_processor(broken, "not_twice")
     assert "in LogitsProcessorChecks.test_" in caught.value.__notes__[0]
