@@ -51,7 +51,7 @@ class ForwardBatch:
         logits_indices: device int64[s], flat positions whose logits are wanted. Where all rows
             decode and s = t they are all tokens in their order.
         attention: what the backend's `prepare` made of the batch, for all layers.
-        max_chunks: None: the lengths are those of the host arrays. A number: the pass is recorded
+        max_chunks: None: the lengths are those of the host arrays. A number: the pass is captured
             to be replayed with other lengths (capabilities `cuda_graph`, `cuda_graph_prefill`),
             and what is launched may depend on the shapes of the tensors alone, and on these
             bounds: `host_query_lens` and `host_context_lens` hold what no row exceeds; rows of
@@ -117,7 +117,7 @@ class AttentionBackend(Protocol):
             kv: the layer's entry of the pool.
 
         Returns:
-            [t, num_heads, head_dim]. Lines of padded tokens (slot -1) mean nothing.
+            [t, num_heads, head_dim]. Rows of padded tokens (slot -1) mean nothing.
         """
         ...
 

@@ -30,7 +30,7 @@ class Prefills:
     counts: list[int] = field(default_factory=list[int])
     new: list[NewRow] = field(default_factory=list[NewRow])
 
-    def add(self, row: int, count: int) -> None:
+    def add_row(self, row: int, count: int) -> None:
         self.rows.append(row)
         self.counts.append(count)
 
@@ -87,7 +87,7 @@ class Admission:
         self._count_recomputed(state, computed, count)
         if count == left:
             self._running.end_prefill(row)
-        part.add(row, count)
+        part.add_row(row, count)
         return count
 
     def _chunk_limit(self, state: RequestState, budget: int) -> int:
@@ -174,7 +174,7 @@ class Admission:
             return 0
         row = self._running.add_request(state, match.num_tokens)
         self._count_start(state, match.num_tokens, count, now)
-        part.add(row, count)
+        part.add_row(row, count)
         part.new.append(_new_row(state, row, tokens, table))
         if partial:
             self._running.begin_prefill(row)

@@ -13,7 +13,7 @@ from nanofw.contracts.limits import Limits
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.requests import FinishReason, Request
-from nanofw.engine import request_checks
+from nanofw.engine.request_checks import check_id, check_request
 from nanofw.engine.request_state import derive_seed
 from nanofw.errors import PolicyError, RequestError
 
@@ -58,30 +58,16 @@ class BaseEngine(ABC):
         index = self._num_submitted
         self._num_submitted += 1
         try:
-            tokens, limit = self._check_request(request)
+            check_id(request.id, is_used=self._has_request)
+            tokens, limit = check_request(
+                request, self.spec.vocab_size, self._processor_names, self._limits
+            )
             seed = request.sampling.seed
             seed = derive_seed(self._seed, index) if seed is None else int(seed)
             self._queue_request(request, tokens, limit, index, seed)
         except (ValueError, PolicyError) as error:
             self._num_finished[FinishReason.REFUSED] += 1
             raise RequestError(str(request.id), str(error)) from error
-
-    def _check_request(self, request: Request) -> tuple[IntArray, int]:
-        """The prompt as int32[t], and the most tokens that a sample may have in all.
-
-        Raises ValueError when the request cannot be served.
-        """
-        request_checks.check_id(request.id)
-        if self._has_request(request.id):
-            raise ValueError(
-                "a request of this id is waiting or running, or its output was not handed out "
-                "yet; ids must be unique"
-            )
-        tokens = request_checks.prompt_tokens(request.prompt_token_ids, self.spec.vocab_size)
-        request_checks.check_sampling(request.sampling, self.spec.vocab_size)
-        request_checks.check_fields(request)
-        request_checks.check_arguments(request, self._processor_names)
-        return tokens, request_checks.token_limit(len(tokens), request.sampling, self._limits)
 
     @abstractmethod
     def _has_request(self, request_id: str) -> bool:

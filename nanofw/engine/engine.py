@@ -101,7 +101,7 @@ class Engine(BaseEngine):
             self.scheduler.add_request(samples, now)
         except PolicyError:
             for name in sample_ids:
-                self._host.finish(name)
+                self._host.finish_sample(name)
             raise
 
     def abort_request(self, request_id: str) -> bool:
@@ -118,7 +118,7 @@ class Engine(BaseEngine):
     def take_finished(self) -> list[RequestOutput]:
         finished = self.scheduler.take_finished()
         for output in finished:
-            self._host.finish(sample_id(output.id, output.sample_index))
+            self._host.finish_sample(sample_id(output.id, output.sample_index))
             self._num_finished[output.finish_reason] += 1
         return finished
 

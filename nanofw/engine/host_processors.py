@@ -43,7 +43,7 @@ class HostProcessors:
                 self._start(request, sample_id, prompt)
         except ValueError:
             for sample_id in sample_ids:
-                self.finish(sample_id)
+                self.finish_sample(sample_id)
             raise
         return sample_ids[0] in self._constrained
 
@@ -117,7 +117,7 @@ class HostProcessors:
                 return f"logits processor {name} failed: {_reason(error)}"
         return None
 
-    def finish(self, sample_id: str) -> None:
+    def finish_sample(self, sample_id: str) -> None:
         """The sample is finished, for whatever reason."""
         for name in self._constrained.pop(sample_id, ()):
             self._processors[name].finish(sample_id)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -20,15 +20,34 @@ MAX_SAMPLES = 1024
 MAX_LOGPROBS = 64
 
 
-def check_id(request_id: object) -> None:
-    """Raise ValueError when the id cannot name a request."""
+def check_id(request_id: object, is_used: Callable[[str], bool]) -> None:
+    """Raise ValueError when the id cannot name a request, or names another one."""
     if not isinstance(request_id, str) or not request_id:
         raise ValueError(f"id is {request_id!r}; it must be a string that is not empty")
     if SAMPLE_SEPARATOR in request_id:
         raise ValueError(f"id is {request_id!r}; it must not contain {SAMPLE_SEPARATOR!r}")
+    if is_used(request_id):
+        raise ValueError(
+            "a request of this id is waiting or running, or its output was not handed out "
+            "yet; ids must be unique"
+        )
 
 
-def prompt_tokens(prompt: Sequence[int] | IntArray, vocab_size: int) -> IntArray:
+def check_request(
+    request: Request, vocab_size: int, processor_names: set[str], limits: Limits
+) -> tuple[IntArray, int]:
+    """The prompt's tokens, and the most tokens that the request may have in all.
+
+    Raises ValueError with the reason when it cannot be served.
+    """
+    tokens = _prompt_tokens(request.prompt_token_ids, vocab_size)
+    check_sampling(request.sampling, vocab_size)
+    _check_fields(request)
+    _check_arguments(request, processor_names)
+    return tokens, _token_limit(len(tokens), request.sampling, limits)
+
+
+def _prompt_tokens(prompt: Sequence[int] | IntArray, vocab_size: int) -> IntArray:
     """The prompt as int32[t]. Raises ValueError when it is empty or not made of token ids."""
     try:
         ids = np.asarray(prompt)
@@ -46,7 +65,7 @@ def prompt_tokens(prompt: Sequence[int] | IntArray, vocab_size: int) -> IntArray
     return ids.astype(np.int32)
 
 
-def token_limit(num_prompt: int, sampling: SamplingParams, limits: Limits) -> int:
+def _token_limit(num_prompt: int, sampling: SamplingParams, limits: Limits) -> int:
     """Most tokens that the request may have in all. Raises ValueError when there is no room.
 
     The last token that is generated is never computed, so it needs no slot in the pool.
@@ -158,7 +177,7 @@ def _check_tokens(sampling: SamplingParams, vocab_size: int) -> None:
         _check_integer("stop_token_ids", token, allowed, low=0, high=vocab_size - 1)
 
 
-def check_fields(request: Request) -> None:
+def _check_fields(request: Request) -> None:
     """Raise ValueError when a field that policies order by makes no sense."""
     for name in ("arrival", "deadline"):
         value = getattr(request, name)
@@ -171,7 +190,7 @@ def check_fields(request: Request) -> None:
     _check_integer("expected_output_tokens", expected, "at least 1, or null", low=1, optional=True)
 
 
-def check_arguments(request: Request, processor_names: set[str]) -> None:
+def _check_arguments(request: Request, processor_names: set[str]) -> None:
     """Raise ValueError when arguments name a processor that was not chosen."""
     _check_mapping("arguments", request.arguments, "of processors' names to their arguments")
     for name in request.arguments:
@@ -194,18 +213,17 @@ def _check_integer(
 ) -> None:
     if value is None and optional:
         return
-    good = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
-    if good:
-        number = int(value)  # type: ignore[call-overload]
-        good = (low is None or number >= low) and (high is None or number <= high)
-    if not good:
-        raise ValueError(f"{name} is {value!r}; it must be {allowed}")
+    if _is_integer(value):
+        number = int(value)
+        if (low is None or number >= low) and (high is None or number <= high):
+            return
+    raise ValueError(f"{name} is {value!r}; it must be {allowed}")
 
 
 def _check_number(
     name: str, value: object, allowed: str, *, low: float, high: float = math.inf
 ) -> None:
-    if not _is_finite(value) or not low <= float(value) <= high:  # type: ignore[arg-type]
+    if not _is_finite(value) or not low <= float(value) <= high:
         raise ValueError(f"{name} is {value!r}; it must be {allowed}")
 
 
@@ -220,11 +238,16 @@ def _check_mapping(name: str, value: object, what: str) -> None:
         raise ValueError(f"{name} is {value!r}; it must be a mapping {what}")
 
 
-def _is_finite(value: object) -> bool:
-    number = isinstance(value, (int, float, np.integer, np.floating))
-    if not number or isinstance(value, bool):
-        return False
+def _is_integer(value: object) -> TypeGuard[int]:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+def _is_number(value: object) -> TypeGuard[float]:
+    return isinstance(value, (float, np.floating)) or _is_integer(value)
+
+
+def _is_finite(value: object) -> TypeGuard[float]:
     try:
-        return math.isfinite(value)  # type: ignore[arg-type]
+        return _is_number(value) and math.isfinite(value)
     except OverflowError:  # an integer that no float can hold
         return False

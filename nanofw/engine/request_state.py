@@ -10,8 +10,8 @@ from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.outputs import RequestOutput, TokenLogprobs
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.contracts.scheduler import SortKey
+from nanofw.contracts.splitmix64 import GOLDEN, WORD, mix
 
-_MASK = (1 << 64) - 1
 MAX_ORDER = 1 << 20
 """Exclusive bound on the samples of a request; keeps `order` unique."""
 
@@ -25,11 +25,8 @@ def sample_id(request_id: str, sample_index: int) -> str:
 
 
 def derive_seed(engine_seed: int, index: int) -> int:
-    """64-bit seed of a request without one (SplitMix64 finalizer, Steele et al. 2014)."""
-    z = (engine_seed * 0x9E3779B97F4A7C15 + (index + 1) * 0xD1B54A32D192ED03) & _MASK
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK
-    return z ^ (z >> 31)
+    """64-bit seed of a request without one."""
+    return mix((engine_seed * GOLDEN + (index + 1) * 0xD1B54A32D192ED03) & WORD)
 
 
 class RequestStatus(Enum):

@@ -7,13 +7,14 @@ the id, then two rounds of multiplication and shift, keyed before each. In Trito
 operations on `uint32` give the same bits.
 
 The rounds are those of a 32-bit hash that was searched for its avalanche behaviour (C. Wellons,
-"Hash Prospector", with later improved constants); 64-bit mixing is the finaliser of SplitMix64
-(Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators").
+"Hash Prospector", with later improved constants); 64-bit mixing is that of SplitMix64.
 """
 
 from __future__ import annotations
 
 import torch
+
+from nanofw.contracts import splitmix64
 
 DRAW = 0
 """Stream of the numbers that tokens are drawn with. Other uses take other streams."""
@@ -23,13 +24,12 @@ FIRST = 0x21F0AAAD
 SECOND = 0xD35A2D97 - (1 << 32)
 _SCALE = 2.0**-32
 _BELOW_ONE = 1.0 - 2.0**-24
-_MASK_64 = (1 << 64) - 1
 
 
 def base_key(seed: int, sample_index: int, stream: int = DRAW) -> tuple[int, int]:
     """Two signed 32-bit words that stand for a request's stream of numbers."""
-    state = _mix_64(seed & _MASK_64)
-    state = _mix_64(state ^ _mix_64((sample_index << 8) + stream + 1))
+    state = _next(seed)
+    state = _next(state ^ _next((sample_index << 8) + stream + 1))
     return _signed(state & 0xFFFFFFFF), _signed(state >> 32)
 
 
@@ -82,11 +82,9 @@ def _shifted(x: torch.Tensor, count: int) -> torch.Tensor:
     return (x >> count).bitwise_and_((1 << (32 - count)) - 1)
 
 
-def _mix_64(z: int) -> int:
-    z = (z + 0x9E3779B97F4A7C15) & _MASK_64
-    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _MASK_64
-    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _MASK_64
-    return z ^ (z >> 31)
+def _next(state: int) -> int:
+    """SplitMix64's number after a state of 64 bits."""
+    return splitmix64.mix((state + splitmix64.GOLDEN) & splitmix64.WORD)
 
 
 def _signed(word: int) -> int:

@@ -141,7 +141,7 @@ class PagedPrefixAllocator(BlockTables):
         self._check_free(owners)
         if not np.array_equal(owners, self._refs):
             raise AllocatorError("reference counts differ from the tables")
-        self._index.check()
+        self._index.check_integrity()
         self._check_states(owners)
         self._check_eviction_order()
 
@@ -177,7 +177,7 @@ class PagedPrefixAllocator(BlockTables):
         by_block = tokens[:, : width * size].reshape(-1, width, size)  # a view
         blocks = self._tables[owners, positions]
         content = by_block[owners, positions]
-        equal, unknown = self._index.add(self._tips, owners.tolist(), blocks, content)
+        equal, unknown = self._index.add_blocks(self._tips, owners.tolist(), blocks, content)
         for block in equal:
             self._num_duplicates += 1
             self._supersede(block)

@@ -154,7 +154,7 @@ class PrefixIndex:
             raise _outdated(blocks[int(equal.argmin())])
         return parent
 
-    def add(
+    def add_blocks(
         self, tips: list[ContentKey], rows: Sequence[int], blocks: IntArray, tokens: IntArray
     ) -> tuple[list[int], list[int]]:
         """Each of b blocks holds one row of int32[b, block_size] after the content `tips[row]`.
@@ -230,7 +230,7 @@ class PrefixIndex:
         """Whether other blocks hold the same."""
         return self.keys[block] in self.copies
 
-    def check(self) -> None:
+    def check_integrity(self) -> None:
         """Raise `AllocatorError` unless map, blocks and chains agree."""
         num_registered = 0
         for key, block in self._by_key.items():

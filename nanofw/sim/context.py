@@ -13,16 +13,18 @@ import numpy as np
 from nanofw.contracts.arrays import BoolArray, IntArray, LongArray
 from nanofw.contracts.executor import ExecutorConfig
 from nanofw.contracts.plan import Capacity, NewRow, StepPlan
+from nanofw.contracts.splitmix64 import HashArray, mix_array
 from nanofw.errors import ExecutorError
-from nanofw.sim.tokens import GOLDEN, HashArray, mix
+from nanofw.sim.tokens import STEP
 
 _FAILED = np.uint64(0x7FF8DEAD7FF8DEAD)
 
 
 def chain(token_ids: IntArray) -> HashArray:
     """uint64[t], a number for each position that depends on all tokens up to it."""
-    positions = np.arange(len(token_ids), dtype=np.uint64) * GOLDEN
-    return np.cumsum(mix(positions + token_ids.astype(np.uint64) + np.uint64(1)), dtype=np.uint64)
+    positions = np.arange(len(token_ids), dtype=np.uint64) * STEP
+    hashes = mix_array(positions + token_ids.astype(np.uint64) + np.uint64(1))
+    return np.cumsum(hashes, dtype=np.uint64)
 
 
 class ContextPool:
@@ -150,7 +152,7 @@ class ContextPool:
                 what = "a failed pass" if seen[at] == _FAILED else "another context"
                 block = row.table[at // self._block_size]
                 raise _Broken(f"row {index}: block {block} has KV of {what} at position {at}")
-        return int(np.bitwise_xor.reduce(mix(seen)))
+        return int(np.bitwise_xor.reduce(mix_array(seen)))
 
 
 class _Row:

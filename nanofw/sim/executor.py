@@ -17,17 +17,16 @@ from nanofw.contracts.cost_model import CostModel, CostModelConfig, OccupiesHost
 from nanofw.contracts.executor import ExecutorConfig
 from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import Request
+from nanofw.contracts.splitmix64 import HashArray, mix_array
 from nanofw.errors import ConfigError, ExecutorError
 from nanofw.plugins import Component
 from nanofw.sim.constant import ConstantCost, ConstantOptions
 from nanofw.sim.context import ContextPool
 from nanofw.sim.options import SimOptions
 from nanofw.sim.tokens import (
-    GOLDEN,
-    HashArray,
+    STEP,
     TokenRule,
     chance,
-    mix,
     position_hash,
     position_number,
     row_key,
@@ -95,7 +94,7 @@ class SimExecutor:
         failed = self._failures(rows, ends)
         hashes = self._draw(self._keys[rows], ends)
         if self._pool is not None:
-            hashes = mix(hashes ^ self._pool.compute(plan, rows, failed))
+            hashes = mix_array(hashes ^ self._pool.compute(plan, rows, failed))
         started = self._clock.now()
         if self._host is not None:
             self._clock.wait_until(started + self._host(plan))
@@ -167,7 +166,7 @@ class SimExecutor:
         """
         if not self._options.failure_probability:
             return None
-        numbers = position_hash(self._keys[rows] ^ GOLDEN, ends)
+        numbers = position_hash(self._keys[rows] ^ STEP, ends)
         failed = chance(numbers, self._options.failure_probability) | self._broken[rows]
         self._broken[rows] = failed
         return failed if failed.any() else None

@@ -1,44 +1,20 @@
-"""Tokens by rule: pure functions of (seed, sample index, position), as a counter-based sampler.
-
-The mixing function is the finalizer of SplitMix64 (Steele, Lea, Flood, "Fast splittable
-pseudorandom number generators", OOPSLA 2014).
-"""
+"""Tokens by rule: pure functions of (seed, sample index, position), as a counter-based sampler."""
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import numpy as np
-from numpy.typing import NDArray
 
 from nanofw.contracts.arrays import BoolArray, IntArray
+from nanofw.contracts.splitmix64 import GOLDEN, WORD, HashArray, mix, mix_array
 
-HashArray: TypeAlias = NDArray[np.uint64]
-
-WORD = (1 << 64) - 1
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND = np.uint64(0x94D049BB133111EB)
+STEP = np.uint64(GOLDEN)
 _LOW = np.uint64(0xFFFFFFFF)
-_S27, _S30, _S31, _S32 = (np.uint64(shift) for shift in (27, 30, 31, 32))
-
-
-def mix(values: HashArray) -> HashArray:
-    """Scramble uint64[n], one to one."""
-    values = values ^ (values >> _S30)
-    values *= _FIRST
-    values ^= values >> _S27
-    values *= _SECOND
-    values ^= values >> _S31
-    return values
+_S32 = np.uint64(32)
 
 
 def row_key(seed: int, sample_index: int) -> int:
     """One 64-bit number for all random numbers of a row."""
-    value = (seed * 0xD1342543DE82EF95 + sample_index * 0xA0761D6478BD642F + 1) & WORD
-    value = ((value ^ (value >> 30)) * int(_FIRST)) & WORD
-    value = ((value ^ (value >> 27)) * int(_SECOND)) & WORD
-    return value ^ (value >> 31)
+    return mix((seed * 0xD1342543DE82EF95 + sample_index * 0xA0761D6478BD642F + 1) & WORD)
 
 
 def position_number(keys: HashArray, positions: IntArray) -> HashArray:
@@ -48,14 +24,14 @@ def position_number(keys: HashArray, positions: IntArray) -> HashArray:
     mean nothing; `position_hash` scrambles them.
     """
     numbers = positions.astype(np.uint64)
-    numbers *= GOLDEN
+    numbers *= STEP
     numbers += keys
     return numbers
 
 
 def position_hash(keys: HashArray, positions: IntArray) -> HashArray:
     """uint64[s], the random number of each row key at the position that the token will have."""
-    return mix(position_number(keys, positions))
+    return mix_array(position_number(keys, positions))
 
 
 def below(hashes: HashArray, bound: int) -> IntArray:

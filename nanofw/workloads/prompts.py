@@ -5,11 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nanofw.contracts.arrays import IntArray
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_FIRST = np.uint64(0xBF58476D1CE4E5B9)
-_SECOND = np.uint64(0x94D049BB133111EB)
-_WORD = (1 << 64) - 1
+from nanofw.contracts.splitmix64 import FIRST, GOLDEN, SECOND, WORD
 
 
 def tokens_by_key(key: int, num_tokens: int, vocab_size: int) -> IntArray:
@@ -17,10 +13,10 @@ def tokens_by_key(key: int, num_tokens: int, vocab_size: int) -> IntArray:
 
     A longer prompt of the same key begins with the shorter one.
     """
-    start = np.uint64((key * 0xD1342543DE82EF95 + 0x632BE59BD9B4E019) & _WORD)
-    z = np.arange(num_tokens, dtype=np.uint64) * _GOLDEN + start
-    z = (z ^ (z >> np.uint64(30))) * _FIRST
-    z = (z ^ (z >> np.uint64(27))) * _SECOND
+    start = np.uint64((key * 0xD1342543DE82EF95 + 0x632BE59BD9B4E019) & WORD)
+    z = np.arange(num_tokens, dtype=np.uint64) * np.uint64(GOLDEN) + start
+    z = (z ^ (z >> np.uint64(30))) * np.uint64(FIRST)
+    z = (z ^ (z >> np.uint64(27))) * np.uint64(SECOND)
     return (((z >> np.uint64(32)) * np.uint64(vocab_size)) >> np.uint64(32)).astype(np.int32)
 
 
@@ -28,6 +24,6 @@ def key_of(*parts: int) -> int:
     """One key from several numbers."""
     key = 0
     for part in parts:
-        key = ((key ^ part) * 0xA0761D6478BD642F + 0xE7037ED1A0B428DB) & _WORD
+        key = ((key ^ part) * 0xA0761D6478BD642F + 0xE7037ED1A0B428DB) & WORD
         key ^= key >> 29
     return key
