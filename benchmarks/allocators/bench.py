@@ -71,11 +71,17 @@ def measure(factory, num_rows: int, block_size: int, *, full_cache: bool, spread
             "release per request": (released - finished) / num_rows,
         }
         for name, values in times.items():
-            ordered = np.sort(values)
-            result[f"{name} median"] = float(ordered[len(ordered) // 2])
-            result[f"{name} mean"] = float(ordered.mean())
-            result[f"{name} p99"] = float(ordered[int(len(ordered) * 0.99)])
+            result |= statistics(name, values)
     return {name: round(value * 1e6, 2) for name, value in result.items()}
+
+
+def statistics(name: str, values: list[float]) -> dict[str, float]:
+    ordered = np.sort(values)
+    return {
+        f"{name} median": float(ordered[len(ordered) // 2]),
+        f"{name} mean": float(ordered.mean()),
+        f"{name} p99": float(ordered[int(len(ordered) * 0.99)]),
+    }
 
 
 def main() -> None:

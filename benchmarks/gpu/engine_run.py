@@ -204,46 +204,35 @@ def profile(engine: Any, num_steps: int = 20) -> dict[str, Any]:
 
 
 def profiled(run: Callable[[], Any], count: int, num_layers: int) -> dict[str, Any]:
-    """Milliseconds of one `run`, what of it the device works, and all that it does there.
-
-    Only what runs on the device counts: the profiler also lists the calls that the host makes
-    (launches, allocations, events), as entries that take no time there.
-    """
+    """Milliseconds of one `run`, what of it the device works, and all that it does there."""
     import torch
-    from torch.autograd import DeviceType
-    from torch.profiler import ProfilerActivity
-    from torch.profiler import profile as torch_profile
+
+    from nanofw.measure.step_traces import KERNEL, Work, device_work, record
 
     def all_runs() -> None:
         for _ in range(count):
             run()
         torch.cuda.synchronize()
 
+    def lines(work: list[Work]) -> list[tuple[float, float, str]]:
+        """Milliseconds and number per run, and the name."""
+        return [(round(w.seconds * 1e3, 4), round(w.count, 1), w.name[:90]) for w in work]
+
     wall = timed(all_runs) / count * 1e3
-    with torch_profile(activities=[ProfilerActivity.CUDA]) as recorded:
-        all_runs()
-    entries = [event for event in recorded.key_averages() if event.device_type == DeviceType.CUDA]
-    found = [(e.self_device_time_total / count / 1e3, e.count / count, e.key) for e in entries]
-    found.sort(reverse=True)
-    busy = sum(ms for ms, _, _ in found)
-    kernels = [entry for entry in found if not entry[2].startswith(("Memcpy", "Memset"))]
-    of_layers = [entry for entry in kernels if entry[1] >= num_layers / 2]
-    others = [entry for entry in kernels if entry[1] < num_layers / 2]
+    found = device_work(record(all_runs, "cuda"), count)
+    busy = sum(work.seconds for work in found) * 1e3
+    kernels = [work for work in found if work.category == KERNEL]
+    of_layers = [work for work in kernels if work.count >= num_layers / 2]
     return {
         "step_ms": wall,
         "kernel_ms": busy,
         "idle": 1 - busy / wall,
-        "kernels": sum(number for _, number, _ in kernels),
-        "kernels_of_layers": sum(number for _, number, _ in of_layers) / num_layers,
-        "of_layers": _lines(of_layers),
-        "once": _lines(others),
-        "copies": _lines([entry for entry in found if entry not in kernels]),
+        "kernels": sum(work.count for work in kernels),
+        "kernels_of_layers": sum(work.count for work in of_layers) / num_layers,
+        "of_layers": lines(of_layers),
+        "once": lines([work for work in kernels if work not in of_layers]),
+        "copies": lines([work for work in found if work not in kernels]),
     }
-
-
-def _lines(entries: list[tuple[float, float, str]]) -> list[tuple[float, float, str]]:
-    """Milliseconds and number per run, and the name."""
-    return [(round(ms, 4), round(number, 1), key[:90]) for ms, number, key in entries]
 
 
 def main() -> None:

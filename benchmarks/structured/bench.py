@@ -91,10 +91,9 @@ def make_engine(arguments: argparse.Namespace) -> Engine:
         return assemble(load_config(values=values))
 
 
-def measure(
-    engine: Engine, kind: str, constrained: int, timers: list[Timed], arguments: argparse.Namespace
-) -> dict[str, Any]:
-    """Milliseconds per decode step of `arguments.rows` rows, the first of them constrained."""
+def add_requests(
+    engine: Engine, kind: str, constrained: int, arguments: argparse.Namespace
+) -> None:
     generator = np.random.default_rng(0)
     for index in range(arguments.rows):
         prompt = generator.integers(1, engine.spec.vocab_size, PROMPT_TOKENS).tolist()
@@ -106,6 +105,13 @@ def measure(
         asked = {"structured": GRAMMARS[kind]} if index < constrained else {}
         request = Request(id=str(index), prompt_token_ids=prompt, sampling=params, arguments=asked)
         engine.add_request(request)
+
+
+def measure(
+    engine: Engine, kind: str, constrained: int, timers: list[Timed], arguments: argparse.Namespace
+) -> dict[str, Any]:
+    """Milliseconds per decode step of `arguments.rows` rows, the first of them constrained."""
+    add_requests(engine, kind, constrained, arguments)
     rows: list[tuple[float, ...]] = []
     while len(rows) < WARMUP + arguments.steps:
         for timer in timers:

@@ -15,7 +15,7 @@ from nanofw.workloads.prompts import key_of, tokens_by_key
 
 
 class Generate(Protocol):
-    """Continues all prompts by so many tokens each and returns when the last one is there."""
+    """Continues each prompt by `num_tokens` tokens and returns when the last one is there."""
 
     def __call__(self, prompts: list[IntArray], num_tokens: int, /) -> object: ...
 
@@ -56,7 +56,7 @@ class Batches:
         """Raises ExecutorError when a request has not become as long as it should be."""
         engine = self._engine
         for prompt in prompts:
-            self.add(prompt, num_tokens)
+            self.add_request(prompt, num_tokens)
         while engine.has_unfinished:
             for output in engine.step().finished:
                 if output.finish_reason is not FinishReason.LENGTH:
@@ -68,7 +68,7 @@ class Batches:
                         f"of {num_tokens}: the KV pool is too small for it"
                     )
 
-    def add(self, prompt: IntArray, num_tokens: int) -> str:
+    def add_request(self, prompt: IntArray, num_tokens: int) -> str:
         """Queue one prompt; returns the id of its request."""
         self._num_added += 1
         request_id = f"measured-{self._num_added}"

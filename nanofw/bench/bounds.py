@@ -1,4 +1,4 @@
-"""What cannot be measured with a configuration is told before anything is measured."""
+"""Refuse what cannot be measured with a configuration, before anything is measured."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def check_real(selection: Selection) -> None:
 
 
 def check_rows(selection: Selection, batch_size: int, key: str) -> None:
-    """Raise ConfigError when so many requests cannot run at once."""
+    """Raise ConfigError when a batch is larger than the engine runs at once."""
     engine = selection.loaded.config.engine
     for name in ("max_num_seqs", "max_num_batched_tokens"):
         most: int = getattr(engine, name)
@@ -42,7 +42,7 @@ def check_length(selection: Selection, num_prompt: int, num_output: int, key: st
 
 
 def check_blocks(capacity: Capacity, batch_size: int, num_tokens: int, key: str) -> None:
-    """Raise ConfigError when the KV of so many requests does not fit at once."""
+    """Raise ConfigError when the KV of a batch does not fit at once."""
     needed = batch_size * -(-num_tokens // capacity.block_size)
     if needed > capacity.num_blocks:
         raise ConfigError(

@@ -34,7 +34,8 @@ from nanofw.workloads.lengths import Fixed, Lengths, Uniform
 
 FOLDS = 5
 HICCUP = 5.0
-"""A step that took so many times what is predicted was held up by something else: left out."""
+"""A step that took longer than this many times its prediction was held up by something else, and
+is left out."""
 
 
 class Design(Section):
@@ -57,7 +58,7 @@ class Design(Section):
 
 @dataclass(frozen=True, slots=True)
 class MeasuredStep:
-    """A recorded step.
+    """A step of the engine, measured.
 
     Attributes:
         seconds: of the device and the host; with a step in flight, of the device alone.

@@ -67,7 +67,7 @@ class Timing:
 
     @property
     def tokens_per_s(self) -> float:
-        """Of a decode step: drawn tokens; of a first token: tokens of the prompt."""
+        """Of a decode step: sampled tokens; of a first token: tokens of the prompt."""
         num = self.batch_size if self.kind == "decode" else self.prompt_tokens
         return num / self.median
 

@@ -163,10 +163,10 @@ class _Profiler:
         return self._profile("prefill", 1, num_tokens, run)
 
     def decode(self, batch_size: int) -> tuple[Profile, Trace]:
-        """Steps in which so many requests make a token each."""
+        """Steps in which `batch_size` requests make a token each."""
         engine, context = self._engine, self._options.context_tokens
         prompts = self._prompts.make(batch_size, context)
-        ids = [self._batches.add(prompt, self._longest - context) for prompt in prompts]
+        ids = [self._batches.add_request(prompt, self._longest - context) for prompt in prompts]
         report = None
         while report is None or report.num_prefill_tokens or report.num_decode_tokens < batch_size:
             output = engine.step()

@@ -57,7 +57,7 @@ class Text:
 
     Attributes:
         token_ids: prompt and output.
-        logits: float32[outputs, vocab], that each output token was drawn from.
+        logits: float32[outputs, vocab], that each output token was sampled from.
     """
 
     token_ids: list[int]
@@ -97,10 +97,10 @@ class Comparison:
 
 @dataclass(slots=True)
 class Recording:
-    """Options of `RecordingSampler`: the sampler that draws, and what it was given.
+    """Options of `RecordingSampler`: the sampler that samples, and what it was given.
 
     Attributes:
-        logits: float32[vocab] by request and position of the drawn token.
+        logits: float32[vocab] by request and position of the sampled token.
     """
 
     inner: Component
@@ -144,7 +144,7 @@ def make_prompts(vocab_size: int, longest: int, seed: int) -> list[list[int]]:
 def run_engine(
     selection: Selection, prompts: Sequence[Sequence[int]], max_tokens: int
 ) -> list[Text]:
-    """Continue the prompts greedily, all at once, and note the logits of every draw."""
+    """Continue the prompts greedily, all at once, and note the logits of every sampled token."""
     recording = Recording(selection.components["sampler"])
     plugin = Plugin("recording", "nanofw.bench.verify:RecordingSampler", api="sampler/1")
     sampler = Component(plugin=plugin, options=recording)
@@ -210,7 +210,7 @@ def compare_one(text: Text, logits: FloatArray, bound: float) -> Comparison:
 def reference_logits(
     texts: Sequence[Text], folder: str, dtype: str, device: str
 ) -> list[FloatArray]:
-    """Logits of transformers, with its plainest attention, that it would draw the outputs from."""
+    """Logits of transformers, with its plainest attention, at the positions of the outputs."""
     import torch
     import transformers
 

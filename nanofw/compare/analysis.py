@@ -10,7 +10,7 @@ import numpy as np
 from nanofw.compare.experiment import Expectation
 from nanofw.compare.metrics import Metric
 from nanofw.compare.run import RunResult
-from nanofw.compare.runner import AA, Results
+from nanofw.compare.runner import AA, Results, arm_at
 from nanofw.compare.statistics import Effect, Verdict, holm, paired_effect, rule, verdict
 
 
@@ -44,7 +44,7 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """What the results say."""
+    """Effects, verdicts, warnings and expectations of an experiment."""
 
     rows: tuple[ArmMetric, ...]
     rule: str
@@ -152,7 +152,7 @@ def _mean(values: list[float]) -> float:
 def _warnings(results: Results) -> list[str]:
     found: list[str] = []
     for (point, arm), runs in results.runs.items():
-        where = arm if point is None else f"{arm} at {point:g}"
+        where = arm_at(arm, point)
         num = len(runs)
         if overloaded := sum(run.overloaded for run in runs):
             found.append(
@@ -170,7 +170,7 @@ def _warnings(results: Results) -> list[str]:
 
 
 def _unequal_features(results: Results) -> list[str]:
-    """A feature that `auto` made other in one arm is a difference that nobody asked for."""
+    """Warn where `auto` resolved a feature differently for an arm than for the baseline."""
     baseline = results.experiment.baseline
     found: list[str] = []
     for arm, selection in results.selections.items():
@@ -193,7 +193,7 @@ def _unequal_work(results: Results) -> list[str]:
         if arm in (baseline, AA):
             continue
         pairs = list(zip(results.runs[(point, baseline)], runs, strict=True))
-        where = arm if point is None else f"{arm} at {point:g}"
+        where = arm_at(arm, point)
         if others := _served_others(results, point, arm):
             ours, theirs = (sum(r.num_refused + r.num_failed for r in side) for side in
                             (runs, results.runs[(point, baseline)]))  # fmt: skip
@@ -248,10 +248,9 @@ def _outcome(
         found = analysis.row(point, item.arm, item.metric).verdict
         if found != item.verdict:
             complaints.append(f"verdict {found}, expected {item.verdict}")
-    where = "" if point is None else f" at {point:g}"
     name = "" if other == item.metric else f" {other}"
     text = (
-        f"{item.metric}{where}: {item.arm} {ours:.4g}, {against}{name} {theirs:.4g}, "
+        f"{arm_at(item.metric, point)}: {item.arm} {ours:.4g}, {against}{name} {theirs:.4g}, "
         f"ratio {ratio:.3g}"
     )
     if complaints:

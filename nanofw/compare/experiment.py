@@ -129,7 +129,7 @@ class ExperimentOptions(Section):
         if self.loads is not None and self.rates is not None:
             yield ("rates",), "give either loads or rates"
         if self.baseline is not None and self.baseline not in self.arms:
-            yield ("baseline",), f"{self.baseline!r} is none of the arms: {_listed(self.arms)}"
+            yield ("baseline",), f"{self.baseline!r} is not one of the arms: {_listed(self.arms)}"
         if AA in self.arms:
             yield ("arms", AA), "is what the baseline against itself is called; name it otherwise"
         if "" in self.arms:
@@ -148,7 +148,10 @@ class ExperimentOptions(Section):
         except ValueError as error:
             yield path, str(error)
         if name.startswith("goodput.") and self.slo == Slo():
-            yield path, "goodput needs a limit that requests meet: set slo, {ttft_s: 0.5} say"
+            yield (
+                path,
+                "goodput needs a limit that requests meet: set slo, for example {ttft_s: 0.5}",
+            )
 
     def _expectation_problems(self, item: Expectation) -> Iterator[tuple[str, str]]:
         for key in ("metric", "against_metric"):
@@ -156,16 +159,16 @@ class ExperimentOptions(Section):
                 yield key, problem
         for key in ("arm", "against"):
             if (arm := getattr(item, key) or item.arm) not in self.arms:
-                yield key, f"{arm!r} is none of the arms: {_listed(self.arms)}"
+                yield key, f"{arm!r} is not one of the arms: {_listed(self.arms)}"
         points = self.loads or self.rates or ()
         if item.verdict is not None and self.primary not in (None, item.metric):
             yield "verdict", f"only the primary metric, {self.primary}, gets a verdict"
         if item.load is not None and item.load not in points:
-            yield "load", f"{item.load} is none of {list(points)}"
+            yield "load", f"{item.load} is not one of {list(points)}"
 
     @property
     def reported(self) -> tuple[str, ...]:
-        """`metrics`; without limits nothing is left of goodput that nobody asked for."""
+        """The metrics to report; goodput only where `slo` sets a limit or `metrics` names it."""
         if "metrics" in self.model_fields_set or self.slo != Slo():
             return self.metrics
         return tuple(name for name in self.metrics if not name.startswith("goodput."))
@@ -232,7 +235,9 @@ def _check_traffic(experiment: Experiment, key: str, source: str) -> None:
     ]
     if lacking:
         whose = "" if len(lacking) == len(experiment.arms) else f" for {', '.join(lacking)}"
-        message = f"is required{whose}: the traffic, {{name: poisson, num_requests: 400}} say"
+        message = (
+            f"is required{whose}: the traffic, for example {{name: poisson, num_requests: 400}}"
+        )
         raise ConfigError(message, key=key, source=source)
 
 
@@ -240,7 +245,7 @@ def _has_traffic(layer: ConfigLayer) -> bool:
     section = layer.data.get("input")
     if isinstance(section, dict):
         return cast("dict[str, Any]", section).get("workload") is not None
-    return section is not None  # nonsense, which is told with its place later
+    return section is not None  # nonsense, which validation reports with its place
 
 
 def _from_file(layer: ConfigLayer, path: Path, overrides: Sequence[str]) -> Experiment:

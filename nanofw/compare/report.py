@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nanofw.assembly.provenance import origin, run_record
 from nanofw.compare.analysis import Analysis
 from nanofw.compare.metrics import Metric, describe
-from nanofw.compare.runner import Results
+from nanofw.compare.runner import Results, arm_at
 from nanofw.compare.statistics import Effect
 from nanofw.config.load import plain
 
@@ -108,7 +108,7 @@ def missing_text(results: Results) -> str:
         is_range = len(numbers) > 1 and last - first + 1 == len(numbers)
         text = f"{first} to {last}" if is_range else ", ".join(map(str, sorted(numbers)))
         runs = "run" if len(numbers) == 1 else "runs"
-        parts.append(f"{arm}{'' if point is None else f' at {point:g}'}: {runs} {text}")
+        parts.append(f"{arm_at(arm, point)}: {runs} {text}")
     return "; ".join(parts)
 
 

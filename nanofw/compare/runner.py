@@ -21,6 +21,11 @@ AA_SEED = 1_000_003
 """Added to the seed of an A/A run in virtual time, so that its arrivals are others."""
 
 
+def arm_at(arm: str, point: float | None) -> str:
+    """An arm at a load or rate, for reports: `fcfs at 0.9`."""
+    return arm if point is None else f"{arm} at {point:g}"
+
+
 @dataclass(frozen=True, slots=True)
 class Task:
     """One run.
@@ -236,5 +241,4 @@ def _num_cores() -> int:
 
 
 def _label(task: Task) -> str:
-    at = "" if task.point is None else f" at {task.point:g}"
-    return f"{task.arm}{at}, run {task.repeat + 1}"
+    return f"{arm_at(task.arm, task.point)}, run {task.repeat + 1}"

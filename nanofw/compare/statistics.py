@@ -32,7 +32,7 @@ class Effect:
             of 0 being none.
         estimate, low, high: mean effect and its confidence interval; NaN with fewer than 2 runs.
         p_value: of no effect; 1 where all runs agree exactly.
-        detectable: smallest effect (above 1 or 0) that so many runs find with `POWER`.
+        detectable: smallest effect (above 1 or 0) that this number of runs finds with `POWER`.
         margin: effects up to here (above 1 or 0), either way, do not matter; None: all matter.
     """
 
@@ -195,6 +195,6 @@ def within_run_interval(
     sums = np.concatenate(([0.0], np.cumsum(values)))
     means = (sums[length:] - sums[:-length]) / length
     rng = np.random.default_rng(seed)
-    drawn = rng.integers(0, len(means), (num_resamples, max(1, num // length)))
-    low, high = np.percentile(means[drawn].mean(axis=1), [50 * alpha, 100 - 50 * alpha])
+    starts = rng.integers(0, len(means), (num_resamples, max(1, num // length)))
+    low, high = np.percentile(means[starts].mean(axis=1), [50 * alpha, 100 - 50 * alpha])
     return float(low), float(high)

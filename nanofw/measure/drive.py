@@ -14,7 +14,7 @@ from nanofw.errors import RequestError
 
 
 class Arrivals:
-    """Requests of a workload by the time at which they come; drawn one by one.
+    """Requests of a workload by the time at which they come, made one by one.
 
     Attributes:
         next_arrival: when the next request comes, as far as is known; infinite when none is.

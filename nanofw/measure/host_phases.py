@@ -1,4 +1,4 @@
-"""The engine's host phases: where they begin and end, for whoever wants to time them."""
+"""The engine's host phases: where they begin and end, and how long they take."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class PhaseTimes:
 
 
 def spans(engine: Engine) -> Any:
-    """A context manager within which phases are spans of PyTorch's profiler, `nanofw.plan` say."""
+    """A context manager within which phases are spans of PyTorch's profiler (`nanofw.plan`, …)."""
     from torch.profiler import record_function
 
     def spanned(name: str, method: Callable[..., Any]) -> Callable[..., Any]:

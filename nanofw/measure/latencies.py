@@ -81,8 +81,8 @@ def weighted_statistic(name: str, values: FloatArray, weights: FloatArray) -> fl
         return float(values.max())
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weights[order])
-    rank = float(name[1:]) / 100 * reached[-1]
-    at = min(int((reached < rank).sum()), len(order) - 1)
+    target = float(name[1:]) / 100 * reached[-1]
+    at = min(int((reached < target).sum()), len(order) - 1)
     return float(values[order[at]])
 
 

@@ -71,7 +71,7 @@ class LogNormal(Options):
 
 
 class Empirical(Options):
-    """One of `values`, drawn with replacement."""
+    """One of `values`, sampled with replacement."""
 
     distribution: Literal["empirical"]
     values: Annotated[list[Tokens], Field(min_length=1)]
@@ -99,7 +99,7 @@ class Part(Options):
 
 
 class Mixture(Options):
-    """Drawn from one of `parts`, chosen by weight."""
+    """Sampled from one of `parts`, chosen by weight."""
 
     distribution: Literal["mixture"]
     parts: Annotated[list[Part], Field(min_length=1)]
@@ -107,8 +107,8 @@ class Mixture(Options):
     def sample(self, rng: np.random.Generator, num: int) -> LongArray:
         weights = np.array([part.weight for part in self.parts])
         which = rng.choice(len(self.parts), num, p=weights / weights.sum())
-        drawn = np.stack([part.length.sample(rng, num) for part in self.parts])
-        return drawn[which, np.arange(num)]
+        sampled = np.stack([part.length.sample(rng, num) for part in self.parts])
+        return sampled[which, np.arange(num)]
 
 
 Lengths: TypeAlias = Annotated[

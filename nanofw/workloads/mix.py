@@ -37,7 +37,7 @@ class PrefixGroups(Options):
     zipf: NonNegativeFloat = 0.0
     """Popularity: group k with weight 1 / k^zipf. 0: all alike."""
     cold: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Share of requests with a prefix of the same length that nobody else has."""
+    """Share of requests with a prefix of the same length that no other request has."""
 
 
 class MixOptions(Options):

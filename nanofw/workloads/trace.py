@@ -179,7 +179,7 @@ def _records(lines: Lines, path: Path) -> Iterator[tuple[int, dict[str, str]]]:
         for record in csv.DictReader(_texts(lines, numbers)):
             yield numbers[-1], record
     except csv.Error as error:
-        raise _error(f"no CSV: {error}", path, numbers[-1]) from None
+        raise _error(f"not CSV: {error}", path, numbers[-1]) from None
 
 
 def _texts(lines: Lines, numbers: list[int]) -> Iterable[str]:
@@ -191,7 +191,7 @@ def _texts(lines: Lines, numbers: list[int]) -> Iterable[str]:
 def _seconds(text: str) -> float:
     seconds = float(text)
     if not math.isfinite(seconds):
-        raise ValueError(f"{text} is no time")
+        raise ValueError(f"{text} is not a time")
     return seconds
 
 

@@ -235,9 +235,9 @@ class TestFiles:
         [
             ({"arm": {}}, r"experiment\.yaml:\d+: arm: .*arms"),
             ({"rates": [1.0]}, "give either loads or rates"),
-            ({"baseline": "x"}, "baseline: 'x' is none of the arms: fcfs, sjf"),
+            ({"baseline": "x"}, "baseline: 'x' is not one of the arms: fcfs, sjf"),
             ({"primary": "ttft.mode"}, "no metric 'ttft.mode'"),
-            ({"expect": [{"metric": "ttft.mean", "arm": "x"}]}, "'x' is none of the arms"),
+            ({"expect": [{"metric": "ttft.mean", "arm": "x"}]}, "'x' is not one of the arms"),
             (
                 {"expect": [{"metric": "ttft.mean", "arm": "sjf", "verdict": "better"}]},
                 "only the primary metric, e2e.mean, gets a verdict",
@@ -449,7 +449,7 @@ class TestReport:
     [
         ({"primary": "e2e.foo"}, "primary", "no metric 'e2e.foo'"),
         ({"metrics": ["ttft.p99", "nope"]}, "metrics[1]", "no metric 'nope'"),
-        ({"baseline": "z"}, "baseline", "'z' is none of the arms: fcfs, sjf"),
+        ({"baseline": "z"}, "baseline", "'z' is not one of the arms: fcfs, sjf"),
         ({"rates": [1.0]}, "rates", "either loads or rates"),
         ({"loads": []}, "loads", "at least one$"),
         ({"loads": [0.5, -1]}, "loads[1]", "greater than 0, not -1$"),
@@ -457,7 +457,7 @@ class TestReport:
         ({"arms": {"fcfs": {}, "": {}}}, "arms", "an arm needs a name"),
         ({"primary": "goodput.share"}, "primary", "goodput needs a limit"),
         ({"metrics": ["goodput.rate@a"]}, "metrics[0]", "goodput needs a limit"),
-        ({"expect": [{"metric": "e2e.mean", "arm": "z"}]}, "expect[0].arm", "none of the arms"),
+        ({"expect": [{"metric": "e2e.mean", "arm": "z"}]}, "expect[0].arm", "not one of the arms"),
         ({"base": "nope"}, "base", "no preset 'nope'"),
         ({"base": "./nope.yaml"}, "base", "no such file"),
     ],
