@@ -31,7 +31,7 @@ from nanofw.testing.kv_allocator_driver import KVAllocatorDriver
 from nanofw.testing.logits_processor import LogitsProcessorChecks
 from nanofw.testing.sampler import SamplerChecks
 from nanofw.testing.scheduler import SchedulerChecks
-from nanofw.testing.simulated_engine import EngineShape, simulated_engine
+from nanofw.testing.sim_engine import EngineShape, simulated_engine
 from nanofw.testing.traffic import Record, Traffic, random_traffic, serve
 
 __all__ = [

@@ -125,8 +125,8 @@ class AttentionBackendChecks(ABC):
         driver.forward([(0, 1), (1, size + 2)])
         driver.forward([(1, 1), (0, 1)])
 
-    def test_recorded_passes_of_any_mix(self) -> None:
-        """Where `cuda_graph_prefill` is claimed: prompts, chunks and decodes of a recorded pass."""
+    def test_captured_passes_of_any_mix(self) -> None:
+        """Where `cuda_graph_prefill` is claimed: prompts, chunks and decodes of a captured pass."""
         if not self.capabilities.get("cuda_graph_prefill"):
             raise SkipTest("`cuda_graph_prefill` is not claimed")
         for seed, size in enumerate(self.block_sizes()):
@@ -135,10 +135,10 @@ class AttentionBackendChecks(ABC):
                 num_blocks=96 // size + 12, seed=seed, block_size=size, num_layers=2,
                 sliding_windows=windows,
             )  # fmt: skip
-            driver.forward_recorded([(0, 23)], 7)
-            driver.forward_recorded([(0, 1), (1, 5), (2, 1), (3, 17)], 3)
-            driver.forward_recorded([(0, 1), (2, 1), (3, 1)], 1)
-            driver.forward_recorded([(3, 1), (1, 2), (0, 4)], 4)
+            driver.forward_captured([(0, 23)], 7)
+            driver.forward_captured([(0, 1), (1, 5), (2, 1), (3, 17)], 3)
+            driver.forward_captured([(0, 1), (2, 1), (3, 1)], 1)
+            driver.forward_captured([(3, 1), (1, 2), (0, 4)], 4)
             driver.forward([(0, 1), (1, 1), (2, 1), (3, 1)])
 
     def test_padded_tokens_write_nothing(self) -> None:

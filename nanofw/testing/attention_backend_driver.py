@@ -43,10 +43,10 @@ def reference_attention(
     value = values.float().repeat_interleave(group, dim=1)
     scores = torch.einsum("qhd,khd->hqk", query.float(), key) * scale
     ends = torch.arange(len(keys) - len(query), len(keys), device=keys.device)[:, None]
-    places = torch.arange(len(keys), device=keys.device)[None, :]
-    seen = places <= ends
+    positions = torch.arange(len(keys), device=keys.device)[None, :]
+    seen = positions <= ends
     if window is not None:
-        seen &= places > ends - window
+        seen &= positions > ends - window
     weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
     return torch.einsum("hqk,khd->qhd", weights, value)
 
@@ -65,10 +65,9 @@ class _RowKV:
 
 
 class AttentionBackendDriver:
-    """A backend over a pool in which nothing is where a row would like it.
+    """A backend over a pool whose blocks are in random order.
 
-    Blocks are handed out at random, and all of them held NaN before: an earlier owner may have
-    left such, and it must not reach anybody.
+    All blocks held NaN before, as an earlier owner may have left it; a row that reads it fails.
     """
 
     def __init__(
@@ -99,7 +98,7 @@ class AttentionBackendDriver:
 
         Args:
             num_padded: rows of one padded token each, whose keys and values are NaN, after the
-                rows with a single token: what the replay of a recorded batch looks like.
+                rows with a single token: what the replay of a captured batch looks like.
         """
         batch = self._batch(num_tokens, num_padded)
         batch.attention = self.backend.prepare(batch)
@@ -137,13 +136,13 @@ class AttentionBackendDriver:
             self._keep(num_tokens, layer, turned[1], value)
             self._compare(num_tokens, layer, turned[0], out.view_as(query))
 
-    def forward_recorded(self, num_tokens: Sequence[tuple[int, int]], num_padded: int) -> None:
-        """One pass as it is recorded: nothing on the host but bounds, and padding behind it.
+    def forward_captured(self, num_tokens: Sequence[tuple[int, int]], num_padded: int) -> None:
+        """One pass as a graph captures it: the host knows bounds alone, and padding follows.
 
         As many rows without tokens follow as there are padded tokens, whose queries, keys and
         values are NaN.
         """
-        batch = self._recorded(self._batch(num_tokens, 0), num_padded)
+        batch = self._captured(self._batch(num_tokens, 0), num_padded)
         batch.attention = self.backend.prepare(batch)
         total = len(batch.positions) - num_padded
         for layer in range(self.config.num_layers):
@@ -155,7 +154,7 @@ class AttentionBackendDriver:
             self._keep(num_tokens, layer, key, value)
             self._compare(num_tokens, layer, query, out[:total])
 
-    def _recorded(self, batch: ForwardBatch, num_padded: int) -> ForwardBatch:
+    def _captured(self, batch: ForwardBatch, num_padded: int) -> ForwardBatch:
         """The batch with padded tokens and rows, and bounds where the host's lengths were."""
         counts = batch.host_query_lens
         tokens, rows = len(batch.positions) + num_padded, len(counts) + num_padded
@@ -231,9 +230,9 @@ class AttentionBackendDriver:
         slots, positions = [], []
         for i, (table, start, count) in enumerate(parts):
             tables[i, : len(table)] = table
-            places = np.arange(max(start, 0), max(start, 0) + count)
-            positions.append(places)
-            real = np.array(table)[places // size] * size + places % size
+            at = np.arange(max(start, 0), max(start, 0) + count)
+            positions.append(at)
+            real = np.array(table)[at // size] * size + at % size
             slots.append(real if start >= 0 else np.full(count, -1))
         counts = np.array([count for _, _, count in parts], np.int32)
         lengths = np.array([start + count for _, start, count in parts], np.int32)
@@ -281,9 +280,9 @@ class AttentionBackendDriver:
         )
         return query, key, value
 
-    def _spans(self, num_tokens: Sequence[tuple[int, int]], lines: int) -> list[tuple[int, slice]]:
-        """Each row's lines of the flat layout; padded lines follow the single tokens."""
-        num_padded = lines - sum(count for _, count in num_tokens)
+    def _spans(self, num_tokens: Sequence[tuple[int, int]], total: int) -> list[tuple[int, slice]]:
+        """Each row's tokens in the flat layout; padded tokens follow the single ones."""
+        num_padded = total - sum(count for _, count in num_tokens)
         spans, at = [], 0
         for row, count in num_tokens:
             if count != 1 and num_padded:
@@ -299,10 +298,10 @@ class AttentionBackendDriver:
         key: torch.Tensor,
         value: torch.Tensor,
     ) -> None:
-        for row, lines in self._spans(num_tokens, len(key)):
+        for row, span in self._spans(num_tokens, len(key)):
             state = self.rows[row]
-            state.keys[layer] = torch.cat((state.keys[layer], key[lines]))
-            state.values[layer] = torch.cat((state.values[layer], value[lines]))
+            state.keys[layer] = torch.cat((state.keys[layer], key[span]))
+            state.values[layer] = torch.cat((state.values[layer], value[span]))
 
     def _compare(
         self,
@@ -312,19 +311,19 @@ class AttentionBackendDriver:
         out: torch.Tensor,
     ) -> None:
         windows = self.config.sliding_windows
-        for row, lines in self._spans(num_tokens, len(query)):
+        for row, span in self._spans(num_tokens, len(query)):
             state = self.rows[row]
             expected = reference_attention(
-                query[lines],
+                query[span],
                 state.keys[layer],
                 state.values[layer],
                 self.scale,
                 windows[layer] if windows else None,
             )
-            error = (out[lines].float() - expected).abs().max() / expected.abs().max()
+            error = (out[span].float() - expected).abs().max() / expected.abs().max()
             allowed = TOLERANCES[self.config.dtype]
             assert error <= allowed, (  # not `error > allowed`: NaN must fail
-                f"row {row}, layer {layer}: {lines.stop - lines.start} queries over "
+                f"row {row}, layer {layer}: {span.stop - span.start} queries over "
                 f"{state.length} keys are off by {float(error):.2g} of the largest value "
                 f"({allowed:.0e} is allowed) with {self.config}"
             )

@@ -89,7 +89,7 @@ class KVAllocatorChecks(ABC):
         assert driver.allocator.num_available == 16
 
     def test_extend_is_all_or_nothing(self) -> None:
-        """Room for one of two rows is room for none."""
+        """With room for one of two rows, neither is extended."""
         driver = self.driver(num_blocks=3)
         size = driver.block_size
         driver.admit(0, sequence(size))
@@ -140,7 +140,7 @@ class KVAllocatorChecks(ABC):
         changed = tokens.copy()
         changed[size] += 1
         assert driver.allocator.match(changed).num_tokens == min(expected, size)
-        assert driver.allocator.match(tokens[size:]).num_tokens == 0, "a tail is no prefix"
+        assert driver.allocator.match(tokens[size:]).num_tokens == 0, "a tail is not a prefix"
 
     def test_a_failed_step_shares_nothing(self) -> None:
         """Blocks written by a step that was never committed are not handed out."""
@@ -180,5 +180,5 @@ class KVAllocatorChecks(ABC):
 
 
 def sequence(num_tokens: int, start: int = 0) -> IntArray:
-    """int32[num_tokens] token ids that no other start shares."""
+    """int32[num_tokens] consecutive token ids from `start`."""
     return np.arange(start, start + num_tokens, dtype=np.int32)

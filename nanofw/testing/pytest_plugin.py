@@ -1,6 +1,6 @@
 """A pytest plugin that parametrises tests over installed nanofw plugins.
 
-Ask for it in a `conftest.py`, it is no entry point and loads nowhere else:
+Name it in a `conftest.py`; it is not an entry point, so pytest does not load it by itself:
 
     pytest_plugins = ["nanofw.testing.pytest_plugin"]
 

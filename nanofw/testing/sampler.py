@@ -164,7 +164,7 @@ class SamplerChecks(ABC):
                 )
 
     def test_shapes_and_types(self) -> None:
-        """int32[s] and bool[s] on the device, also when nobody samples."""
+        """int32[s] and bool[s] on the device, also when no row samples."""
         import torch
 
         for count in (3, 0):

@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.contracts.scheduler import Policy, RequestView
-from nanofw.testing.simulated_engine import EngineShape, simulated_engine
+from nanofw.testing.sim_engine import EngineShape, simulated_engine
 from nanofw.testing.traffic import Traffic, random_traffic, serve
 
 MODES = tuple(
@@ -52,7 +52,7 @@ class SchedulerChecks(ABC):
     def make(self) -> Policy:
         """A fresh policy."""
 
-    def test_everybody_is_served(self) -> None:
+    def test_every_request_is_served(self) -> None:
         """Random arrivals and aborts, both ways to compose a step, with and without overlap.
 
         Tokens are those of an engine with room for everything, whatever the policy did.
@@ -153,7 +153,7 @@ class SchedulerChecks(ABC):
 
 @lru_cache
 def _tokens_with_room(seed: int) -> dict[str, list[int]]:
-    """The tokens of a random traffic when nobody ever waits for blocks."""
+    """The tokens of a random traffic when there are blocks for everybody."""
     engine = simulated_engine(InOrder(), EngineShape(num_blocks=400, max_num_seqs=32))
     return serve(engine, random_traffic(seed)).tokens()
 

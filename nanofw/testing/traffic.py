@@ -10,7 +10,7 @@ import numpy as np
 from nanofw.contracts.outputs import RequestOutput, StepReport
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.engine.engine import Engine
-from nanofw.testing.simulated_engine import END_TOKEN, SECONDS_PER_STEP
+from nanofw.testing.sim_engine import END_TOKEN, SECONDS_PER_STEP
 
 MAX_STEPS = 20_000
 
@@ -30,7 +30,7 @@ class Traffic:
 
 @dataclass(slots=True)
 class Record:
-    """What a run brought.
+    """The outputs and steps of a run.
 
     Attributes:
         outputs: by request id.
@@ -122,7 +122,7 @@ def _step(engine: Engine, record: Record) -> None:
     limits, allocator = engine.scheduler.limits, engine.scheduler.allocator
     output = engine.step()
     for finished in output.finished:
-        assert finished.id not in record.outputs, f"request {finished.id!r} ended twice"
+        assert finished.id not in record.outputs, f"request {finished.id!r} finished twice"
         record.outputs[finished.id] = finished
     allocator.check_integrity()
     stats = allocator.stats()
@@ -151,4 +151,4 @@ def _check_end(engine: Engine, traffic: Traffic, record: Record) -> None:
         assert output.finish_reason in expected, f"{request.id!r} ended with {output}"
     available = engine.scheduler.allocator.num_available
     total = engine.scheduler.limits.num_blocks
-    assert available == total, f"{total - available} blocks of {total} are still owned by nobody"
+    assert available == total, f"{total - available} blocks of {total} were not given back"

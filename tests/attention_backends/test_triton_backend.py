@@ -84,7 +84,7 @@ def test_B082_padded_rows_write_nothing(fused) -> None:
     assert changed == [[side, block, offset] for side in (0, 1)]
 
 
-class RecordedChecks(AttentionBackendChecks):
+class CapturedChecks(AttentionBackendChecks):
     __test__ = False
     capabilities: ClassVar = {
         "block_sizes": (16, 1), "sliding_window": True, "cuda_graph_prefill": True,
@@ -97,8 +97,8 @@ class RecordedChecks(AttentionBackendChecks):
 
 # The interpreter's numpy warns of what padded lines hold.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
-def test_recorded_passes_serve_any_mix_of_rows() -> None:
-    RecordedChecks().test_recorded_passes_of_any_mix()
+def test_captured_passes_serve_any_mix_of_rows() -> None:
+    CapturedChecks().test_captured_passes_of_any_mix()
 
 
 def test_copied_blocks_are_equal_and_the_others_untouched() -> None:

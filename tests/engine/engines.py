@@ -17,7 +17,7 @@ from nanofw.engine.engine import Engine
 from nanofw.engine.host_processors import HostProcessors
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
-from nanofw.testing.simulated_engine import (
+from nanofw.testing.sim_engine import (
     END_TOKEN,
     SPEC,
     VOCAB_SIZE,

@@ -18,7 +18,7 @@ from nanofw.engine.scheduler import Scheduler
 from nanofw.errors import ExecutorError
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.schedulers.fcfs import Fcfs, FcfsOptions
-from nanofw.testing.simulated_engine import SPEC as SIMULATED_SPEC
+from nanofw.testing.sim_engine import SPEC as SIMULATED_SPEC
 
 BLOCK_SIZE = 4
 SPEC = replace(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +37,11 @@ SPEC = ModelSpec(
     max_model_len=256,
     eos_token_ids=(END_TOKEN,),
 )
+_DEVICE: Mapping[str, Any] = {
+    "seconds_per_step": SECONDS_PER_STEP,
+    "max_in_flight": 2,
+    "check_context": True,
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,13 +131,7 @@ def simulated_engine(
         factory = PagedPrefixAllocator if shape.prefix_cache else PagedAllocator
         allocator = factory(None, shape.allocator_config())
     clock = VirtualClock()
-    options: dict[str, Any] = {
-        "seconds_per_step": SECONDS_PER_STEP,
-        "max_in_flight": 2,
-        "check_context": True,
-        "eos_probability": eos_probability,
-        **device,
-    }
+    options = {**_DEVICE, "eos_probability": eos_probability, **device}
     return Engine(
         spec=spec,
         scheduler=Scheduler(shape.limits(), policy, allocator, spec.eos_token_ids),
