@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from nanofw.attention_backends.sdpa import SdpaBackend
 from nanofw.contracts.attention_backend import AttentionConfig
-from tests.attention_backends.paged import Rows, config, make_batch, plain_attention, tables_for
+from tests.attention_backends.sdpa_batches import (
+    Rows,
+    config,
+    make_batch,
+    plain_attention,
+    tables_for,
+)
 
 NUM_BLOCKS = 96
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nanofw.compare.client_service import ObservedExecutor
-from tests.engine.engines import FirstCome, Run, make_engine, make_request
+from tests.engine.sim_engines import FirstCome, Run, make_engine, make_request
 
 
 def test_service_and_its_gap() -> None:

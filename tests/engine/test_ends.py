@@ -14,7 +14,7 @@ from nanofw.contracts.scheduler import RequestView, SchedulerView
 from nanofw.engine.engine import Engine
 from nanofw.engine.host_processors import HostProcessors
 from nanofw.errors import PolicyError, RequestError
-from tests.engine.engines import EOS, VOCAB, FirstCome, Run, make_engine, make_request, run
+from tests.engine.sim_engines import EOS, VOCAB, FirstCome, Run, make_engine, make_request, run
 from tests.engine.test_machine import check_idle
 
 BOTH = pytest.mark.parametrize("overlap", [False, True])

@@ -15,8 +15,8 @@ from nanofw.contracts.scheduler import Policy, RequestView
 from nanofw.engine.host_processors import HostProcessors
 from nanofw.engine.request_state import derive_seed
 from nanofw.errors import ExecutorError, NanofwError, PolicyError, RequestError
-from tests.engine.engines import EOS, VOCAB, Run, make_engine, make_request, run
 from tests.engine.policies import SOUND, UrgentPreempts
+from tests.engine.sim_engines import EOS, VOCAB, Run, make_engine, make_request, run
 from tests.engine.test_machine import check_idle
 
 BOTH = pytest.mark.parametrize("overlap", [False, True])

@@ -9,7 +9,7 @@ import pytest
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.host_processors import ALL_ALLOWED, HostProcessors
-from tests.engine.engines import VOCAB, make_engine, make_request, run
+from tests.engine.sim_engines import VOCAB, make_engine, make_request, run
 
 EVEN, LOW = 0x55555555, 0x0000FFFF
 

@@ -7,7 +7,7 @@ import pytest
 
 from nanofw.contracts.requests import FinishReason
 from nanofw.errors import RequestError
-from tests.engine.engines import Run, make_engine, make_request, run
+from tests.engine.sim_engines import Run, make_engine, make_request, run
 from tests.engine.test_machine import check_idle
 
 BOTH = pytest.mark.parametrize("overlap", [False, True])

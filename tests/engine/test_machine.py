@@ -28,8 +28,8 @@ from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.engine import Engine
 from nanofw.engine.request_state import derive_seed
 from nanofw.errors import NanofwError, PolicyError, RequestError
-from tests.engine.engines import EOS, FirstCome, Run, make_engine, make_request
 from tests.engine.policies import SHIPPED, SOUND, Nonsense
+from tests.engine.sim_engines import EOS, FirstCome, Run, make_engine, make_request
 
 MODEL_LENGTH = 48
 

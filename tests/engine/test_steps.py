@@ -7,8 +7,8 @@ import pytest
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.scheduler import RequestView
 from nanofw.engine.host_processors import HostProcessors
-from tests.engine.engines import VOCAB, FirstCome, Run, make_engine, make_request, run
 from tests.engine.policies import UrgentPreempts
+from tests.engine.sim_engines import VOCAB, FirstCome, Run, make_engine, make_request, run
 from tests.engine.test_ends import Even
 
 BOTH = pytest.mark.parametrize("overlap", [False, True])

@@ -11,8 +11,8 @@ import pytest
 from nanofw.contracts.requests import FinishReason
 from nanofw.contracts.scheduler import RequestView
 from nanofw.engine.request_state import RequestState
-from tests.engine.engines import FirstCome, Run, make_engine, make_request, run
 from tests.engine.policies import ClientsInTurn, UrgentPreempts
+from tests.engine.sim_engines import FirstCome, Run, make_engine, make_request, run
 
 
 def test_a_group_whose_key_grew_waits_behind_the_others() -> None:

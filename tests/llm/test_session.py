@@ -14,7 +14,7 @@ from nanofw.llm.results import RequestResult
 from nanofw.llm.session import Session
 from nanofw.text.byte_level import ByteTokenizer
 from nanofw.text.chat import ChatTemplate
-from tests.llm.engines import SECONDS_PER_STEP, SPEC, scripted_engine
+from tests.llm.scripted_engine import SECONDS_PER_STEP, SPEC, scripted_engine
 
 EOS = SPEC.eos_token_ids[0]
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"

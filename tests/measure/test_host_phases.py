@@ -9,7 +9,7 @@ import pytest
 from nanofw.contracts.executor import Executor
 from nanofw.measure.host_phases import STEP, SUBMIT, TOP_PHASES, PhaseTimes, seams, spans
 from nanofw.measure.step_traces import record
-from tests.engine.engines import FirstCome, make_engine, make_request
+from tests.engine.sim_engines import FirstCome, make_engine, make_request
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -10,7 +10,7 @@ import pytest
 from nanofw.contracts.executor import Executor
 from nanofw.engine.engine import Engine
 from nanofw.measure.token_times import TokenTimes
-from tests.engine.engines import FirstCome, make_engine, make_request
+from tests.engine.sim_engines import FirstCome, make_engine, make_request
 
 
 @pytest.mark.parametrize("overlap", [False, True])

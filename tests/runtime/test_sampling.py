@@ -16,7 +16,7 @@ from nanofw.errors import RequestError
 from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
 from tests.runtime.checkpoints import reference_logits, write_qwen3
 from tests.runtime.driver import component
-from tests.runtime.engines import (
+from tests.runtime.torch_engines import (
     Results,
     assert_equal_outside_ties,
     gap_at,

@@ -21,7 +21,7 @@ from nanofw.plugins import HostProcessor, MasksRows
 from nanofw.samplers.logits_processors.grammars import COPIES_PER_LEXER
 from nanofw.samplers.logits_processors.manifest import StructuredOptions
 from nanofw.samplers.logits_processors.structured import Structured
-from tests.engine.engines import SPEC, Run, make_engine, make_request
+from tests.engine.sim_engines import SPEC, Run, make_engine, make_request
 from tests.samplers.grammar_cases import problem, random_arguments
 from tests.text.conftest import (
     byte_level,

@@ -20,7 +20,7 @@ from nanofw.plugins import Plugin, load_target
 from nanofw.schedulers.earliest_deadline_first import EarliestDeadlineFirstOptions
 from nanofw.schedulers.manifest import scheduler
 from nanofw.schedulers.partitioned import PartitionedOptions
-from tests.engine.engines import Run, make_engine, make_request, run
+from tests.engine.sim_engines import Run, make_engine, make_request, run
 
 PLUGINS: dict[str, Plugin] = {plugin.name: plugin for plugin in scheduler()}
 STEP = 0.01

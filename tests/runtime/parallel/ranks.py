@@ -23,7 +23,7 @@ from nanofw.engine.engine import Engine
 from nanofw.engine.scheduler import Scheduler
 from nanofw.runtime.options import TorchOptions
 from nanofw.runtime.placement import torch_executor
-from tests.engine.engines import FirstCome, make_allocator
+from tests.engine.sim_engines import FirstCome, make_allocator
 from tests.runtime.driver import component
 
 MAX_LEN = 128

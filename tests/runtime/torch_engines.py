@@ -19,7 +19,7 @@ from nanofw.contracts.sampler import SampledTokens, SamplerConfig
 from nanofw.engine.engine import Engine
 from nanofw.engine.scheduler import Scheduler
 from nanofw.samplers.standard import StandardSampler
-from tests.engine.engines import FirstCome, make_allocator
+from tests.engine.sim_engines import FirstCome, make_allocator
 from tests.runtime.driver import component, make_executor
 from tests.samplers.plain import draw, edited
 
@@ -45,7 +45,7 @@ class WatchedSampler(StandardSampler):
         return super().sample(logits, rows, positions)
 
 
-WATCHED = component("sampler", "watched", "tests.runtime.engines:WatchedSampler")
+WATCHED = component("sampler", "watched", "tests.runtime.torch_engines:WatchedSampler")
 
 
 def torch_engine(
