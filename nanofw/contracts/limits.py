@@ -39,5 +39,5 @@ class Limits:
         return self.num_blocks * self.block_size
 
     def blocks_for(self, num_tokens: int) -> int:
-        """Blocks that so many tokens fill."""
+        """Blocks that `num_tokens` tokens fill."""
         return -(-num_tokens // self.block_size)

@@ -61,8 +61,8 @@ class HearsSampledTokens(LogitsProcessor, Protocol):
     def on_sampled(self, rows: IntArray, token_ids: torch.Tensor) -> None:
         """Each of int32[s] rows sampled one of int32[s] tokens, which are on the device.
 
-        Called after each step in which at least one of its rows sampled. A row may end with
-        this token; then the next request in it starts with `add`.
+        Called after each step in which at least one of its rows sampled. A request may finish
+        with this token; then the next one in its row starts with `add`.
         """
         ...
 
@@ -99,7 +99,7 @@ class HostProcessor(Protocol):
         ...
 
     def finish(self, request_id: str) -> None:
-        """The request ended."""
+        """The request finished."""
         ...
 
 

@@ -106,7 +106,7 @@ class RequestOutput:
         sample_index: int = 0,
         token_ids: IntArray = EMPTY_INT,
     ) -> RequestOutput:
-        """The output of a request that ended outside an engine: refused, or its engine is gone."""
+        """The output of a request that finished outside an engine: refused, or its engine died."""
         return cls(
             id=request.id,
             token_ids=token_ids,
@@ -162,7 +162,7 @@ class StepOutput:
     """What one `Engine.step` brought.
 
     Attributes:
-        finished: requests that ended, in the order in which they did.
+        finished: requests that finished, in this order.
         deltas: new tokens of streaming requests.
         report: the committed step, or None when only planning happened.
     """

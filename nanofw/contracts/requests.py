@@ -12,7 +12,7 @@ from nanofw.contracts.arrays import IntArray
 
 
 class FinishReason(StrEnum):
-    """Why a request ended."""
+    """Why a request finished."""
 
     STOP = "stop"  # an end token, a stop token, or a stop string found outside
     LENGTH = "length"  # max_tokens, the model's length or the pool's size
@@ -22,7 +22,7 @@ class FinishReason(StrEnum):
 
     @property
     def is_served(self) -> bool:
-        """Whether the request got what it asked for; with the other reasons it ended early."""
+        """Whether the request got what it asked for; with the other reasons it finished early."""
         return self in (FinishReason.STOP, FinishReason.LENGTH)
 
 

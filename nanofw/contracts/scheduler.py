@@ -236,7 +236,7 @@ class Policy(ABC):
         """
 
     def on_finish(self, request: RequestView, reason: FinishReason, now: float) -> None:
-        """The request ended, whether it ran or not. Once for each that `on_arrival` saw."""
+        """The request finished, whether it ran or not. Once for each that `on_arrival` saw."""
 
 
 def check_chunk(value: Any) -> int:

@@ -40,7 +40,7 @@ class Workload(ABC):
         """Requests whose arrival is known beforehand, by rising arrival, made one by one."""
 
     def follow(self, output: RequestOutput) -> Sequence[Request]:
-        """Requests that come because this one ended: closed loops, turns of a conversation."""
+        """Requests that come because this one finished: closed loops, turns of a conversation."""
         return ()
 
 

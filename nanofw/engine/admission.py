@@ -18,7 +18,7 @@ from nanofw.engine.views import EngineView
 from nanofw.engine.waiting import QueueEntry, WaitingQueue
 
 RETRY_STEPS = 8
-"""A head that did not fit is tried again when blocks were freed, and anyway after so many plans:
+"""A head that did not fit is tried again when blocks were freed, and anyway after this many plans:
 blocks that became shareable can make room without being freed."""
 
 

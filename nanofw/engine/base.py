@@ -71,7 +71,7 @@ class BaseEngine(ABC):
 
     @abstractmethod
     def _has_request(self, request_id: str) -> bool:
-        """Whether a request of this id has not ended, or its output was not handed out yet."""
+        """Whether a request of this id has not finished, or its output was not handed out yet."""
 
     @abstractmethod
     def _queue_request(
@@ -143,7 +143,7 @@ class BaseEngine(ABC):
 
     @abstractmethod
     def check_alive(self) -> None:
-        """Raise what ended it while no step ran, if anything did; returns at once."""
+        """Raise the error that stopped it while no step ran, if there is one; returns at once."""
 
     # -- counters and the end -------------------------------------------------------------
 

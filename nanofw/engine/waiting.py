@@ -131,7 +131,7 @@ class WaitingQueue:
             ) from error
 
     def _skim(self, group: Hashable) -> list[QueueEntry] | None:
-        """The group's heap with a live head, or None (and the group is gone)."""
+        """The group's heap with a live head, or None (and the group is removed)."""
         heap = self._heaps.get(group)
         while heap:
             if heap[0].state.status is RequestStatus.WAITING:

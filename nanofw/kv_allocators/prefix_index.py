@@ -250,7 +250,7 @@ class PrefixIndex:
         if key != self._hash_block(self._tokens[block].tobytes(), parent or 0):
             raise AllocatorError(f"block {block} is registered under a wrong hash")
         if parent is not None and parent not in self._by_key:
-            raise AllocatorError(f"block {block} follows content that is gone")
+            raise AllocatorError(f"block {block} follows content that was removed")
 
 
 def _outdated(block: int) -> AllocatorError:

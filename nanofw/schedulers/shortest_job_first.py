@@ -36,7 +36,7 @@ class ShortestJobFirst(Policy):
         return self._length(request) + self._options.ageing * request.arrival
 
     def on_finish(self, request: RequestView, reason: FinishReason, now: float) -> None:
-        """Learn how long outputs are, from those that came to their own end."""
+        """Learn how long outputs are, from requests that were served to their end."""
         predicts = self._options.output_length == "predicted"
         if predicts and reason.is_served:
             seen, kind = float(request.num_output_tokens), _kind(request)

@@ -9,7 +9,7 @@ from nanofw.contracts.scheduler import RequestView
 from nanofw.engine.host_processors import HostProcessors
 from tests.engine.policies import UrgentPreempts
 from tests.engine.sim_engines import VOCAB, FirstCome, Run, make_engine, make_request, run
-from tests.engine.test_ends import Even
+from tests.engine.test_finishing import Even
 
 BOTH = pytest.mark.parametrize("overlap", [False, True])
 

@@ -1,4 +1,4 @@
-"""Ends in odd moments: everybody is heard of once, whoever fails on the way."""
+"""Requests that finish at odd moments: each is reported once, whatever fails on the way."""
 
 from __future__ import annotations
 
