@@ -35,8 +35,8 @@ class AsyncLLM:
     Args:
         model, keywords: as for `LLM`.
         max_requests: requests that may be in the engine, waiting ones included. Further
-            callers wait for a place.
-        admission_timeout_s: how long they do so before they are refused; None: for ever.
+            callers wait until one ends.
+        admission_timeout_s: how long they wait before they are refused; None: without a limit.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class AsyncLLM:
             )
         self.loaded = load(model, keywords)
         self._timeout_s, self._max_requests = admission_timeout_s, max_requests
-        self._places = asyncio.Semaphore(max_requests)
+        self._permits = asyncio.Semaphore(max_requests)
         self._thread = EngineThread(lambda: open_session(self.loaded))
 
     @classmethod
@@ -85,7 +85,7 @@ class AsyncLLM:
             arguments: of logits processors, by their name.
 
         Raises:
-            RequestError: no place came free in time.
+            RequestError: no request ended in time.
             ExecutorError: the engine failed before, or was closed.
         """
         try:
@@ -94,12 +94,12 @@ class AsyncLLM:
         except ValueError as error:
             yield StreamEvent(result=refused(_id_of(prompt), str(error)))
             return
-        await self._take_place(encoded)
-        stream = _Stream(asyncio.get_running_loop(), self._places)
+        await self._take_permit(encoded)
+        stream = _Stream(asyncio.get_running_loop(), self._permits)
         try:
             self._thread.add_prompt(stream, encoded)
         except BaseException:
-            self._places.release()
+            self._permits.release()
             raise
         try:
             async for event in stream:
@@ -131,10 +131,10 @@ class AsyncLLM:
             return self._thread.encoder.encode(prompt)
         return await asyncio.to_thread(self._thread.encoder.encode, prompt)
 
-    async def _take_place(self, prompt: Prompt) -> None:
+    async def _take_permit(self, prompt: Prompt) -> None:
         try:
             async with asyncio.timeout(self._timeout_s):
-                await self._places.acquire()
+                await self._permits.acquire()
         except TimeoutError:
             raise RequestError(
                 prompt.id or "",
@@ -146,14 +146,14 @@ class AsyncLLM:
 class _Stream:
     """One request's way from the engine's thread to its caller's loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, places: asyncio.Semaphore) -> None:
-        self._loop, self._places = loop, places
+    def __init__(self, loop: asyncio.AbstractEventLoop, permits: asyncio.Semaphore) -> None:
+        self._loop, self._permits = loop, permits
         self._events: asyncio.Queue[StreamEvent] = asyncio.Queue()
         self.ended = False
 
     def receive(self, events: list[StreamEvent]) -> None:
         """Called in the engine's thread."""
-        with contextlib.suppress(RuntimeError):  # a closed loop: nobody waits any more
+        with contextlib.suppress(RuntimeError):  # a closed loop: there is no receiver any more
             self._loop.call_soon_threadsafe(self._accept, events)
 
     def _accept(self, events: list[StreamEvent]) -> None:
@@ -161,7 +161,7 @@ class _Stream:
             self._events.put_nowait(event)
             if event.result is not None:
                 self.ended = True
-                self._places.release()
+                self._permits.release()
 
     async def __aiter__(self) -> AsyncIterator[StreamEvent]:
         while True:

@@ -18,7 +18,7 @@ from nanofw.llm.session import Session, SessionStep
 logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 0.5
-"""How often an idle engine is asked whether its ranks are still there."""
+"""Seconds between two checks of an idle engine's ranks."""
 
 
 class Receiver(Protocol):
@@ -79,7 +79,7 @@ class EngineThread:
         self.encoder = self._session.encoder
 
     def add_prompt(self, receiver: Receiver, prompt: Prompt) -> None:
-        """Queue an encoded prompt. Raises `ExecutorError` when the engine is gone."""
+        """Queue an encoded prompt. Raises `ExecutorError` when the engine failed or was closed."""
         self._put(_AddPrompt(receiver, prompt))
 
     def abort(self, receiver: Receiver) -> None:
@@ -88,7 +88,7 @@ class EngineThread:
             self._commands.put(_AbortPrompt(receiver))
 
     def call(self, function: Callable[[Session], Any]) -> Future[Any]:
-        """Run a function between two steps. Raises `ExecutorError` when the engine is gone."""
+        """Run a function between two steps. Raises `ExecutorError` as `add_prompt` does."""
         future: Future[Any] = Future()
         self._put(_CallSession(function, future))
         return future
@@ -151,7 +151,7 @@ class EngineThread:
                     if (ticket := self._tickets.get(receiver)) is not None:
                         self._session.abort(ticket)
                 case _CallSession(function, future):
-                    _answer(future, function, self._session)
+                    _run_call(future, function, self._session)
                 case None:
                     return
 
@@ -165,7 +165,7 @@ class EngineThread:
             receiver.receive(events)
 
     def _end(self, reason: str, failure: Exception | None) -> None:
-        """Refuse new requests, then tell everyone who waits."""
+        """Refuse new requests, then send a result to every receiver."""
         with self._lock:
             self.failure, self._stopping = failure, True
         while not self._commands.empty():
@@ -180,7 +180,7 @@ class EngineThread:
         self._deliver(self._session.fail(reason))
 
 
-def _answer(future: Future[Any], function: Callable[[Session], Any], session: Session) -> None:
+def _run_call(future: Future[Any], function: Callable[[Session], Any], session: Session) -> None:
     if not future.set_running_or_notify_cancel():
         return
     try:

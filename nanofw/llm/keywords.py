@@ -24,7 +24,7 @@ ELSEWHERE = {
     "quantization": "nothing: quantized checkpoints are not supported",
     "trust_remote_code": "nothing: code of a checkpoint is never run",
 }
-"""What other engines call a thing, or keep elsewhere, and how to say it here."""
+"""Keywords of other engines, and what stands for them here."""
 
 
 def nested_values(model: str | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -35,7 +35,7 @@ def nested_values(model: str | None, keywords: Mapping[str, Any]) -> dict[str, A
     be given by its name alone (`scheduler="fcfs"`).
 
     Raises:
-        ConfigError: a keyword that stands for nothing.
+        ConfigError: an unknown keyword.
     """
     values: dict[str, Any] = {"model": {} if model is None else {"path": str(model)}}
     for name, value in keywords.items():

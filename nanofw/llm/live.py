@@ -19,7 +19,7 @@ class LiveSample:
     """One of a request's samples.
 
     Attributes:
-        text: None when nobody needs the text before the end.
+        text: None when the text is not needed before the end.
         times: when each token came, if that is asked for.
         completion: what it became; None while it runs.
     """
@@ -78,7 +78,7 @@ class LiveRequest:
                 return "", []
             num_before = len(text.token_ids)
             silent = end is not None and self._ends_in_silence(end)
-            shown = text.push(token_ids[:-1] if silent else token_ids)
+            shown = text.push_tokens(token_ids[:-1] if silent else token_ids)
             if text.match is not None:
                 token_ids = token_ids[: max(0, len(text.token_ids) - num_before)]
         if self._token_times:

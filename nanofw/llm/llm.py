@@ -116,8 +116,8 @@ class LLM:
             messages: `[{"role": "user", "content": "Hello"}]`, or a list of such lists.
             tools: JSON descriptions of functions, passed to the template as they are.
             chat_template: which of the model's named templates.
-            arguments: `add_generation_prompt`, `continue_final_message`, and whatever the
-                template reads, `enable_thinking` say.
+            arguments: `add_generation_prompt`, `continue_final_message`, and other variables
+                of the template, like `enable_thinking`.
         """
         chats = messages if messages and not isinstance(messages[0], Mapping) else [messages]
         common = _chat_keys(tools, chat_template, arguments)

@@ -19,7 +19,7 @@ class Logprob:
         logprob: natural logarithm of its probability in the model's own distribution.
         rank: how many tokens are more likely, plus one.
         decoded_token: its text on its own.
-        is_top: it is one of the most likely ones, of which so many were asked for.
+        is_top: it is one of the most likely tokens that were asked for.
     """
 
     logprob: float
@@ -41,12 +41,12 @@ def readable(
         token_ids: the tokens that stand there, as many as there are positions.
     """
     positions: list[PositionLogprobs] = []
-    for place, token_id in enumerate(token_ids):
-        rank = int(logprobs.ranks[place])
-        top_ids: list[int] = logprobs.top_ids[place].tolist()
-        own = _one(token_id, logprobs.token_logprobs[place], rank, tokenizer)
+    for index, token_id in enumerate(token_ids):
+        rank = int(logprobs.ranks[index])
+        top_ids: list[int] = logprobs.top_ids[index].tolist()
+        own = _one(token_id, logprobs.token_logprobs[index], rank, tokenizer)
         position = {token_id: replace(own, is_top=token_id in top_ids)}
-        tops = zip(top_ids, logprobs.top_logprobs[place], strict=True)
+        tops = zip(top_ids, logprobs.top_logprobs[index], strict=True)
         for top_rank, (top_id, value) in enumerate(tops, 1):
             position.setdefault(top_id, _one(top_id, value, top_rank, tokenizer))
         positions.append(position)

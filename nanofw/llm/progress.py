@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 WINDOW_S = 2.0
-"""Throughput is that of so many last seconds."""
+"""Seconds over which the throughput is a mean."""
 REFRESH_PER_SECOND = 8
 
 
@@ -47,7 +47,7 @@ class Throughput:
 
 
 class ProgressBar:
-    """A context manager around the steps of a run; silent where nobody watches.
+    """A context manager around the steps of a run; it shows nothing when it is not enabled.
 
     Args:
         total: requests of the run.

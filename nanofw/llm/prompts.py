@@ -68,7 +68,7 @@ def parse_prompt(value: Any, sampling: Any, arguments: Mapping[str, Any] | None 
         arguments: of logits processors for which it brings none.
 
     Raises:
-        ValueError: it is no prompt, or has a key that nobody reads.
+        ValueError: it is not a prompt, or has an unknown key.
     """
     if not isinstance(sampling, SamplingParams):
         raise ValueError(f"sampling parameters are a SamplingParams object, not {sampling!r}")
@@ -104,7 +104,7 @@ def override_sampling(sampling: SamplingParams, values: Mapping[str, Any]) -> Sa
     """Sampling parameters with some values replaced; ranges are checked at submission.
 
     Raises:
-        ValueError: a name that is no sampling parameter.
+        ValueError: a name that is not a sampling parameter.
     """
     for name in values:
         if name not in SAMPLING_NAMES:
@@ -143,7 +143,7 @@ def _from_record(record: Mapping[str, Any], sampling: SamplingParams) -> Prompt:
 def _ids(value: Any) -> Sequence[int]:
     if isinstance(value, np.ndarray):
         return cast("Sequence[int]", value)
-    if hasattr(value, "__array__"):  # a tensor of torch, say
+    if hasattr(value, "__array__"):  # a tensor of torch, for example
         try:
             return cast("Sequence[int]", np.asarray(value))
         except (TypeError, RuntimeError) as error:
@@ -153,7 +153,7 @@ def _ids(value: Any) -> Sequence[int]:
     token_ids = cast("Sequence[Any]", value)
     for token_id in token_ids:
         if isinstance(token_id, bool) or not isinstance(token_id, (int, np.integer)):
-            raise ValueError(f"token ids must be integers; {token_id!r} is none")
+            raise ValueError(f"token ids must be integers, not {token_id!r}")
     return token_ids
 
 

@@ -122,12 +122,12 @@ class RequestResult:
 
     @property
     def ok(self) -> bool:
-        """Whether it ended as requests should: neither refused, nor failed, nor aborted."""
+        """Whether all samples were served: not refused, not failed, not aborted."""
         return all(output.finish_reason.is_served for output in self.outputs)
 
     @property
     def finish_reason(self) -> FinishReason:
-        """Why it ended: of several samples the first reason that is no good one."""
+        """Why it ended; with several samples the first reason that is not served."""
         bad = [o.finish_reason for o in self.outputs if not o.finish_reason.is_served]
         return bad[0] if bad else self.outputs[0].finish_reason
 
@@ -207,7 +207,7 @@ def make_timings(
     Args:
         outputs: of all its samples.
         last: of the sample that ended last, which has `num_tokens` tokens.
-        times: when each of them came, on the engine's clock; empty when nobody asked.
+        times: when each of them came, on the engine's clock; empty when they were not noted.
     """
     gaps = tuple(late - early for early, late in pairwise(times))
     return Timings(

@@ -13,10 +13,9 @@ from nanofw.errors import RequestError
 from nanofw.llm.encoding import Encoder, engine_request
 from nanofw.llm.live import LiveRequest
 from nanofw.llm.logprobs import readable
+from nanofw.llm.prometheus import RequestMetrics, prometheus_text
 from nanofw.llm.prompts import Prompt
-from nanofw.llm.request_metrics import RequestMetrics
 from nanofw.llm.results import RequestResult, StreamEvent, refused
-from nanofw.measure.prometheus import exposition
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.tokenizer import Tokenizer
 
@@ -169,7 +168,7 @@ class Session:
 
     def metrics(self) -> str:
         """Counters of engine and requests in the Prometheus text format."""
-        return exposition(self.engine.stats()) + self._metrics.exposition()
+        return prometheus_text(self.engine.stats(), self._metrics)
 
     # -- the way in -----------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ class AbortRequest:
 
 @dataclass(frozen=True, slots=True)
 class FinishSample:
-    """Finish a sample at so many tokens (`Engine.finish_request`)."""
+    """Finish a sample at `num_tokens` (`Engine.finish_request`)."""
 
     request_id: str
     num_tokens: int

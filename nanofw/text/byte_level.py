@@ -16,17 +16,17 @@ def byte_alphabet() -> dict[str, int]:
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     alphabet = {chr(byte): byte for byte in printable}
     others = (byte for byte in range(NUM_BYTES) if byte not in printable)
-    alphabet.update((chr(NUM_BYTES + place), byte) for place, byte in enumerate(others))
+    alphabet.update((chr(NUM_BYTES + index), byte) for index, byte in enumerate(others))
     return alphabet
 
 
 class Utf8Stream:
-    """Bytes to text as they come; what is no UTF-8 becomes U+FFFD, as in decoding the whole."""
+    """Decodes UTF-8 as it comes, as decoding the whole would; wrong bytes become U+FFFD."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
-    def push(self, data: bytes) -> str:
+    def push_bytes(self, data: bytes) -> str:
         """The text that is certain now; an unfinished character waits."""
         return self._decoder.decode(data)
 
@@ -54,7 +54,7 @@ class ByteTokenizer:
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """The text of the ids."""
         stream = self.stream(skip_special_tokens=skip_special_tokens)
-        return "".join(map(stream.push, token_ids)) + stream.finish()
+        return "".join(map(stream.push_token, token_ids)) + stream.finish()
 
     def stream(self, *, skip_special_tokens: bool = True) -> ByteTokenStream:
         """An incremental `decode`."""
@@ -67,10 +67,10 @@ class ByteTokenStream:
     def __init__(self) -> None:
         self._text = Utf8Stream()
 
-    def push(self, token_id: int) -> str:
+    def push_token(self, token_id: int) -> str:
         token_id = int(token_id)
         known = token_id < NUM_BYTES
-        return self._text.push(bytes([token_id]) if known else b"<%d>" % token_id)
+        return self._text.push_bytes(bytes([token_id]) if known else b"<%d>" % token_id)
 
     def finish(self) -> str:
         return self._text.finish()

@@ -78,7 +78,7 @@ class ChatTemplate:
             template: name of the template.
             add_generation_prompt: end with the header of the model's turn.
             continue_final_message: end within the last message, to be continued.
-            arguments: further variables of the template, `enable_thinking` say.
+            arguments: further variables of the template, like `enable_thinking`.
 
         Raises:
             ValueError: wrong messages, or the template refuses them.
@@ -145,15 +145,15 @@ def check_messages(messages: object) -> list[dict[str, Any]]:
     if not messages:
         raise ValueError("messages must not be empty")
     return [
-        _check_message(place, message) for place, message in enumerate(cast("list[Any]", messages))
+        _check_message(index, message) for index, message in enumerate(cast("list[Any]", messages))
     ]
 
 
-def _check_message(place: int, message: Any) -> dict[str, Any]:
+def _check_message(index: int, message: Any) -> dict[str, Any]:
     fields = cast("dict[str, Any]", message) if isinstance(message, dict) else {}
     if not isinstance(fields.get("role"), str):
         raise ValueError(
-            f'message {place} must be an object with a role, {{"role": "user", '
+            f'message {index} must be an object with a role, {{"role": "user", '
             f'"content": "…"}}, not {message!r}'
         )
     return fields
@@ -228,7 +228,7 @@ def _cut_after_last_message(text: str, messages: Sequence[Message]) -> str:
         content = cast("dict[str, Any]", content[-1]).get("text")
     if not isinstance(content, str) or not content.strip():
         raise ValueError("the last message must have text to be continued")
-    place = text.rfind(content.strip())
-    if place < 0:
+    start = text.rfind(content.strip())
+    if start < 0:
         raise ValueError("the chat template does not show the last message as it is")
-    return text[: place + len(content.strip())]
+    return text[: start + len(content.strip())]

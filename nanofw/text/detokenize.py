@@ -22,7 +22,7 @@ Piece: TypeAlias = tuple[str, bool]
 class TokenStream(Protocol):
     """Token ids in, text out, one request."""
 
-    def push(self, token_id: int) -> str:
+    def push_token(self, token_id: int) -> str:
         """Text that is certain after this token; may be empty."""
         ...
 
@@ -34,7 +34,7 @@ class TokenStream(Protocol):
 class Link(Protocol):
     """One decoder of a chain, working on a stream of pieces."""
 
-    def push(self, text: str, begins: bool) -> Iterable[Piece]: ...
+    def push_piece(self, text: str, begins: bool) -> Iterable[Piece]: ...
     def finish(self) -> Iterable[Piece]: ...
 
 
@@ -44,7 +44,7 @@ class ReplaceLink:
     def __init__(self, pattern: str, content: str) -> None:
         self._pattern, self._content = pattern, content
 
-    def push(self, text: str, begins: bool) -> Iterable[Piece]:
+    def push_piece(self, text: str, begins: bool) -> Iterable[Piece]:
         return ((text.replace(self._pattern, self._content), begins),)
 
     def finish(self) -> Iterable[Piece]:
@@ -57,7 +57,7 @@ class FuseLink:
     def __init__(self) -> None:
         self._first = True
 
-    def push(self, text: str, begins: bool) -> Iterable[Piece]:
+    def push_piece(self, text: str, begins: bool) -> Iterable[Piece]:
         piece = (text, self._first)
         self._first = False
         return (piece,)
@@ -72,7 +72,7 @@ class JoinLink:
     def __init__(self) -> None:
         self._first = True
 
-    def push(self, text: str, begins: bool) -> Iterable[Piece]:
+    def push_piece(self, text: str, begins: bool) -> Iterable[Piece]:
         piece = (text if self._first else f" {text}", True)
         self._first = False
         return (piece,)
@@ -88,7 +88,7 @@ class StripLink:
         self._content, self._start = content, start
         self._left = start
 
-    def push(self, text: str, begins: bool) -> Iterable[Piece]:
+    def push_piece(self, text: str, begins: bool) -> Iterable[Piece]:
         if begins:
             self._left = self._start
         while self._left and text.startswith(self._content):
@@ -108,7 +108,7 @@ class MetaspaceLink:
         self._replacement, self._drop_first = replacement, drop_first
         self._index = -1
 
-    def push(self, text: str, begins: bool) -> Iterable[Piece]:
+    def push_piece(self, text: str, begins: bool) -> Iterable[Piece]:
         self._index += begins
         blank = "" if self._drop_first and self._index == 0 else " "
         return ((text.replace(self._replacement, blank), begins),)
@@ -124,7 +124,7 @@ class ByteFallbackLink:
     def __init__(self) -> None:
         self._run = bytearray()
 
-    def push(self, text: str, begins: bool) -> Iterable[Piece]:
+    def push_piece(self, text: str, begins: bool) -> Iterable[Piece]:
         byte = _fallback_byte(text)
         if byte is not None:
             self._run.append(byte)
@@ -156,8 +156,8 @@ class ByteLevelLink:
         self._text = Utf8Stream()
         self._first = True
 
-    def push(self, text: str, begins: bool) -> Iterable[Piece]:
-        return self._piece(self._text.push(spelled_bytes(text)))
+    def push_piece(self, text: str, begins: bool) -> Iterable[Piece]:
+        return self._piece(self._text.push_bytes(spelled_bytes(text)))
 
     def finish(self) -> Iterable[Piece]:
         return self._piece(self._text.finish())
@@ -231,18 +231,18 @@ class ChainStream:
     def __init__(self, tokens: Mapping[int, str | None], links: Sequence[Link]) -> None:
         self._tokens, self._links = tokens, links
 
-    def push(self, token_id: int) -> str:
+    def push_token(self, token_id: int) -> str:
         token = self._tokens[token_id]
         return "" if token is None else self._run([(token, True)], 0)
 
     def finish(self) -> str:
         return "".join(
-            self._run(link.finish(), place + 1) for place, link in enumerate(self._links)
+            self._run(link.finish(), index + 1) for index, link in enumerate(self._links)
         )
 
     def _run(self, pieces: Iterable[Piece], start: int) -> str:
         for link in self._links[start:]:
-            pieces = [out for piece in pieces for out in link.push(*piece)]
+            pieces = [out for piece in pieces for out in link.push_piece(*piece)]
         return "".join(text for text, _ in pieces)
 
 
@@ -257,8 +257,8 @@ class ByteLevelStream:
         self._token_bytes = token_bytes
         self._text = Utf8Stream()
 
-    def push(self, token_id: int) -> str:
-        return self._text.push(self._token_bytes[token_id])
+    def push_token(self, token_id: int) -> str:
+        return self._text.push_bytes(self._token_bytes[token_id])
 
     def finish(self) -> str:
         return self._text.finish()
@@ -275,7 +275,7 @@ class WholeStream:
         self._decode = decode
         self._token_ids: list[int] = []
 
-    def push(self, token_id: int) -> str:
+    def push_token(self, token_id: int) -> str:
         self._token_ids.append(token_id)
         return ""
 

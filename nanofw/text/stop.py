@@ -15,7 +15,7 @@ class StopStrings:
     """The automaton of some stop strings. Immutable; requests share it.
 
     Raises:
-        ValueError: a stop string is empty or no string.
+        ValueError: a stop string is empty or not a string.
     """
 
     def __init__(self, strings: Sequence[str]) -> None:
@@ -94,23 +94,23 @@ class StopFinder:
         self._held = ""
         self.match: str | None = None
 
-    def push(self, text: str) -> str:
+    def push_text(self, text: str) -> str:
         """Characters that belong to the output for certain; ends with the text before a match."""
         assert self.match is None, "text after the stop string was found"
         if not self._state and not self._strings.may_begin(text):
             return text
         pending = self._held + text
-        for place, character in enumerate(text, len(self._held) + 1):
+        for length, character in enumerate(text, len(self._held) + 1):
             self._state = self._strings.advance(self._state, character)
             self.match = self._strings.found(self._state)
             if self.match is not None:
                 self._held = ""
-                return pending[: place - len(self.match)]
+                return pending[: length - len(self.match)]
         depth = self._strings.depth(self._state)
         self._held = pending[len(pending) - depth :]
         return pending[: len(pending) - depth]
 
     def finish(self) -> str:
-        """Characters that looked like the beginning of a stop string and were none."""
+        """Characters that looked like the beginning of a stop string and were not."""
         held, self._held, self._state = self._held, "", 0
         return held

@@ -15,7 +15,7 @@ class TextStream:
         tokenizer: whose vocabulary the ids are from.
         stop: stop strings; None for none.
         include_stop: the text ends with the stop string instead of before it.
-        min_tokens: stop strings do not count in the text of so many first tokens.
+        min_tokens: stop strings do not count in the text of the first `min_tokens` tokens.
         skip_special_tokens: leave special tokens out of the text.
 
     Attributes:
@@ -47,14 +47,14 @@ class TextStream:
         """What was handed out so far."""
         return "".join(self._parts)
 
-    def push(self, token_ids: Iterable[int]) -> str:
+    def push_tokens(self, token_ids: Iterable[int]) -> str:
         """The text that these tokens make certain. Tokens past a stop string are ignored."""
         if self._finder is not None:
-            return "".join([self._push(int(token_id)) for token_id in token_ids])
+            return "".join([self._push_token(int(token_id)) for token_id in token_ids])
         shown = ""
         for token_id in token_ids:
             self.token_ids.append(token_id)
-            shown += self._stream.push(token_id)
+            shown += self._stream.push_token(token_id)
         if shown:
             self._parts.append(shown)
         return shown
@@ -68,11 +68,11 @@ class TextStream:
             text += self._emit(self._finder.finish())
         return text
 
-    def _push(self, token_id: int) -> str:
+    def _push_token(self, token_id: int) -> str:
         if self.match is not None:
             return ""
         self.token_ids.append(token_id)
-        text = self._stream.push(token_id)
+        text = self._stream.push_token(token_id)
         return self._accept(text) if text else ""
 
     def _accept(self, text: str) -> str:
@@ -81,7 +81,7 @@ class TextStream:
         if len(self.token_ids) < self._min_tokens:
             self._num_certain = len(self.token_ids)
             return self._emit(text)
-        text = self._finder.push(text)
+        text = self._finder.push_text(text)
         self.match = self._finder.match
         if self.match is None:
             self._num_certain = len(self.token_ids)

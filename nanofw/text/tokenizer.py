@@ -40,11 +40,11 @@ class Tokenizer(Protocol):
         ...
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """Ids of a text; empty when the text is and nothing is put in front."""
+        """Ids of a text; empty for an empty text before which no token is put."""
         ...
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
-        """Text of ids; bytes that are no UTF-8 become U+FFFD."""
+        """Text of ids; bytes that are not UTF-8 become U+FFFD."""
         ...
 
     def stream(self, *, skip_special_tokens: bool = True) -> TokenStream:
@@ -211,7 +211,7 @@ def _read_object(path: Path) -> dict[str, Any]:
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
-        raise ModelError(f"{path} is no JSON: {error}") from error
+        raise ModelError(f"{path} is not JSON: {error}") from error
     if not isinstance(value, dict):
         raise ModelError(f"{path} must hold a JSON object")
     return cast("dict[str, Any]", value)

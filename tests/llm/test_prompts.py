@@ -68,11 +68,11 @@ def test_json_spells_token_ids_as_keys_and_lists() -> None:
 @pytest.mark.parametrize(
     ("value", "words"),
     [
-        ({"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias key 'x' is no token id"),
+        ({"prompt": "a", "logit_bias": {"x": 1}}, "logit_bias key 'x' is not a token id"),
         (3, "a string, a list of token ids or an object, not int"),
         (b"x", "not bytes"),
-        ([1, "a"], "'a' is none"),
-        ([1, True], "True is none"),
+        ([1, "a"], "integers, not 'a'"),
+        ([1, True], "integers, not True"),
         ({}, "exactly one of prompt, prompt_token_ids, messages; there is none"),
         ({"prompt": "a", "messages": []}, "prompt and messages"),
         ({"promt": "a"}, "'promt'; did you mean 'prompt'"),

@@ -23,7 +23,7 @@ Build = Callable[[str], FileTokenizer]
 
 def streamed(tokenizer: Tokenizer, token_ids: list[int], skip: bool) -> list[str]:
     stream = tokenizer.stream(skip_special_tokens=skip)
-    return [*(stream.push(token_id) for token_id in token_ids), stream.finish()]
+    return [*(stream.push_token(token_id) for token_id in token_ids), stream.finish()]
 
 
 def assert_equals_whole(tokenizer: Tokenizer, token_ids: list[int], skip: bool = True) -> None:

@@ -24,7 +24,7 @@ def run(strings: list[str], pieces: Iterable[str]) -> tuple[list[str], str | Non
     finder = StopFinder(StopStrings(strings))
     shown: list[str] = []
     for piece in pieces:
-        shown.append(finder.push(piece))
+        shown.append(finder.push_text(piece))
         if finder.match is not None:
             return shown, finder.match
     return [*shown, finder.finish()], None
@@ -79,24 +79,24 @@ def test_an_empty_stop_string_is_refused(strings: list[str]) -> None:
 def test_B098_the_text_ends_before_the_stop_string() -> None:
     tokenizer = ByteTokenizer()
     stream = TextStream(tokenizer, stop=StopStrings(["was"]))
-    shown = stream.push(tokenizer.encode("There was a king"))
+    shown = stream.push_tokens(tokenizer.encode("There was a king"))
     assert shown == stream.text == "There "
     assert stream.match == "was"
     assert tokenizer.decode(stream.token_ids) == "There was"
-    assert stream.push(tokenizer.encode("more")) == ""
+    assert stream.push_tokens(tokenizer.encode("more")) == ""
     assert stream.finish() == ""
 
 
 def test_the_stop_string_is_shown_on_request() -> None:
     tokenizer = ByteTokenizer()
     stream = TextStream(tokenizer, stop=StopStrings(["was"]), include_stop=True)
-    assert stream.push(tokenizer.encode("There was a king")) == "There was"
+    assert stream.push_tokens(tokenizer.encode("There was a king")) == "There was"
 
 
 def test_min_tokens_come_before_stop_strings_count() -> None:
     tokenizer = ByteTokenizer()
     stream = TextStream(tokenizer, stop=StopStrings(["a"]), min_tokens=3)
-    stream.push(tokenizer.encode("aabac"))
+    stream.push_tokens(tokenizer.encode("aabac"))
     assert (stream.text, stream.match) == ("aab", "a")
 
 
@@ -105,7 +105,7 @@ def test_tokens_held_by_the_detokenizer_do_not_count_too_many(build_tokenizer: B
     tokenizer = build_tokenizer("sentencepiece")
     token_ids = tokenizer.encode("a你bc", add_special_tokens=False)
     stream = TextStream(tokenizer, stop=StopStrings(["你"]))
-    stream.push(token_ids)
+    stream.push_tokens(token_ids)
     stream.finish()
     assert (stream.text, stream.match) == ("a", "你")
     assert tokenizer.decode(stream.token_ids) == "a你"
@@ -114,7 +114,7 @@ def test_tokens_held_by_the_detokenizer_do_not_count_too_many(build_tokenizer: B
 def test_a_stop_string_at_the_very_end_of_a_held_run_is_found(build_tokenizer: Build) -> None:
     tokenizer = build_tokenizer("sentencepiece")
     stream = TextStream(tokenizer, stop=StopStrings(["好"]))
-    stream.push(tokenizer.encode("你好", add_special_tokens=False))
+    stream.push_tokens(tokenizer.encode("你好", add_special_tokens=False))
     stream.finish()
     assert (stream.text, stream.match) == ("你", "好")
 
@@ -139,7 +139,7 @@ def test_streams_of_real_tokens_stop_at_the_fewest_tokens(
         wish = whole[start : start + draw.randint(1, 5)].split("\ufffd")[0]
         stop = [wish or "x", "zzz"]
         stream = TextStream(tokenizer, stop=StopStrings(stop))
-        shown = "".join(stream.push([token_id]) for token_id in token_ids) + stream.finish()
+        shown = "".join(stream.push_tokens([token_id]) for token_id in token_ids) + stream.finish()
         assert (shown, stream.match) == reference(stop, whole)
         assert stream.text == shown
         if stream.match is not None:
