@@ -13,6 +13,11 @@ from numpy.typing import NDArray
 
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.requests import SamplingParams
+from nanofw.errors import ExecutorError
+
+
+class RankLost(ExecutorError):
+    """A collective failed because another rank is gone; the cause is there."""
 
 
 class Message(msgspec.Struct, array_like=True, tag=True, frozen=True):
@@ -149,15 +154,15 @@ class Check(Message, frozen=True):
     arguments: dict[str, Any]
 
 
-class Inquire(Message, frozen=True):
-    """What has happened so far?"""
+class GetGraphSteps(Message, frozen=True):
+    """How many steps were replayed so far?"""
 
 
 class Stop(Message, frozen=True):
     """Leave."""
 
 
-Command: TypeAlias = Start | Join | Plan | Masks | Check | Inquire | Stop
+Command: TypeAlias = Start | Join | Plan | Masks | Check | GetGraphSteps | Stop
 
 
 # -- from a worker to the engine's process ------------------------------------------------
@@ -226,10 +231,10 @@ class Checked(Message, frozen=True):
     reason: str | None
 
 
-class Facts(Message, frozen=True):
-    """Counts of a rank: steps replayed from graphs, and others by reason."""
+class GraphSteps(Message, frozen=True):
+    """Steps that a rank replayed from graphs, and the others by reason."""
 
-    graph_steps: dict[str, int]
+    counts: dict[str, int]
 
 
 class Failed(Message, frozen=True):
@@ -247,7 +252,7 @@ class Failed(Message, frozen=True):
     is_echo: bool
 
 
-Reply: TypeAlias = Listening | Ready | Done | Checked | Facts | Failed
+Reply: TypeAlias = Listening | Ready | Done | Checked | GraphSteps | Failed
 
 
 def _plain(value: Any) -> Any:

@@ -6,9 +6,9 @@ import sys
 
 from nanofw.contracts.executor import Executor, ExecutorConfig
 from nanofw.errors import ConfigError
+from nanofw.runtime.executor import probe
 from nanofw.runtime.parallel.executor import ParallelExecutor, check_all_reduce
 from nanofw.runtime.parallel.transport import LOOPBACK, Place
-from nanofw.runtime.placement import probe
 from nanofw.runtime.ray.options import RayOptions
 from nanofw.runtime.ray.transport import RayTransport
 
