@@ -21,7 +21,6 @@ from nanofw.runtime.options import TorchOptions
 from nanofw.runtime.parallel.components import component_data
 from nanofw.runtime.parallel.group import WorkerGroup
 from nanofw.runtime.parallel.messages import (
-    Array,
     Check,
     Checked,
     Done,
@@ -32,12 +31,11 @@ from nanofw.runtime.parallel.messages import (
     Masks,
     Ready,
     Reply,
-    ResultData,
     Start,
     encode,
 )
 from nanofw.runtime.parallel.transport import Place, ProcessTransport, Transport
-from nanofw.runtime.parallel.wire import PlanEncoder, decode_result, needed
+from nanofw.runtime.parallel.wire import PlanEncoder, needed
 
 T = TypeVar("T", bound=Reply)
 
@@ -140,7 +138,7 @@ class ParallelExecutor:
 
     def provide(self, masks: HostMasks) -> None:
         """Send the masks to every rank."""
-        self._group.send(Masks(masks.step, Array.of(masks.bits)))
+        self._group.send(Masks(masks))
 
     def collect(self) -> StepResult:
         """Wait until every rank has done the oldest step."""
@@ -153,7 +151,7 @@ class ParallelExecutor:
         )  # fmt: skip
         self._in_flight.popleft()
         answers = [done.popleft() for done in self._done]
-        return decode_result(step, _agreed(step, answers))
+        return _agreed(step, answers)
 
     def close(self) -> None:
         """Let the ranks leave. Idempotent."""
@@ -224,7 +222,7 @@ def check_all_reduce(options: TorchOptions, device: str) -> None:
         )
 
 
-def _agreed(step: int, answers: list[Done]) -> ResultData:
+def _agreed(step: int, answers: list[Done]) -> StepResult:
     """Rank 0's result, if every rank sampled the same."""
     result = answers[0].result
     assert result is not None

@@ -96,7 +96,6 @@ class Rank:
         self._submitted: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def serve(self) -> None:
-        from nanofw.contracts.plan import HostMasks
         from nanofw.runtime.parallel.wire import PlanDecoder
 
         decoder = PlanDecoder()
@@ -108,7 +107,7 @@ class Rank:
                 if not len(plan.host_rows):
                     self._submitted.put(None)
             elif isinstance(command, Masks):
-                self._executor.provide(HostMasks(step=command.step, bits=command.bits.array()))
+                self._executor.provide(command.masks)
                 self._submitted.put(None)
             elif isinstance(command, Check):
                 self._channel.send(encode(self._check(command)))
@@ -117,13 +116,13 @@ class Rank:
 
     def _send_results(self) -> None:
         """Wait for each step and send what came out, while later ones are being enqueued."""
-        from nanofw.runtime.parallel.wire import encode_result
+        from nanofw.runtime.parallel.wire import done_message
 
         try:
             while True:
                 self._submitted.get()
                 result = self._executor.collect()
-                self._channel.send(encode(encode_result(result, whole=self._rank == 0)))
+                self._channel.send(encode(done_message(result, whole=self._rank == 0)))
         except BaseException as error:
             report(self._channel, error)
             self._leave()
