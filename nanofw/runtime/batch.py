@@ -64,7 +64,7 @@ def make_batch(
     if not plan.samples.all():
         rows, positions = rows[plan.samples], positions[plan.samples]
     packed = Packed(device)
-    rows_at, positions_at = packed.add(rows), packed.add(positions)
+    rows_at, positions_at = packed.add_array(rows), packed.add_array(positions)
     packed.send()
     return StepBatch(
         micro_batches=[_forward_batch(part, state, block_size, device) for part in parts],
@@ -123,13 +123,13 @@ def _forward_batch(
     slots = blocks.astype(np.int64) * block_size + positions % block_size
     padding = padded_rows(len(slots)) - len(slots) if device.type == "cpu" else 0
     packed = Packed(device)
-    token_rows_at = packed.add(np.pad(token_rows, (0, padding)))
-    positions_at = packed.add(np.pad(positions, (0, padding)))
-    slots_at = packed.add(np.pad(slots, (0, padding), constant_values=-1))
-    logits_at = packed.add(query_starts[1:][part.samples] - 1)
-    starts_at = packed.add(query_starts)
-    ends_at = packed.add(ends)
-    rows_at = packed.add(part.rows)
+    token_rows_at = packed.add_array(np.pad(token_rows, (0, padding)))
+    positions_at = packed.add_array(np.pad(positions, (0, padding)))
+    slots_at = packed.add_array(np.pad(slots, (0, padding), constant_values=-1))
+    logits_at = packed.add_array(query_starts[1:][part.samples] - 1)
+    starts_at = packed.add_array(query_starts)
+    ends_at = packed.add_array(ends)
+    rows_at = packed.add_array(part.rows)
     packed.send()
     device_positions = packed[positions_at]
     width = -(-int(ends.max()) // block_size)
@@ -156,7 +156,7 @@ class Packed:
         self._arrays: list[np.ndarray] = []
         self._parts: tuple[torch.Tensor, ...] = ()
 
-    def add(self, array: np.ndarray) -> int:
+    def add_array(self, array: np.ndarray) -> int:
         """Put an array in; returns where to find it again."""
         self._arrays.append(array)
         return len(self._arrays) - 1

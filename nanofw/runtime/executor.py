@@ -95,17 +95,17 @@ class TorchExecutor:
     ) -> int:
         """Load, size the pool, capture; returns the number of blocks."""
         self._runner = runner = Runner(config, communicator)
-        phases.end("weights")
+        phases.end_phase("weights")
         if ahead is not None:
             ahead.close()
-            phases.end("waiting for compilers")
+            phases.end_phase("waiting for compilers")
         num_blocks = sizing.num_blocks(runner, config, communicator, prefill_tokens)
-        phases.end("memory profile")
+        phases.end_phase("memory profile")
         runner.allocate(num_blocks)
-        phases.end("KV pool")
+        phases.end_phase("KV pool")
         if config.cuda_graphs and runner.device.type == "cuda":
             runner.capture(CudaCapturer(), prefill_tokens)
-            phases.end("graphs")
+            phases.end_phase("graphs")
         return num_blocks
 
     def capacity(self) -> Capacity:

@@ -89,7 +89,7 @@ class LogprobRows:
 
         self._num_top, self._num_prompt_top, self._num_prompt = numbers(), numbers(), numbers()
 
-    def add(self, new: NewRow) -> None:
+    def add_row(self, new: NewRow) -> None:
         """A request entered a row."""
         row, sampling = new.row, new.sampling
         self._num_top[row] = _NONE if sampling.logprobs is None else sampling.logprobs

@@ -46,6 +46,18 @@ class Processor:
     active: BoolArray
 
 
+@dataclass(frozen=True, slots=True)
+class StepEdits:
+    """What changes the logits of a step: processors with work to do, and what the host forbids."""
+
+    processors: list[Processor]
+    masks: HostMasks | None
+    host_rows: IntArray
+
+    def __bool__(self) -> bool:
+        return bool(self.processors) or self.masks is not None
+
+
 class SamplingPlugins:
     """The sampler and the logits processors of the device, in YAML order."""
 
@@ -136,7 +148,7 @@ class StepSampler:
     def add_row(self, new: NewRow) -> None:
         """A request entered a row."""
         self._plugins.add_row(new)
-        self.logprobs.add(new)
+        self.logprobs.add_row(new)
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[s, vocab] of [s, hidden], gathered from all ranks, in the model's type."""
@@ -153,8 +165,8 @@ class StepSampler:
     ) -> SampledTokens:
         """Sample a token for each row of the batch that samples, and keep it for the next step."""
         asking = self.logprobs.asking(batch.rows)
-        active = self._plugins.active(batch.rows)
-        is_plain = asking is None and not active and masks is None
+        edits = StepEdits(self._plugins.active(batch.rows), masks, host_rows)
+        is_plain = asking is None and not edits
         variant = self._variant(batch.rows)
         if is_plain and batch.graph_size and self.graphs is not None and variant is not None:
             return self.graphs.sample(batch, variant)
@@ -162,8 +174,8 @@ class StepSampler:
         if sampled is None:
             logits = self.logits(hidden)
             as_made = None if asking is None else self._chosen(logits, asking).float()  # a copy
-            if active or masks is not None:
-                sampled = self._sample_edited(logits, batch, active, masks, host_rows, variant)
+            if edits:
+                sampled = self._sample_edited(logits, batch, edits, variant)
             else:
                 sampled = self._sample_from(logits, batch, variant)
             if asking is not None and as_made is not None:
@@ -204,22 +216,20 @@ class StepSampler:
         self,
         logits: torch.Tensor,
         batch: StepBatch,
-        active: list[Processor],
-        masks: HostMasks | None,
-        host_rows: IntArray,
+        edits: StepEdits,
         variant: str | None,
     ) -> SampledTokens:
         """Sample after the processors of the device, in YAML order, and what the host forbids."""
         logits = logits.float()
         failed = ~torch.isfinite(logits.amax(dim=-1))  # what follows may hide it
-        for processor in active:
+        for processor in edits.processors:
             logits = processor.target.apply(logits, batch.rows)
-        if masks is not None:
-            indices = to_device(_indices_of(host_rows, batch.rows), self._device)
-            forbid(logits, indices, to_device(masks.bits, self._device))
+        if edits.masks is not None:
+            indices = to_device(_indices_of(edits.host_rows, batch.rows), self._device)
+            forbid(logits, indices, to_device(edits.masks.bits, self._device))
         sampled = self._sample_from(logits, batch, variant)
         sampled.failed = sampled.failed | failed
-        for processor in active:
+        for processor in edits.processors:
             if isinstance(processor.target, HearsSampledTokens):
                 processor.target.on_sampled(batch.rows, sampled.token_ids)
         return sampled

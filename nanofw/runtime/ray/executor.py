@@ -24,7 +24,7 @@ def ray_executor(options: RayOptions | None, config: ExecutorConfig) -> Executor
     try:
         options = for_places(options, transport.places)
     except ConfigError:
-        transport.end()
+        transport.end_ranks()
         raise
     return ParallelExecutor(options, config, transport)
 

@@ -55,7 +55,7 @@ class RayTransport:
                 self._actors.append(RemoteRank.options(**bundle_options).remote(path))
             self._begin(device, options.start_timeout_s)
         except BaseException:
-            self.end()
+            self.end_ranks()
             raise
 
     def _begin(self, kind: str, timeout_s: float) -> None:
@@ -112,12 +112,12 @@ class RayTransport:
             return ray.get(self._actors[rank].stack.remote(), timeout=_STACK_WAIT_S)
         return ""
 
-    def leave(self, timeout_s: float) -> None:
+    def wait_for_exit(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while self._polls and time.monotonic() < deadline:
             self.poll(deadline - time.monotonic())
 
-    def end(self) -> None:
+    def end_ranks(self) -> None:
         if not self._is_open:
             return
         self._is_open = False
