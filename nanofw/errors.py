@@ -123,3 +123,24 @@ def nearest(word: str, known: Iterable[str], *, count: int = 3) -> list[str]:
     spelling = {name.lower(): name for name in known}
     found = difflib.get_close_matches(word.lower(), spelling, n=count, cutoff=0.6)
     return [spelling[match] for match in found]
+
+
+def misspelt(word: str, known: Iterable[str]) -> str:
+    """As `near`, for names of which many are alike: only those that are one slip away.
+
+    A slip is another case, two neighbours that changed places, or a letter too many or too few.
+    A letter in another's place is another name: Mixtral is not a misspelt Mistral.
+    """
+    matches = [name for name in known if _is_slip(word.lower(), name.lower())]
+    return f"; did you mean {' or '.join(repr(match) for match in matches)}" if matches else ""
+
+
+def _is_slip(word: str, name: str) -> bool:
+    if word == name:
+        return True
+    if abs(len(word) - len(name)) == 1:
+        short, long = sorted((word, name), key=len)
+        gaps = (i for i, letter in enumerate(long) if not letter.isdigit())
+        return any(long[:i] + long[i + 1 :] == short for i in gaps)
+    swaps = (name[:i] + name[i + 1] + name[i] + name[i + 2 :] for i in range(len(name) - 1))
+    return len(word) == len(name) and word in swaps

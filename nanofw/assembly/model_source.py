@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import logging
 from pathlib import Path
 from typing import Any
 
 import nanofw
 from nanofw.checkpoints.config import read_checkpoint
+from nanofw.checkpoints.formats import describe_file
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ModelError, near
+
+logger = logging.getLogger(__name__)
 
 EMBEDDED = Path(nanofw.__file__).parent / "models" / "embedded"
 
@@ -17,13 +21,14 @@ _CONFIG_FILES = ["*.json", "*.jinja", "*.txt", "*.model"]
 _WEIGHT_FILES = [*_CONFIG_FILES, "*.safetensors"]
 
 
-def read_spec(path: str, *, weights: bool = True) -> ModelSpec:
-    """The description of the model at a path.
+def read_spec(path: str, *, weights: bool = True, family: str | None = None) -> ModelSpec:
+    """The description of the model at a path; what its reader left aside is logged.
 
     Args:
         path: a folder, `embedded:demo`, a hub id such as `Qwen/Qwen3-0.6B`, or `shape:qwen3-8b`
             (a published shape without weights, for simulated runs).
         weights: whether the run will load weights; otherwise only configuration is fetched.
+        family: the architecture that the configuration names; None: the checkpoint's own.
 
     Raises:
         ModelError: nothing is there, or it is not supported.
@@ -34,7 +39,10 @@ def read_spec(path: str, *, weights: bool = True) -> ModelSpec:
             raise ModelError(f"{path} has no weights; it runs with executor: {{name: sim}} only")
         shape: Any = importlib.import_module("nanofw.sim.shapes").shape
         return shape(name)
-    return read_checkpoint(locate(path, weights=weights))
+    spec = read_checkpoint(locate(path, weights=weights), family=family)
+    for note in spec.notes:
+        logger.warning("%s", note)
+    return spec
 
 
 def locate(path: str, *, weights: bool = True) -> Path:
@@ -44,6 +52,8 @@ def locate(path: str, *, weights: bool = True) -> Path:
     folder = Path(path).expanduser()
     if folder.is_dir():
         return folder
+    if folder.exists() or folder.suffix == ".gguf":
+        raise ModelError(f"model.path {path!r} is not a folder: {describe_file(folder)}")
     if path.startswith((".", "/", "~")) or path.count("/") != 1:
         known = [f"embedded:{name}" for name in embedded_models()]
         raise ModelError(

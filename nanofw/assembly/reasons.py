@@ -111,4 +111,4 @@ def notes(loaded: LoadedConfig, registry: Registry, needs: Needs) -> tuple[str, 
         if kind not in needs.built_by_executor
         and (source := loaded.values.source((kind,))) != DEFAULT
     ]
-    return (*registry.notes, *dropped, *unused)
+    return (*needs.spec.notes, *registry.notes, *dropped, *unused)

@@ -10,12 +10,14 @@ from typing import Any
 
 from nanofw.assembly import capabilities, features, reasons
 from nanofw.assembly.choosing import Chooser, NamedSection, executor_section, named_sections
-from nanofw.assembly.explanation import Explanation, Feature
+from nanofw.assembly.explanation import Explanation
 from nanofw.assembly.features import AUTO, BUILT_BY_EXECUTOR, Needs
+from nanofw.checkpoints.families import FAMILIES
+from nanofw.checkpoints.families.other import NOT_DENSE
 from nanofw.config.load import LoadedConfig
-from nanofw.config.schema import ComponentSection, Config
+from nanofw.config.schema import ComponentSection
 from nanofw.contracts.model_spec import ModelSpec, tensor_parallel_sizes
-from nanofw.errors import ConfigError, ModelError, near
+from nanofw.errors import ConfigError, ModelError, misspelt
 from nanofw.plugins import Component, PluginSettings, Registry
 from nanofw.plugins.manager import build_registry
 
@@ -82,13 +84,14 @@ def select(loaded: LoadedConfig, registry: Registry | None = None) -> Selection:
     needs = features.read_needs(loaded, executor)
     components = _choose_components(chooser, executor, needs)
     block_size = needs.block_size or _common_block_size(chooser)
-    overlap, graphs, prefill_graphs = switches = features.switches(
-        config.engine, needs, chooser.choices
-    )
+    overlap = features.overlap(config.engine.overlap, needs, chooser.choices)
+    graphs = features.cuda_graphs(config.engine.cuda_graphs, needs, chooser.choices)
+    prefill_graphs = features.prefill_graphs(graphs, chooser.choices)
     reasons.raise_option_errors(chooser.option_errors)
-    reasons.raise_reasons(chooser.reasons, switches, strict=config.plugins.strict)
+    reasons.raise_reasons(chooser.reasons, (overlap, graphs), strict=config.plugins.strict)
     _check_ranks(loaded, needs)
     max_model_len = _max_model_len(loaded, needs.spec)
+    num_blocks = config.kv_allocator.num_blocks
     return Selection(
         loaded=loaded,
         registry=chooser.registry,
@@ -97,12 +100,17 @@ def select(loaded: LoadedConfig, registry: Registry | None = None) -> Selection:
         device=needs.device,
         max_model_len=max_model_len,
         block_size=block_size,
-        num_blocks=_num_blocks(config),
+        num_blocks=None if num_blocks == AUTO else num_blocks,
         overlap=overlap.value,
         cuda_graphs=graphs.value,
         prefill_graphs=prefill_graphs.value,
         virtual_time=needs.virtual_time,
-        explanation=_explanation(chooser, needs, switches, max_model_len, block_size),
+        explanation=Explanation(
+            choices=tuple(chooser.choices),
+            features=(overlap, graphs, prefill_graphs),
+            facts=reasons.facts(needs, max_model_len, block_size),
+            notes=reasons.notes(loaded, chooser.registry, needs),
+        ),
     )
 
 
@@ -155,6 +163,8 @@ def _choose_components(chooser: Chooser, executor: Component, needs: Needs) -> d
         "executor": chooser.take(executor, config.executor.name, needs),
         "logits_processor": processors,
     }
+    if needs.virtual_time:
+        _check_cost_is_known(chooser, needs)
     model = _model_section(chooser, needs) if "model" in built else None
     for named in named_sections(config, built, model):
         if named.kind == "cost_model" and "cost_model" not in built:
@@ -198,9 +208,22 @@ def _model_section(chooser: Chooser, needs: Needs) -> ComponentSection:
         return ComponentSection(name=spec.architecture)
     raise ModelError(
         f"{spec.path}: architecture {spec.architecture!r} is not supported"
-        f"{near(spec.architecture, known)}; supported: {', '.join(known)}. Others can be "
+        f"{misspelt(spec.architecture, known)}; supported: {', '.join(known)}. Others can be "
         "added as plugins of kind model, see docs/models.md"
     )
+
+
+def _check_cost_is_known(chooser: Chooser, needs: Needs) -> None:
+    """A simulated run costs what a dense decoder costs: refuse to pass another model for one."""
+    _model_section(chooser, needs)  # refuses an architecture that nothing could run
+    spec = needs.spec
+    telling = [key for key in NOT_DENSE if spec.raw.get(key) not in (None, 0, 1, [], {})]
+    if spec.architecture not in FAMILIES and telling:
+        raise ModelError(
+            f"{spec.path}: architecture {spec.architecture!r} is not dense (config.json has "
+            f"{', '.join(telling)}), and the time of its steps is not modelled: it cannot be "
+            "simulated"
+        )
 
 
 def _common_block_size(chooser: Chooser) -> int:
@@ -210,26 +233,6 @@ def _common_block_size(chooser: Chooser) -> int:
         chooser.reasons.append(size)
         return capabilities.PREFERRED_BLOCK_SIZE
     return size
-
-
-def _explanation(
-    chooser: Chooser,
-    needs: Needs,
-    switches: tuple[Feature, ...],
-    max_model_len: int,
-    block_size: int,
-) -> Explanation:
-    return Explanation(
-        choices=tuple(chooser.choices),
-        features=switches,
-        facts=reasons.facts(needs, max_model_len, block_size),
-        notes=reasons.notes(chooser.loaded, chooser.registry, needs),
-    )
-
-
-def _num_blocks(config: Config) -> int | None:
-    asked = config.kv_allocator.num_blocks
-    return None if asked == AUTO else asked
 
 
 def _check_ranks(loaded: LoadedConfig, needs: Needs) -> None:

@@ -1,4 +1,8 @@
-"""Rotary position embedding as `config.json` describes it, and the positions that it reaches."""
+"""Rotary positions as a `config.json` describes them: type, theta and parameters.
+
+The precedence is that of transformers. `rope_scaling`, where it says anything, takes the place of
+`rope_parameters` as a whole. Theta is found in the one that counts, else at the top of the file.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +11,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, cast
 
+from nanofw.checkpoints.files import shown
+from nanofw.checkpoints.keys import ConfigKeys
 from nanofw.errors import ModelError
 
-ROPE_PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+NEEDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "default": (),
         "linear": ("factor",),
@@ -19,89 +25,117 @@ ROPE_PARAMETERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 """Rope types that are read, and the parameters that each cannot do without."""
-_ROPE_NUMBERS = (
-    "rope_theta",
-    "factor",
-    "attention_factor",
-    "beta_fast",
-    "beta_slow",
-    "mscale",
-    "mscale_all_dim",
-    "low_freq_factor",
-    "high_freq_factor",
-    "original_max_position_embeddings",
-)
+_YARN = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
+_COMMON = ("rope_theta", "rope_type", "type", "partial_rotary_factor")
+_TRAINED = "original_max_position_embeddings"
+_NUMBERS = ("rope_theta", "low_freq_factor", "high_freq_factor", "factor", _TRAINED, *_YARN[:-1])
 _MOST_POSITIONS = (1 << 31) - 1  # they are counted in 32 bits
 
 
-def rope_of(config: Mapping[str, Any], place: str) -> dict[str, Any]:
-    """Type, theta and parameters, from wherever this version of the file keeps them."""
-    found: Any = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(found, dict):
-        raise ModelError(f"{place}: rope parameters should be an object, not {found!r}")
-    rope = dict(cast("dict[str, Any]", found))
-    if rope and all(isinstance(value, dict) for value in rope.values()):
-        raise ModelError(f"{place}: rope parameters per layer type are not supported")
-    kind = rope.pop("rope_type", None) or rope.pop("type", None) or "default"
-    rope.pop("type", None)
-    if not isinstance(kind, str) or kind not in ROPE_PARAMETERS:
-        raise ModelError(
-            f"{place}: rope type {kind!r} is not supported; supported: {', '.join(ROPE_PARAMETERS)}"
-        )
-    missing = [key for key in ROPE_PARAMETERS[kind] if rope.get(key) is None]
-    if missing:
-        raise ModelError(f"{place}: rope type {kind} lacks {', '.join(missing)}")
-    rope["rope_type"] = kind
-    given = (rope.get("rope_theta"), config.get("rope_theta"), 10000.0)
+def read_rope(keys: ConfigKeys, positions: int, head_dim: int) -> dict[str, Any]:
+    """Type, theta and parameters, from wherever this version of the file keeps them.
+
+    Args:
+        positions: `max_position_embeddings`.
+        head_dim: elements that are rotated.
+    """
+    rope = _stated(keys)
+    kind = _kind(rope, keys.place)
+    given = (rope.get("rope_theta"), keys.config.get("rope_theta"), 10000.0)
     rope["rope_theta"] = next(value for value in given if value is not None)
-    if "partial_rotary_factor" in config:
-        rope.setdefault("partial_rotary_factor", config["partial_rotary_factor"])
-    _set_trained_length(rope, config)
-    _check_numbers(rope, place)
+    if "partial_rotary_factor" in keys.config:
+        rope.setdefault("partial_rotary_factor", keys.config["partial_rotary_factor"])
+    _set_trained_length(rope, keys.config, positions)
+    _check_numbers(rope, keys.place)
+    if kind == "yarn" and "factor" in rope and rope["factor"] is None:
+        rope["factor"] = positions / rope[_TRAINED]
+    missing = [key for key in NEEDED[kind] if rope.get(key) is None]
+    if missing:
+        raise ModelError(f"{keys.place}: rope type {kind} lacks {', '.join(missing)}")
+    _check_relations(rope, keys.place, head_dim)
     rope["rope_theta"] = float(rope["rope_theta"])
     return rope
 
 
-def _set_trained_length(rope: dict[str, Any], config: Mapping[str, Any]) -> None:
+def unused_parameters(rope: Mapping[str, Any]) -> list[str]:
+    """Parameters that the type does not know."""
+    kind = rope["rope_type"]
+    known = {*_COMMON, *NEEDED[kind], _TRAINED, *(_YARN if kind == "yarn" else ())}
+    return sorted(set(rope) - known)
+
+
+def reach(rope: Mapping[str, Any], positions: int, place: str) -> int:
+    """Positions of the model; scaled ropes reach further than the positions trained on."""
+    scaled, why = 0.0, "max_position_embeddings"
+    if rope["rope_type"] in ("yarn", "linear", "dynamic"):
+        trained = rope[_TRAINED] if rope["rope_type"] == "yarn" else positions
+        scaled = trained * float(rope["factor"])
+    if scaled > positions:
+        why = f"rope parameter factor {rope['factor']!r}"
+    if max(positions, scaled) > _MOST_POSITIONS:
+        raise ModelError(
+            f"{place}: {why} makes {max(positions, scaled):.3g} positions; "
+            f"{_MOST_POSITIONS:,} at most are supported"
+        )
+    return max(positions, int(scaled))
+
+
+def _stated(keys: ConfigKeys) -> dict[str, Any]:
+    key = "rope_scaling" if keys.config.get("rope_scaling") else "rope_parameters"
+    found: Any = keys.config.get(key) or {}
+    if not isinstance(found, dict):
+        raise ModelError(
+            f"{keys.place}: {key}: rope parameters should be an object, not {shown(found)}"
+        )
+    rope = dict(cast("dict[str, Any]", found))
+    if any(isinstance(value, dict) for name, value in rope.items() if name not in _COMMON):
+        raise ModelError(f"{keys.place}: {key}: rope parameters per layer type are not supported")
+    return rope
+
+
+def _kind(rope: dict[str, Any], place: str) -> str:
+    """The type, under its one name from here on."""
+    kind = rope.pop("rope_type", None) or rope.pop("type", None) or "default"
+    rope.pop("type", None)
+    if not isinstance(kind, str) or kind not in NEEDED:
+        raise ModelError(
+            f"{place}: rope type {shown(kind)} is not supported; supported: {', '.join(NEEDED)}"
+        )
+    rope["rope_type"] = kind
+    return kind
+
+
+def _set_trained_length(rope: dict[str, Any], config: Mapping[str, Any], positions: int) -> None:
     """Positions before scaling: beside the parameters, among them, or those of the model."""
-    key, positions = "original_max_position_embeddings", config["max_position_embeddings"]
     if rope["rope_type"] == "dynamic":
-        rope[key] = positions
+        rope[_TRAINED] = positions
     elif rope["rope_type"] in ("yarn", "llama3"):
-        given = (config.get(key), rope.get(key), positions)
-        rope[key] = next(value for value in given if value is not None)
+        given = (config.get(_TRAINED), rope.get(_TRAINED), positions)
+        rope[_TRAINED] = next(value for value in given if value is not None)
 
 
 def _check_numbers(rope: Mapping[str, Any], place: str) -> None:
-    for key in _ROPE_NUMBERS:
+    for key in _NUMBERS:
         value = rope.get(key)
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
         if value is not None and not (is_number and 0 < value <= sys.float_info.max):
-            raise ModelError(f"{place}: rope parameter {key} should be positive, not {value!r}")
+            raise ModelError(
+                f"{place}: rope parameter {key} should be positive, not {shown(value)}"
+            )
+
+
+def _check_relations(rope: Mapping[str, Any], place: str, head_dim: int) -> None:
+    kind = rope["rope_type"]
     if rope["rope_theta"] <= 1:
         raise ModelError(f"{place}: rope_theta should be above 1, not {rope['rope_theta']!r}")
     if (factor := rope.get("factor")) is not None and factor < 1:
         raise ModelError(f"{place}: rope parameter factor should be at least 1, not {factor!r}")
     fast, slow = rope.get("beta_fast") or 32, rope.get("beta_slow") or 1
-    if rope["rope_type"] == "yarn" and fast < slow:
+    if kind == "yarn" and fast < slow:
         raise ModelError(
             f"{place}: rope type yarn needs beta_slow <= beta_fast, not {slow!r} and {fast!r}"
         )
-    if rope["rope_type"] == "llama3" and rope["low_freq_factor"] >= rope["high_freq_factor"]:
+    if kind == "llama3" and rope["low_freq_factor"] >= rope["high_freq_factor"]:
         raise ModelError(f"{place}: rope type llama3 needs low_freq_factor < high_freq_factor")
-
-
-def max_model_len(config: Mapping[str, Any], rope: Mapping[str, Any], place: str) -> int:
-    """Positions of the model; scaled ropes reach further than the positions trained on."""
-    positions, reach, why = config["max_position_embeddings"], 0.0, "max_position_embeddings"
-    if rope["rope_type"] in ("yarn", "linear", "dynamic"):
-        trained = rope.get("original_max_position_embeddings") or positions
-        reach = (trained if rope["rope_type"] == "yarn" else positions) * float(rope["factor"])
-    if reach > positions:
-        why = f"rope parameter factor {rope['factor']!r}"
-    if max(positions, reach) > _MOST_POSITIONS:
-        raise ModelError(
-            f"{place}: {why} makes {max(positions, reach):.3g} positions; "
-            f"{_MOST_POSITIONS:,} at most are supported"
-        )
-    return max(positions, int(reach))
+    if kind == "dynamic" and head_dim <= 2:
+        raise ModelError(f"{place}: rope type dynamic needs a head_dim above 2, not {head_dim}")

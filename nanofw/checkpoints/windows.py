@@ -1,53 +1,86 @@
-"""The sliding windows of a model's layers, as `config.json` describes them."""
+"""Which layers attend to a window, as the families that know windows say it.
+
+Each reader gives every layer's window in tokens, None for a layer that attends to everything, and
+nothing at all where no layer has a window.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
+from nanofw.checkpoints.files import shown
+from nanofw.checkpoints.keys import ConfigKeys
 from nanofw.errors import ModelError
 
-_QWEN_WINDOWLESS = 28  # first layer with a window where a file does not say it
+Windows: TypeAlias = tuple[int | None, ...]
+
 _LAYER_TYPES = ("full_attention", "sliding_attention")
+_OLD_NAMES = {"attention": "full_attention"}
 
 
-def sliding_windows(config: Mapping[str, Any], place: str) -> tuple[int | None, ...]:
-    """Each layer's window; empty when every layer attends to everything."""
-    kinds = _layer_types(config, place)
-    window = config.get("sliding_window")
-    # Qwen states whether the window is in use, and by default it is not; others just have one.
-    is_used = config.get("use_sliding_window", not _is_qwen(config))
-    if window is None or not is_used:
+def no_windows(keys: ConfigKeys, num_layers: int) -> Windows:
+    """The family has no windows, whatever the file says."""
+    return ()
+
+
+def windows_everywhere(keys: ConfigKeys, num_layers: int) -> Windows:
+    """`sliding_window` is the window of every layer; null is no window."""
+    # Here null is not "not there": the family's default is a window.
+    if "sliding_window" in keys.config and keys.config["sliding_window"] is None:
         return ()
-    if not isinstance(window, int) or window < 1:
-        raise ModelError(f"{place}: sliding_window should be a number of tokens, not {window!r}")
+    return _window(keys), *[_window(keys)] * (num_layers - 1)
+
+
+def windows_by_layer(keys: ConfigKeys, num_layers: int) -> Windows:
+    """Where `use_sliding_window` is true: `layer_types`, or the layers from `max_window_layers` on.
+
+    A switch that is off turns every window off, whatever `layer_types` says.
+    """
+    kinds = _layer_types(keys, num_layers)
+    is_null = "sliding_window" in keys.config and keys.config["sliding_window"] is None
+    if not keys.flag("use_sliding_window") or is_null:
+        return ()
     if kinds is None:
-        first = config.get("max_window_layers", _QWEN_WINDOWLESS) if _is_qwen(config) else 0
-        kinds = [_LAYER_TYPES[i >= first] for i in range(config["num_hidden_layers"])]
-    windows = [window if kind == "sliding_attention" else None for kind in kinds]
-    return tuple(windows) if any(windows) else ()
+        first = keys.integer("max_window_layers")
+        kinds = [_LAYER_TYPES[layer >= first] for layer in range(num_layers)]
+    window = _window(keys)
+    windows = tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    return windows if any(windows) else ()
 
 
-def _layer_types(config: Mapping[str, Any], place: str) -> list[str] | None:
+def windows_as_stated(keys: ConfigKeys, num_layers: int) -> Windows:
+    """For families that nanofw does not know: a window that is stated and not switched off."""
+    kinds = _layer_types(keys, num_layers) or ["sliding_attention"] * num_layers
+    if keys.value("sliding_window") is None or not keys.flag("use_sliding_window"):
+        return ()
+    window = _window(keys)
+    windows = tuple(window if kind == "sliding_attention" else None for kind in kinds)
+    return windows if any(windows) else ()
+
+
+def _window(keys: ConfigKeys) -> int:
+    window = keys.value("sliding_window")
+    if type(window) is not int or window < 1:
+        raise keys.error("sliding_window", "a number of tokens", window)
+    return window
+
+
+def _layer_types(keys: ConfigKeys, num_layers: int) -> list[str] | None:
     """The kind of each layer, where the file says it."""
-    types = config.get("layer_types")
+    types = keys.value("layer_types")
     if types is None:
         return None
-    kinds = [str(kind) for kind in cast("list[Any]", types)] if isinstance(types, list) else []
+    if not isinstance(types, list):
+        raise keys.error("layer_types", "a list of words", types)
+    kinds = [_OLD_NAMES.get(str(kind), str(kind)) for kind in cast("list[Any]", types)]
     unknown = sorted(set(kinds) - set(_LAYER_TYPES))
     if unknown:
         raise ModelError(
-            f"{place}: layers of type {', '.join(unknown)} are not supported; supported: "
-            f"{', '.join(_LAYER_TYPES)}"
+            f"{keys.place}: layer_types: layers of type {shown(', '.join(unknown))[1:-1]} are not "
+            f"supported; supported: {', '.join(_LAYER_TYPES)}"
         )
-    if len(kinds) != config["num_hidden_layers"]:
+    if len(kinds) != num_layers:
         raise ModelError(
-            f"{place}: layer_types should name {config['num_hidden_layers']} layers, not "
-            f"{len(kinds)}"
+            f"{keys.place}: layer_types should name {num_layers} layers, not {len(kinds)}"
         )
     return kinds
-
-
-def _is_qwen(config: Mapping[str, Any]) -> bool:
-    family = config.get("model_type") or config["architectures"][0]
-    return str(family).lower().startswith("qwen")

@@ -24,7 +24,9 @@ class ModelSpec:
         eos_token_ids: tokens that end a request unless it says `ignore_eos`.
         rope: `rope_type`, `rope_theta` and the parameters of that type.
         sliding_windows: per layer the window in tokens, or None for full attention.
+        attention_bias, mlp_bias: whether the family has these biases in this checkpoint.
         raw: the parsed `config.json`, for what only one model family reads.
+        notes: sentences about what the reader took for granted or left aside.
     """
 
     architecture: str
@@ -42,9 +44,11 @@ class ModelSpec:
     norm_eps: float = 1e-6
     tie_word_embeddings: bool = False
     attention_bias: bool = False
+    mlp_bias: bool = False
     rope: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     sliding_windows: tuple[int | None, ...] = ()
     raw: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    notes: tuple[str, ...] = ()
 
     @property
     def activation(self) -> str:

@@ -1,7 +1,7 @@
-"""Llama 1 to 3 and models of its shape (SmolLM2, TinyLlama); Mistral, whose layers have windows.
+"""Llama 1 to 3 and models of its shape (SmolLM2, TinyLlama).
 
 Touvron et al., "LLaMA: Open and Efficient Foundation Language Models"; Grattafiori et al., "The
-Llama 3 Herd of Models"; Jiang et al., "Mistral 7B".
+Llama 3 Herd of Models".
 """
 
 from __future__ import annotations
@@ -16,7 +16,5 @@ class LlamaForCausalLM(PreNormDecoder):
 
     def __init__(self, spec: ModelSpec, context: ModelContext) -> None:
         bias = spec.attention_bias
-        features = DecoderFeatures(
-            qkv_bias=bias, out_bias=bias, mlp_bias=bool(spec.raw.get("mlp_bias", False))
-        )
+        features = DecoderFeatures(qkv_bias=bias, out_bias=bias, mlp_bias=spec.mlp_bias)
         super().__init__(spec, context, features)

@@ -21,7 +21,7 @@ _CAPABILITIES = {
 def model() -> list[Plugin]:
     return [
         _model("LlamaForCausalLM", "llama:LlamaForCausalLM", "Llama 1 to 3, SmolLM2, TinyLlama"),
-        _model("MistralForCausalLM", "llama:LlamaForCausalLM", "Mistral, dense: Llama's decoder"),
+        _model("MistralForCausalLM", "mistral:MistralForCausalLM", "Mistral, dense"),
         _model("Qwen2ForCausalLM", "qwen2:Qwen2ForCausalLM", "Qwen2 and Qwen2.5, dense"),
         _model("Qwen3ForCausalLM", "qwen3:Qwen3ForCausalLM", "Qwen3, dense"),
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from nanofw.errors import DuplicatePlugin, UnknownPlugin, near
+from nanofw.errors import DuplicatePlugin, UnknownPlugin, misspelt, near
 from nanofw.plugins.descriptor import KINDS
 from nanofw.plugins.discovery import Entry, normalized
 
@@ -76,7 +76,8 @@ class Registry:
             if entry.kind == kind and entry.name == name:
                 return f"{kind} {name!r} of {entry.origin} is left out by {setting}"
         known = self.names(kind)
-        lines = [f"no {kind} {name!r}{near(name, known)}"]
+        hint = misspelt(name, known) if kind == "model" else near(name, known)
+        lines = [f"no {kind} {name!r}{hint}"]
         lines.append(f"known: {', '.join(known) or 'none'}")
         lines.append(f"searched: {', '.join(self.searched) or 'no distribution offers plugins'}")
         return "\n  ".join([*lines, *self.notes])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import sys
 from collections.abc import Callable
@@ -11,12 +10,12 @@ from typing import Any
 
 import torch
 
+from nanofw.checkpoints.weight_files import HEAD, find_weight_files, read_header
 from nanofw.contracts.executor import ExecutorConfig
 from nanofw.contracts.model_spec import ModelSpec, heads_of_rank
 from nanofw.errors import ConfigError, ModelError
 from nanofw.runtime import memory
 from nanofw.runtime.runner import MAX_CPU_TOKENS
-from nanofw.runtime.weights import open_checkpoint
 
 
 def estimate(options: Any, config: ExecutorConfig) -> dict[str, Any]:
@@ -46,10 +45,10 @@ def estimate(options: Any, config: ExecutorConfig) -> dict[str, Any]:
 def weight_bytes(spec: ModelSpec) -> int:
     """Bytes of all weights in the type of the run: from the files' headers, else from shapes."""
     try:
-        checkpoint = open_checkpoint(Path(spec.path))
-        counts = [_num_elements(checkpoint.folder / file, names, spec)
-                  for file, names in checkpoint.files.items()]  # fmt: skip
-    except (ModelError, OSError, ValueError, KeyError, TypeError):
+        found = find_weight_files(Path(spec.path))
+        counts = [_num_elements(found.folder / file, names, spec)
+                  for file, names in found.files.items()]  # fmt: skip
+    except (ModelError, ValueError, KeyError, TypeError):
         heads = 1 if spec.tie_word_embeddings else 2
         counts = [spec.num_layer_parameters + heads * spec.num_head_parameters]
     return sum(counts) * spec.bytes_per_element
@@ -57,15 +56,11 @@ def weight_bytes(spec: ModelSpec) -> int:
 
 def _num_elements(path: Path, names: tuple[str, ...] | None, spec: ModelSpec) -> int:
     """Elements of the tensors that are read from a file of safetensors."""
-    with path.open("rb") as file:
-        header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-    return sum(
-        math.prod(tensor["shape"])
-        for name, tensor in header.items()
-        if name != "__metadata__"
-        and (names is None or name in names)
-        and not (spec.tie_word_embeddings and name == "lm_head.weight")
-    )
+    header = read_header(path)
+    wanted = set(header) if names is None else set(names).intersection(header)
+    if spec.tie_word_embeddings:
+        wanted.discard(HEAD)
+    return sum(math.prod(header[name]["shape"]) for name in wanted)
 
 
 def _blocks(

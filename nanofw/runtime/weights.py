@@ -1,9 +1,11 @@
-"""The files of a checkpoint: which there are, what is in them, one tensor at a time."""
+"""The tensors of a checkpoint, read one at a time."""
 
 from __future__ import annotations
 
-import json
+import dataclasses
+import logging
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,10 +13,13 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
+from nanofw.checkpoints.weight_files import EMBEDDING, HEAD, INDEX, find_weight_files
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ModelError
 
-INDEX = "model.safetensors.index.json"
-SINGLE = "model.safetensors"
+logger = logging.getLogger(__name__)
+
+_ROWS = 8192  # compared at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,10 +29,12 @@ class Checkpoint:
     Attributes:
         folder: where it is.
         files: file name -> names of the tensors to read from it; None: all that it has.
+        note: a sentence about what lies beside them and is not read; empty: nothing.
     """
 
     folder: Path
     files: Mapping[str, tuple[str, ...] | None]
+    note: str = ""
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and content of every tensor, on the CPU, one at a time.
@@ -35,67 +42,76 @@ class Checkpoint:
         Raises:
             ModelError: a file is damaged or lacks a tensor that the index promises.
         """
+        for path, names in self._paths():
+            with _opened(path) as file:
+                for name in _wanted(path, file, names):
+                    yield name, file.get_tensor(name)
+
+    def differ(self, one: str, two: str) -> bool:
+        """Whether both tensors are there and are not the same numbers."""
+        places = {name: path for path, names in self._paths() for name in _names(path, names)}
+        if one not in places or two not in places:
+            return False
+        with _opened(places[one]) as first, _opened(places[two]) as second:
+            left, right = first.get_slice(one), second.get_slice(two)
+            if left.get_shape() != right.get_shape():
+                return True
+            num_rows = (left.get_shape() or [0])[0]
+            return any(
+                not torch.equal(left[start : start + _ROWS], right[start : start + _ROWS])
+                for start in range(0, num_rows, _ROWS)
+            )
+
+    def _paths(self) -> Iterator[tuple[Path, tuple[str, ...] | None]]:
         for file, names in self.files.items():
-            path = self.folder / file
-            try:
-                with safe_open(path, framework="pt") as opened:
-                    yield from _read(path, opened, names)
-            except (SafetensorError, OSError) as error:
-                raise ModelError(
-                    f"{path} cannot be read as safetensors ({error}): it is damaged or was not "
-                    "downloaded to its end; fetch it again"
-                ) from error
+            yield self.folder / file, names
 
 
 def open_checkpoint(folder: Path) -> Checkpoint:
-    """Find the weights in a folder, without reading them.
+    """The weights in a folder; see `find_weight_files`, also for what it raises."""
+    found = find_weight_files(folder)
+    return Checkpoint(found.folder, found.files, found.note)
 
-    With an index, only the files that it names count; what else lies in the folder is not read.
 
-    Raises:
-        ModelError: no weights, or files that the index names are missing.
+def settle_ties(spec: ModelSpec, checkpoint: Checkpoint) -> ModelSpec:
+    """The spec with embedding and head apart where the checkpoint has both, and they differ.
+
+    `config.json` then does not describe its weights; the weights count, as in transformers.
     """
-    if not folder.is_dir():
-        raise ModelError(f"model.path: there is no folder {folder}")
-    if (folder / INDEX).is_file():
-        return _indexed(folder)
-    if (folder / SINGLE).is_file():
-        return Checkpoint(folder, {SINGLE: None})
-    others = sorted(file.name for file in folder.glob("*.safetensors"))
-    found = f"; it has {', '.join(others)}, which no {INDEX} names" if others else ""
-    raise ModelError(
-        f"{folder} has neither {SINGLE} nor {INDEX}{found}. Weights must be safetensors: "
-        "transformers writes them with save_pretrained"
-    )
+    if not spec.tie_word_embeddings or not checkpoint.differ(EMBEDDING, HEAD):
+        return spec
+    logger.warning(
+        "%s: tie_word_embeddings is true, but %s and %s are both there and differ: they are not "
+        "tied. Set tie_word_embeddings to false in config.json",
+        checkpoint.folder, EMBEDDING, HEAD,
+    )  # fmt: skip
+    return dataclasses.replace(spec, tie_word_embeddings=False)
 
 
-def _indexed(folder: Path) -> Checkpoint:
-    path = folder / INDEX
+@contextmanager
+def _opened(path: Path) -> Iterator[Any]:
     try:
-        weight_map = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
-        files: dict[str, list[str]] = {}
-        for name, file in weight_map.items():
-            if not isinstance(file, str):
-                raise TypeError(f"the file of {name} is {file!r}")
-            files.setdefault(file, []).append(name)
-    except (ValueError, KeyError, AttributeError, TypeError) as error:
-        raise ModelError(f"{path} is not an index of safetensors: {error!r}") from error
-    missing = sorted(file for file in files if not (folder / file).is_file())
-    if missing:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
         raise ModelError(
-            f"{path} names files that are not there: {', '.join(missing)}. The checkpoint was not "
-            "downloaded to its end; fetch them, nothing was loaded"
-        )
-    return Checkpoint(folder, {file: tuple(names) for file, names in sorted(files.items())})
+            f"{path} cannot be read as safetensors ({error}): it is damaged or was not "
+            "downloaded to its end; fetch it again"
+        ) from error
 
 
-def _read(
-    path: Path, opened: Any, names: tuple[str, ...] | None
-) -> Iterator[tuple[str, torch.Tensor]]:
-    present = set(opened.keys())
-    wanted = sorted(present) if names is None else names
+def _names(path: Path, names: tuple[str, ...] | None) -> tuple[str, ...]:
+    """Names of the tensors that are read from a file."""
+    if names is not None:
+        return names
+    with _opened(path) as file:
+        return tuple(file.keys())
+
+
+def _wanted(path: Path, file: Any, names: tuple[str, ...] | None) -> list[str]:
+    present = set(file.keys())
+    wanted = sorted(present) if names is None else list(names)
     lacking = [name for name in wanted if name not in present]
     if lacking:
         raise ModelError(f"{path} lacks tensors that {INDEX} promises: {', '.join(lacking[:8])}")
-    for name in wanted:
-        yield name, opened.get_tensor(name)
+    return wanted

@@ -33,6 +33,8 @@ QWEN3: dict[str, Any] = {
     "sliding_window": 16,
 }
 
+LLAMA: dict[str, Any] = {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}
+
 
 @pytest.fixture
 def read(tmp_path: Path) -> Any:
@@ -70,9 +72,10 @@ def test_B060_a_given_head_dim_counts(read: Any) -> None:
     spec = read()
     assert spec.head_dim == 32  # and not 64 / 4
     assert spec.kv_bytes_per_token == 2 * 4 * 2 * 32 * 2
-    assert read(head_dim=...).head_dim == read(head_dim=None).head_dim == 16
+    assert read(head_dim=...).head_dim == 128  # Qwen3's own, and not 64 / 4
+    assert read(**LLAMA, head_dim=...).head_dim == 16
     with pytest.raises(ModelError, match="no head_dim, and hidden_size 66"):
-        read(head_dim=..., hidden_size=66)
+        read(**LLAMA, head_dim=..., hidden_size=66)
 
 
 @pytest.mark.parametrize("place", ["rope_scaling", "rope_parameters"])
@@ -210,7 +213,8 @@ def test_windows_per_layer(read: Any) -> None:
     kinds = ["full_attention", "sliding_attention"] * 2
     spec = read(use_sliding_window=True, layer_types=kinds)
     assert spec.sliding_windows == (None, 16, None, 16)
-    spec = read(use_sliding_window=..., model_type="mistral", sliding_window=8)
+    mistral = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+    spec = read(use_sliding_window=..., sliding_window=8, **mistral)
     assert spec.sliding_windows == (8, 8, 8, 8)
     assert read(use_sliding_window=True).sliding_windows == ()  # Qwen's default: from layer 28 on
     spec = read(use_sliding_window=True, num_hidden_layers=30)
@@ -224,20 +228,25 @@ def test_windows_per_layer(read: Any) -> None:
 
 
 def test_what_is_missing_is_listed(read: Any, tmp_path: Path) -> None:
+    unknown = {"architectures": ["OtherForCausalLM"], "model_type": "other"}
     with pytest.raises(ModelError, match="lacks vocab_size, num_hidden_layers"):
-        read(vocab_size=..., num_hidden_layers=None)
+        read(vocab_size=..., num_hidden_layers=None, **unknown)
+    with pytest.raises(ModelError, match="lacks num_hidden_layers"):
+        read(vocab_size=..., num_hidden_layers=None)  # Qwen3 has a vocabulary of its own
     with pytest.raises(ModelError, match="which architecture"):
         read(architectures=[])
     with pytest.raises(ModelError, match="4 attention heads cannot share 3 KV heads"):
         read(num_key_value_heads=3)
-    assert read(num_key_value_heads=...).num_kv_heads == 4
+    assert read(num_key_value_heads=..., **LLAMA).num_kv_heads == 4
+    with pytest.raises(ModelError, match="share 32 KV heads .*, the default of Qwen3ForCausalLM"):
+        read(num_key_value_heads=...)
     (tmp_path / "config.json").write_text("{", encoding="utf-8")
     with pytest.raises(ModelError, match="cannot be read"):
         read_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text("[]", encoding="utf-8")
     with pytest.raises(ModelError, match="JSON object"):
         read_checkpoint(tmp_path)
-    with pytest.raises(ModelError, match="is not a checkpoint: it has no config.json"):
+    with pytest.raises(ModelError, match="is no checkpoint: it has no config.json"):
         read_checkpoint(tmp_path / "absent")
 
 
@@ -273,7 +282,8 @@ def test_numbers_that_describe_no_model_are_refused(
 
 def test_what_is_null_is_as_if_it_were_not_there(read: Any) -> None:
     assert read(rms_norm_eps=None).norm_eps == read(rms_norm_eps=...).norm_eps == 1e-6
-    assert read(head_dim=None).head_dim == read(head_dim=...).head_dim == 16
+    assert read(head_dim=None).head_dim == read(head_dim=...).head_dim == 128
+    assert read(**LLAMA, head_dim=None).head_dim == read(**LLAMA, head_dim=...).head_dim == 16
     assert read(num_key_value_heads=None).num_kv_heads == 4
     assert read(rope_theta=None).rope["rope_theta"] == 10000.0
 

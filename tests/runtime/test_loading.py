@@ -10,9 +10,9 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from nanofw.checkpoints.weight_files import INDEX, SINGLE
 from nanofw.errors import ModelError
-from nanofw.plugins import Component
-from nanofw.runtime.weights import INDEX, SINGLE
+from nanofw.runtime import runner
 from tests.runtime.checkpoints import write_qwen3
 from tests.runtime.driver import Driver, make_executor
 
@@ -77,21 +77,21 @@ def test_B067_missing_shard_stops_before_anything_is_allocated(
     files = sorted(set(json.loads((tmp_path / INDEX).read_text("utf-8"))["weight_map"].values()))
     (tmp_path / files[-1]).unlink()
     built: list[str] = []
-    monkeypatch.setattr(Component, "load", lambda self: built.append(self.kind))
+    monkeypatch.setattr(runner.Runner, "_make", lambda self, kind, facts: built.append(kind))
     with pytest.raises(ModelError, match=files[-1].replace(".", r"\.")):
         make_executor(tmp_path)
     assert built == []
 
 
 def test_tied_checkpoint_may_carry_a_head(tmp_path: Path) -> None:
-    """Some tools write the shared tensor twice; it is not used."""
+    """Some tools write the shared tensor twice."""
     write_qwen3(tmp_path, tie_word_embeddings=True)
     driver = Driver(make_executor(tmp_path))
     row = driver.add(0, [1, 2, 3])
     driver.prefill(row)
 
     def edit(tensors: dict[str, torch.Tensor]) -> None:
-        tensors["lm_head.weight"] = torch.zeros(128, 48)
+        tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
 
     change(tmp_path, edit)
     again = Driver(make_executor(tmp_path))

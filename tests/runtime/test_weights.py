@@ -9,8 +9,9 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
+from nanofw.checkpoints.weight_files import INDEX, SINGLE
 from nanofw.errors import ModelError
-from nanofw.runtime.weights import INDEX, open_checkpoint
+from nanofw.runtime.weights import open_checkpoint
 
 
 def write_sharded(folder: Path) -> dict[str, torch.Tensor]:
@@ -33,10 +34,18 @@ def test_single_file(tmp_path: Path) -> None:
 def test_B066_only_files_and_tensors_of_the_index_are_read(tmp_path: Path) -> None:
     tensors = write_sharded(tmp_path)
     save_file({"a": torch.full((2,), 9.0)}, tmp_path / "model-4bit.safetensors")
-    save_file({"c": torch.ones(1)}, tmp_path / "model.safetensors")
     found = dict(open_checkpoint(tmp_path).tensors())
     assert found.keys() == tensors.keys()
     assert torch.equal(found["a"], tensors["a"])
+
+
+def test_a_whole_file_counts_before_an_index(tmp_path: Path) -> None:
+    """As in transformers, whether the index is good or stale; the index is told of."""
+    write_sharded(tmp_path)
+    save_file({"c": torch.ones(1)}, tmp_path / SINGLE)
+    checkpoint = open_checkpoint(tmp_path)
+    assert [name for name, _ in checkpoint.tensors()] == ["c"]
+    assert f"the {INDEX} beside it is not" in checkpoint.note
 
 
 def test_B067_missing_shard_is_named_before_anything_is_read(tmp_path: Path) -> None:

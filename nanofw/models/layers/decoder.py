@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -9,11 +10,12 @@ from typing import Any
 import torch
 from torch import nn
 
+from nanofw.checkpoints.weight_files import EMBEDDING, HEAD
 from nanofw.contracts.attention_backend import ForwardBatch
 from nanofw.contracts.model import ModelContext
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ModelError
-from nanofw.models.layers.attention import Attention, ForwardInputs, forward_inputs
+from nanofw.models.layers.attention import Attention, PassInputs, pass_inputs
 from nanofw.models.layers.embedding import ParallelHead, VocabParallelEmbedding
 from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.loading import Targets, joined, load_tensors
@@ -21,7 +23,13 @@ from nanofw.models.layers.mlp import GatedMLP
 from nanofw.models.layers.norm import RMSNorm
 from nanofw.models.layers.rope import RotaryEmbedding
 
-EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
+logger = logging.getLogger(__name__)
+
+_ANNOUNCED_BIASES = {
+    "attention_bias": ("q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias"),
+    "mlp_bias": ("gate_proj.bias", "up_proj.bias", "down_proj.bias"),
+}
+"""Biases that a `config.json` may announce, in families that have them and in others."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,7 +75,7 @@ class DecoderLayer(Layer):
         self._ranks = context.communicator
 
     def forward(
-        self, hidden: torch.Tensor, residual: torch.Tensor | None, inputs: ForwardInputs
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, inputs: PassInputs
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """This rank's part of the feed-forward part's output, and the residual stream.
 
@@ -78,13 +86,9 @@ class DecoderLayer(Layer):
         if residual is None:
             hidden, residual = self.input_layernorm(hidden), hidden
         else:
-            hidden, residual = self.input_layernorm.add_parts_and_norm(
-                hidden, residual, self._ranks
-            )
+            hidden, residual = self.input_layernorm.add_parts(hidden, residual, self._ranks)
         hidden = self.self_attn(hidden, inputs)
-        hidden, residual = self.post_attention_layernorm.add_parts_and_norm(
-            hidden, residual, self._ranks
-        )
+        hidden, residual = self.post_attention_layernorm.add_parts(hidden, residual, self._ranks)
         return self.mlp(hidden), residual
 
     def targets(self, prefix: str) -> Targets:
@@ -117,6 +121,7 @@ class PreNormDecoder(Layer):
         kinds = {"dtype": context.dtype, "device": context.device}
         ranks = context.communicator
         self._spec, self._context = spec, context
+        self._ignored_biases: list[str] = []
         self._rope = RotaryEmbedding(spec, context.max_model_len, context.device)
         self.embed_tokens = VocabParallelEmbedding(
             spec.vocab_size, spec.hidden_size, communicator=ranks, **kinds
@@ -144,10 +149,17 @@ class PreNormDecoder(Layer):
         else:
             targets |= self.lm_head.targets(HEAD)
         load_tensors(self, tensors, targets, ignored=self._is_needless)
+        if self._ignored_biases and not self._context.communicator.rank:
+            logger.warning(
+                "%s: config.json announces biases that %s does not have, and the weights hold "
+                "them: %d tensors such as %s are ignored",
+                self._spec.path, type(self).__name__, len(self._ignored_biases),
+                self._ignored_biases[0],
+            )  # fmt: skip
 
     def forward(self, batch: ForwardBatch, pool: list[Any]) -> torch.Tensor:
         """Hidden states [s, hidden] at `batch.logits_indices`, after the last norm."""
-        inputs = forward_inputs(batch, pool, self._rope, self._context)
+        inputs = pass_inputs(batch, pool, self._rope, self._context)
         hidden, residual = self.embed_tokens(batch.token_ids), None
         for layer in self._layers():
             hidden, residual = layer(hidden, residual, inputs)
@@ -156,7 +168,7 @@ class PreNormDecoder(Layer):
         ranks = self._context.communicator
         if not len(wanted) == batch.num_decodes == len(hidden):  # else all tokens, in order
             hidden, residual = hidden[wanted], residual[wanted]
-        return self.norm.add_parts_and_norm(hidden, residual, ranks)[0]
+        return self.norm.add_parts(hidden, residual, ranks)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [s, vocabulary of this rank] of [s, hidden], padding of the range included."""
@@ -166,7 +178,15 @@ class PreNormDecoder(Layer):
         return self.layers  # pyright: ignore[reportReturnType]
 
     def _is_needless(self, name: str) -> bool:
-        return name.endswith(".rotary_emb.inv_freq")
+        if name.endswith(".rotary_emb.inv_freq"):
+            return True
+        is_announced = any(
+            self._spec.raw.get(key) is True and name.endswith(biases)
+            for key, biases in _ANNOUNCED_BIASES.items()
+        )
+        if is_announced:
+            self._ignored_biases.append(name)
+        return is_announced
 
 
 def _under_one_name(

@@ -48,7 +48,7 @@ def _doubling(start: int, count: int, end: int) -> list[int]:
     return sizes
 
 
-def num_padded_rows(num_tokens: int, row_sizes: list[int]) -> int:
+def num_lines(num_tokens: int, row_sizes: list[int]) -> int:
     """Rows of a captured step of so many tokens: one of the batch sizes."""
     return next((size for size in row_sizes if size >= num_tokens), row_sizes[-1])
 
@@ -69,7 +69,7 @@ def describe(options: Any, config: ExecutorConfig) -> list[dict[str, Any]]:
     captured = [
         {"graphs": "decode, the model", "count": len(rows), "sizes": f"{_some(rows)} rows"},
         {
-            "graphs": "sampling, per variant of the sampler",
+            "graphs": "draw, per variant of the sampler",
             "count": len(rows),
             "sizes": f"{_some(rows)} rows",
         },

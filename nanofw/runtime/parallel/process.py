@@ -64,6 +64,11 @@ class RankProcess:
         """Of the process."""
         return self._process.pid
 
+    @property
+    def is_alive(self) -> bool:
+        """Whether it runs still."""
+        return self._process.poll() is None
+
     def wait(self, timeout_s: float) -> bool:
         """Whether it ended within so many seconds."""
         try:

@@ -1,0 +1,45 @@
+"""Qwen2 and Qwen2.5, dense: biases on queries, keys and values, whatever the file says; windows
+only where `use_sliding_window` is true."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from nanofw.checkpoints.family import Family
+from nanofw.checkpoints.windows import windows_by_layer
+from nanofw.contracts.model_spec import ModelSpec
+
+FAMILY = Family(
+    architecture="Qwen2ForCausalLM",
+    model_types=("qwen2",),
+    defaults=MappingProxyType(
+        {
+            "vocab_size": 151936,
+            "hidden_size": 4096,
+            "intermediate_size": 22016,
+            "num_hidden_layers": 32,
+            "num_attention_heads": 32,
+            "num_key_value_heads": 32,
+            "head_dim": None,
+            "hidden_act": "silu",
+            "max_position_embeddings": 32768,
+            "rms_norm_eps": 1e-6,
+            "eos_token_id": None,
+            "tie_word_embeddings": False,
+            "use_sliding_window": False,
+            "sliding_window": 4096,
+            "max_window_layers": 28,
+            "layer_types": None,
+        }
+    ),
+    read_windows=windows_by_layer,
+    rounds_head_dim=True,
+)
+
+
+def read(config_json: Mapping[str, Any], folder: Path) -> ModelSpec:
+    """The description of a Qwen2; see `Family.read`."""
+    return FAMILY.read(config_json, folder)

@@ -1,0 +1,205 @@
+"""How one family of decoders reads its `config.json`: what each family module fills in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, cast
+
+from nanofw.checkpoints.files import shown
+from nanofw.checkpoints.generation import read_eos_token_ids
+from nanofw.checkpoints.harmless import HARMLESS
+from nanofw.checkpoints.keys import ConfigKeys
+from nanofw.checkpoints.rope import reach, read_rope, unused_parameters
+from nanofw.checkpoints.windows import Windows, no_windows
+from nanofw.contracts.model_spec import BYTES_PER_ELEMENT, ModelSpec
+from nanofw.errors import ModelError
+
+CONFIG = "config.json"
+SHAPE: Mapping[str, int] = MappingProxyType(
+    {
+        "vocab_size": 1 << 28,
+        "hidden_size": 1 << 20,
+        "intermediate_size": 1 << 24,
+        "num_hidden_layers": 1 << 14,
+        "num_attention_heads": 1 << 16,
+        "max_position_embeddings": (1 << 40) - 1,  # `reach` has the bound and its reason
+    }
+)
+"""The keys that give a decoder its shape, and the most that each may say."""
+_MOST_HEAD_DIM = 1 << 16
+_DTYPE_NAMES = {"half": "float16", "float": "float32"}
+_ROPE_KEYS = frozenset(
+    ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor",
+     "original_max_position_embeddings")
+)  # fmt: skip
+_MOST_NAMED = 12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Family:
+    """A family's defaults and the meaning of its keys, as its transformers config class has them.
+
+    `read` is the family's reader; its signature is that of the readers of plugins.
+
+    Attributes:
+        architecture: the class name in `architectures`; empty: whatever the file says.
+        model_types: the values of `model_type` that mean this family.
+        defaults: the value of each key that the file does not have. Every key that the family
+            gives a meaning is here; a key that is not changes nothing in this family.
+        read_windows: which layers attend to a window.
+        rounds_head_dim: heads that do not divide the hidden size are as wide as fits.
+    """
+
+    architecture: str
+    model_types: tuple[str, ...]
+    defaults: Mapping[str, Any] = field(repr=False)
+    read_windows: Callable[[ConfigKeys, int], Windows] = no_windows
+    rounds_head_dim: bool = False
+
+    def read(self, config_json: Mapping[str, Any], folder: Path) -> ModelSpec:
+        """The description of a decoder of this family.
+
+        Args:
+            config_json: the parsed `config.json`.
+            folder: where it lies, with `generation_config.json` beside it.
+
+        Raises:
+            ModelError: a value that describes no decoder, by file and key.
+        """
+        keys = ConfigKeys(config_json, str(folder / CONFIG), self.defaults)
+        shape = self._shape(keys)
+        num_kv_heads = self._num_kv_heads(keys, shape["num_attention_heads"])
+        head_dim = self._head_dim(keys, shape)
+        positions = shape["max_position_embeddings"]
+        rope = read_rope(keys, positions, head_dim)
+        return ModelSpec(
+            architecture=stated_architecture(config_json) or self.architecture,
+            path=str(folder),
+            dtype=_dtype(keys),
+            vocab_size=shape["vocab_size"],
+            hidden_size=shape["hidden_size"],
+            intermediate_size=shape["intermediate_size"],
+            num_layers=shape["num_hidden_layers"],
+            num_heads=shape["num_attention_heads"],
+            num_kv_heads=num_kv_heads,
+            head_dim=head_dim,
+            max_model_len=reach(rope, positions, keys.place),
+            eos_token_ids=read_eos_token_ids(keys, folder, shape["vocab_size"]),
+            norm_eps=keys.number("rms_norm_eps"),
+            tie_word_embeddings=keys.flag("tie_word_embeddings"),
+            attention_bias=keys.flag("attention_bias") if self.knows("attention_bias") else False,
+            mlp_bias=keys.flag("mlp_bias") if self.knows("mlp_bias") else False,
+            rope=MappingProxyType(rope),
+            sliding_windows=self.read_windows(keys, shape["num_hidden_layers"]),
+            raw=MappingProxyType(self._raw(keys)),
+            notes=self._notes(keys, rope),
+        )
+
+    def knows(self, key: str) -> bool:
+        """Whether the key has a meaning in this family."""
+        return key in self.defaults
+
+    def foreign_keys(self, config_json: Mapping[str, Any]) -> list[str]:
+        """Keys of a file that say something and mean nothing to this family."""
+        return sorted(
+            key
+            for key, value in config_json.items()
+            if value not in (None, False, {}, [])
+            and not (self.knows(key) or key in HARMLESS or key in _ROPE_KEYS)
+            and not key.startswith("_")
+        )
+
+    def _shape(self, keys: ConfigKeys) -> dict[str, int]:
+        lacking = [key for key in SHAPE if keys.config.get(key) is None]
+        missing = [key for key in lacking if key in keys.config or not self.knows(key)]
+        if missing:
+            raise ModelError(f"{keys.place} lacks {', '.join(missing)} (each an integer)")
+        return {key: keys.count(key, most) for key, most in SHAPE.items()}
+
+    def _num_kv_heads(self, keys: ConfigKeys, num_heads: int) -> int:
+        key = "num_key_value_heads"
+        is_null = key in keys.config and keys.config[key] is None
+        if is_null or keys.value(key) is None:  # null means as many as query heads
+            return num_heads
+        num_kv_heads = keys.count(key, SHAPE["num_attention_heads"])
+        if num_heads % num_kv_heads:
+            source = "" if key in keys.config else f", the default of {self.architecture}"
+            raise ModelError(
+                f"{keys.place}: {num_heads} attention heads cannot share {num_kv_heads} KV heads "
+                f"({key}{source})"
+            )
+        return num_kv_heads
+
+    def _head_dim(self, keys: ConfigKeys, shape: Mapping[str, int]) -> int:
+        if keys.value("head_dim") is None:
+            hidden, heads = shape["hidden_size"], shape["num_attention_heads"]
+            if hidden % heads and not self.rounds_head_dim:
+                raise ModelError(
+                    f"{keys.place}: no head_dim, and hidden_size {hidden} is no multiple of "
+                    f"{heads} heads"
+                )
+            head_dim = hidden // heads
+        else:
+            head_dim = keys.count("head_dim", _MOST_HEAD_DIM)
+        if head_dim < 2 or head_dim % 2:
+            raise keys.error("head_dim", "even, for rotary positions", head_dim)
+        return head_dim
+
+    def _raw(self, keys: ConfigKeys) -> dict[str, Any]:
+        """The file; only those families that know it have another name for the activation."""
+        for key in ("hidden_act", "hidden_activation"):
+            if not isinstance(keys.value(key), str | None):
+                raise keys.error(key, "the name of an activation", keys.value(key))
+        other = () if self.knows("hidden_activation") else ("hidden_activation",)
+        return {key: value for key, value in keys.config.items() if key not in other}
+
+    def _notes(self, keys: ConfigKeys, rope: Mapping[str, Any]) -> tuple[str, ...]:
+        """Sentences about what is taken for granted or left aside."""
+        notes = [
+            f"{keys.place} lacks {key}: {self.defaults[key]} is taken, the default of "
+            f"{self.architecture}"
+            for key in SHAPE
+            if key not in keys.config
+        ]
+        if self.architecture and (foreign := self.foreign_keys(keys.config)):
+            notes.append(
+                f"{keys.place}: {self.architecture} does not know {named(foreign)}: ignored"
+            )
+        if unused := unused_parameters(rope):
+            notes.append(
+                f"{keys.place}: rope type {rope['rope_type']} does not know {named(unused)}: "
+                "ignored"
+            )
+        return tuple(notes)
+
+
+def stated_architecture(config_json: Mapping[str, Any]) -> str:
+    """The first of `architectures`, or nothing."""
+    names = config_json.get("architectures")
+    first = cast("list[Any]", names)[0] if isinstance(names, list) and names else ""
+    return first if isinstance(first, str) else ""
+
+
+def named(keys: list[str]) -> str:
+    """Keys in a message, as many as fit."""
+    more = len(keys) - _MOST_NAMED
+    text = ", ".join(shown(key)[1:-1] for key in keys[:_MOST_NAMED])
+    return text + (f" and {more} more" if more > 0 else "")
+
+
+def _dtype(keys: ConfigKeys) -> str:
+    """The element type; `dtype` counts before its old name `torch_dtype`."""
+    key = "torch_dtype" if keys.config.get("dtype") is None else "dtype"
+    value = keys.config.get(key)
+    name = "float32" if value is None else value
+    name = name.removeprefix("torch.") if isinstance(name, str) else shown(name)
+    name = _DTYPE_NAMES.get(name, name)
+    if name not in BYTES_PER_ELEMENT:
+        raise ModelError(
+            f"{keys.place}: {key}: weights in {shown(name)[1:-1]} are not supported; supported: "
+            f"{', '.join(BYTES_PER_ELEMENT)}"
+        )
+    return name

@@ -1,0 +1,66 @@
+"""Typed access to the keys of a `config.json`: each error names the file and the key."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from nanofw.checkpoints.files import shown
+from nanofw.errors import ModelError
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKeys:
+    """A parsed `config.json` over the defaults of its family.
+
+    Attributes:
+        config: the file.
+        place: its path, for messages.
+        defaults: what the family takes for a key that the file does not have. A key that is null
+            counts as one that is not there.
+    """
+
+    config: Mapping[str, Any]
+    place: str
+    defaults: Mapping[str, Any]
+
+    def value(self, key: str) -> Any:
+        """The file's value, or the family's default."""
+        found = self.config.get(key)
+        return self.defaults.get(key) if found is None else found
+
+    def error(self, key: str, rule: str, value: object) -> ModelError:
+        """`config.json: KEY should be RULE, not VALUE`."""
+        return ModelError(f"{self.place}: {key} should be {rule}, not {shown(value)}")
+
+    def count(self, key: str, most: int) -> int:
+        """A positive integer."""
+        value = self.value(key)
+        if type(value) is not int or value < 1:
+            raise self.error(key, "a positive integer", value)
+        if value > most:
+            raise self.error(key, f"at most {most:,}", value)
+        return value
+
+    def integer(self, key: str) -> int:
+        """An integer, which may be 0 or negative."""
+        value = self.value(key)
+        if type(value) is not int:
+            raise self.error(key, "an integer", value)
+        return value
+
+    def flag(self, key: str) -> bool:
+        """True or false; a word such as "false" would count as true."""
+        value = self.value(key)
+        if value is not None and not isinstance(value, bool):
+            raise self.error(key, "true or false", value)
+        return bool(value)
+
+    def number(self, key: str) -> float:
+        """A finite number that is 0 or greater."""
+        value = self.value(key)
+        if type(value) not in (int, float) or not 0 <= value < math.inf:
+            raise self.error(key, "a number, 0 or greater", value)
+        return float(value)
