@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from nanofw.assembly.selection import Selection, choose_workload, is_host, select
@@ -13,7 +12,7 @@ from nanofw.contracts.clock import Clock, RealClock, VirtualClock
 from nanofw.contracts.executor import Executor, ExecutorConfig
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.contracts.limits import Limits
-from nanofw.contracts.logits_processor import HostProcessor
+from nanofw.contracts.logits_processor import HostProcessor, HostProcessorConfig
 from nanofw.contracts.plan import Capacity
 from nanofw.contracts.scheduler import Policy
 from nanofw.contracts.workload import Workload, WorkloadConfig
@@ -31,15 +30,6 @@ class DowngradeWarning(UserWarning):
 
 class PluginSettingWarning(UserWarning):
     """A setting of the section `plugins` had no effect."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class HostFacts:
-    """What a host processor is built with (`HostProcessorConfig`)."""
-
-    vocab_size: int
-    eos_token_ids: tuple[int, ...]
-    tokenizer_path: str | None
 
 
 def assemble(loaded: LoadedConfig, *, clock: Clock | None = None) -> Engine:
@@ -183,13 +173,13 @@ def _limits(selection: Selection, capacity: Capacity) -> Limits:
 
 def _host_processors(selection: Selection) -> HostProcessors:
     spec = selection.spec
-    facts = HostFacts(
+    config = HostProcessorConfig(
         vocab_size=spec.vocab_size,
         eos_token_ids=spec.eos_token_ids,
         tokenizer_path=None if ":" in spec.path else spec.path,
     )
     chosen = [item for item in selection.components["logits_processor"] if is_host(item)]
-    made = {item.name: construct(item, HostProcessor, facts) for item in chosen}
+    made = {item.name: construct(item, HostProcessor, config) for item in chosen}
     return HostProcessors(made, spec.vocab_size)
 
 

@@ -17,4 +17,4 @@ class ExitCode(IntEnum):
     """A plugin, the model or the engine failed."""
     INTERRUPTED = 130
     BROKEN_PIPE = 141
-    """Nobody reads the output any more."""
+    """The reader of the output is gone."""

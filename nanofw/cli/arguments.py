@@ -37,7 +37,7 @@ def split_config(words: Sequence[str]) -> tuple[str | None, list[str]]:
             )
         if name.startswith("-"):
             raise ConfigError(
-                f"no option {name}; settings are written key=value, engine.max_num_seqs=8 say",
+                f"no option {name}; settings are written key=value, as in engine.max_num_seqs=8",
                 source="command line",
             )
     if len(names) > 1:

@@ -11,7 +11,7 @@ from nanofw.cli.tables import console, print_json, readable_bytes, table
 
 
 def main(arguments: list[str]) -> int:
-    """Entry of the command. What is missing is no failure: the exit code is 0."""
+    """Entry of the command. A missing package is not a failure: the exit code is 0."""
     parser = argparse.ArgumentParser(prog="nanofw doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="write JSON")
     options = parser.parse_args(arguments)

@@ -214,7 +214,7 @@ def _main_memory() -> int | None:
 
 
 def _nvidia_driver() -> str | None:
-    """Its version, or None where there is none."""
+    """The driver's version, or None without a driver."""
     try:
         text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
     except OSError:

@@ -1,4 +1,4 @@
-"""Files that commands read and write: none is overwritten that is still needed."""
+"""Files that commands read and write; a file that is read is never overwritten."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_writable(path: Path, key: str, read: Iterable[str | Path] = ()) -> Non
 
     Args:
         key: what named the path, for the message.
-        read: files that the command reads, none of which may be overwritten.
+        read: files that the command reads; they may not be overwritten.
 
     Raises:
         ConfigError: it cannot, or would overwrite one of them.

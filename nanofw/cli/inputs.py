@@ -86,7 +86,7 @@ def file_prompts(path: str | Path, layout: str = "auto") -> Iterator[InputPrompt
 def _prompts_of_lines(
     file: BinaryIO | Iterable[bytes], name: str, layout: str, guess: str = ""
 ) -> Iterator[InputPrompt]:
-    """`guess`: why lines are taken for JSON though nobody said that they are."""
+    """`guess`: why lines are taken for JSON when the configuration does not say so."""
     for number, line in enumerate(file, 1):
         place = f"{name}:{number}"
         try:
@@ -123,12 +123,12 @@ def _json_prompt(text: str, place: str, guess: str) -> InputPrompt:
         return InputPrompt(value, place)
     except UnicodeEncodeError:
         return InputPrompt(
-            None, place, f"{place}: half of a surrogate pair (\\ud800 to \\udfff) is no text"
+            None, place, f"{place}: half of a surrogate pair (\\ud800 to \\udfff) is not text"
         )
     except _TwiceError as error:
         return InputPrompt(None, place, f"{place}: {error}")
     except ValueError as error:
         hint = f" ({guess}; input.format=text reads a prompt a line)" if guess else ""
-        return InputPrompt(None, place, f"{place}: no JSON: {error}{hint}")
+        return InputPrompt(None, place, f"{place}: not JSON: {error}{hint}")
     except RecursionError:
         return InputPrompt(None, place, f"{place}: JSON nested too deeply")

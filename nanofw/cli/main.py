@@ -107,7 +107,7 @@ def _replace_closed_streams() -> None:
 
 
 def _escape_what_cannot_be_shown() -> None:
-    """A letter that the encoding of standard output has not ends no run, and JSON stays JSON."""
+    """Escape letters that the encoding of standard output lacks, so that JSON stays JSON."""
     out: Any = sys.stdout
     if isinstance(out, io.TextIOWrapper) and out.errors == "strict":
         codecs.register_error("nanofw.json", _escaped)
@@ -123,7 +123,7 @@ def _escaped(error: UnicodeError) -> tuple[str, int]:
 
 
 def _drop_output() -> None:
-    """Nobody takes what standard output still holds: the interpreter must not try at exit."""
+    """Drop what standard output still holds, so that the interpreter does not try to write it."""
     with contextlib.suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 

@@ -16,7 +16,7 @@ WIDTH_OF_A_FILE = 200
 
 
 def console() -> Console:
-    """Standard output for tables: as wide as it needs to be when it is no terminal."""
+    """Standard output for tables: as wide as it needs to be when it is not a terminal."""
     from rich.console import Console
 
     width = None if sys.stdout.isatty() else WIDTH_OF_A_FILE

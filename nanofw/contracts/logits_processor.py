@@ -13,6 +13,7 @@ A processor declares in its manifest what it needs to know of the tokens before
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from nanofw.contracts.arrays import IntArray
@@ -120,14 +121,14 @@ class MasksRows(Protocol):
         ...
 
 
-class HostProcessorConfig(Protocol):
-    """Facts that a host processor is built with."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostProcessorConfig:
+    """What a host processor is built with.
 
-    @property
-    def vocab_size(self) -> int: ...
-    @property
-    def eos_token_ids(self) -> tuple[int, ...]: ...
-    @property
-    def tokenizer_path(self) -> str | None:
-        """Folder with `tokenizer.json`, or None."""
-        ...
+    Attributes:
+        tokenizer_path: folder with `tokenizer.json`, or None.
+    """
+
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    tokenizer_path: str | None

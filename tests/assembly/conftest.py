@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -53,3 +54,22 @@ def choose(load: Callable[..., LoadedConfig]) -> Callable[..., Selection]:
         return select(load(*overrides, **fields))
 
     return make
+
+
+@pytest.fixture
+def tiny(tmp_path: Path) -> dict[str, Any]:
+    """A checkpoint folder with a configuration, as the `model` section."""
+    config = {
+        "architectures": ["TinyForCausalLM"],
+        "vocab_size": 100,
+        "hidden_size": 128,
+        "intermediate_size": 128,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "max_position_embeddings": 256,
+        "torch_dtype": "bfloat16",
+    }
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    return {"path": str(folder)}

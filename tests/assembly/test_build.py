@@ -13,7 +13,7 @@ from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.engine.engine import Engine
 from nanofw.errors import ConfigError, ExecutorError, PluginLoadError
-from tests.assembly.test_selection import OPTIONS, PLAIN_POLICY
+from tests.assembly.local_plugins import OPTIONS, PLAIN_POLICY
 
 Choose = Callable[..., Selection]
 Load = Callable[..., LoadedConfig]

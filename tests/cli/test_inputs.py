@@ -44,7 +44,7 @@ def test_a_bad_line_of_jsonl_is_an_error_of_its_own(tmp_path: Path) -> None:
     path = write(tmp_path / "p.jsonl", b'{"prompt": "a"}\n{"prompt": \n\xff\xfe\n"b"\n\n[1, 2]\n')
     prompts = list(file_prompts(path))
     assert [item.value for item in prompts] == [{"prompt": "a"}, None, None, "b", [1, 2]]
-    assert str(prompts[1].error).startswith("p.jsonl:2: no JSON")
+    assert str(prompts[1].error).startswith("p.jsonl:2: not JSON")
     assert "p.jsonl:3: the line is not UTF-8" in str(prompts[2].error)
 
 
@@ -79,7 +79,7 @@ def test_what_was_guessed_wrongly_names_the_key_that_says_it(
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), "utf-8"))
     first, second = (str(item.error) for item in file_prompts("-"))
     hint = "(taken for JSONL as line 2 begins with {; input.format=text reads a prompt a line)"
-    assert first.startswith("stdin:2: no JSON")
+    assert first.startswith("stdin:2: not JSON")
     assert first.endswith(hint)
     assert second.endswith(hint)
     path = write(tmp_path / "p.json", b"first\n")

@@ -97,7 +97,7 @@ def test_a_bad_line_is_refused_alone_with_file_and_line(tmp_path: Path) -> None:
     reasons = [result["finish_reason"] for result in results]
     assert reasons == ["length", *["refused"] * 5, "length"]
     for number, words in enumerate(
-        ["no JSON", "did you mean 'prompt'", "empty", "99999", "temperature is -1"], start=2
+        ["not JSON", "did you mean 'prompt'", "empty", "99999", "temperature is -1"], start=2
     ):
         assert f"p.jsonl:{number}: " in results[number - 1]["error"]
         assert words in results[number - 1]["error"]
