@@ -119,7 +119,8 @@ class LogprobRows:
         """What the plan computes for rows that ask for their prompts; None: nothing.
 
         Args:
-            pass_lengths: tokens of each forward pass; the plan's tokens in their order.
+            pass_lengths: tokens of each forward pass without its padding; the plan's tokens in
+                their order.
         """
         asks = self._asking(plan)
         if not asks.any():

@@ -173,7 +173,8 @@ class Runner:
         batch = make_batch(
             plan, self._rows, self._config.block_size, self.device, self.max_pass_tokens
         )
-        wanted = self._logprobs.prompt_tokens(plan, [len(one.positions) for one in batch.passes])
+        lengths = [int(one.host_query_lens.sum()) for one in batch.passes]  # without padding
+        wanted = self._logprobs.prompt_tokens(plan, lengths)
         if wanted is not None:
             return batch, self._forward_with_prompts(batch, wanted)
         hidden = [self._forward(one) for one in batch.passes]

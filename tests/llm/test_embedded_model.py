@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pytest
 
 from nanofw import LLM, SamplingParams
@@ -59,3 +60,35 @@ def test_equal_prompts_without_a_seed_differ_and_come_again() -> None:
 def test_a_chat_needs_a_template(llm: LLM) -> None:
     (result,) = llm.chat([{"role": "user", "content": "Hi"}])
     assert "no chat template" in str(result.error)
+
+
+@pytest.mark.parametrize(
+    ("lengths", "overrides"),
+    [
+        (range(60, 80), ()),  # a step of more tokens than the CPU computes at once: two passes
+        ((2000, 61, 1500, 7), ("engine.max_num_batched_tokens=4096",)),  # prompts cut by passes
+        ((300, 61, 150, 7), ("engine.max_num_batched_tokens=64",)),  # prompts cut by steps
+    ],
+    ids=["passes", "long-prompts", "chunks"],
+)
+def test_F056_log_probabilities_of_prompts_do_not_depend_on_the_neighbours(
+    lengths: range | tuple[int, ...], overrides: tuple[str, ...]
+) -> None:
+    generator = np.random.default_rng(56)
+    prompts = [generator.integers(0, 256, size=length).tolist() for length in lengths]
+    params = SamplingParams(prompt_logprobs=0, temperature=0, max_tokens=1)
+    config = ("model.dtype=float32", "engine.max_num_seqs=32", *overrides)
+    with LLM.from_config("qwen3-demo", *config) as llm:
+        together = llm.generate(prompts, params)
+        alone = [llm.generate(prompt, params)[0] for prompt in prompts]
+    for prompt, one, own in zip(prompts, together, alone, strict=True):
+        values = prompt_logprobs(one)
+        assert len(values) == len(prompt) - 1
+        np.testing.assert_allclose(values, prompt_logprobs(own), atol=1e-3)
+
+
+def prompt_logprobs(result: RequestResult) -> list[float]:
+    """Of the prompt's own tokens, from the second on."""
+    positions = result.prompt_logprobs or []
+    ids = result.prompt_token_ids
+    return [p[token].logprob for p, token in zip(positions, ids, strict=True) if p is not None]
