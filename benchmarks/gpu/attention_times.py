@@ -15,6 +15,7 @@ from nanofw.attention_backends import flash_attn
 from nanofw.attention_backends.triton import TritonAttention
 from nanofw.contracts.attention_backend import ForwardBatch
 from nanofw.kernels.triton import attention_decode as triton_attention_decode
+from nanofw.kernels.triton.paging import PagedAttention
 from nanofw.kernels.triton.tuning import DecodeConfig, PrefillConfig
 
 KV_HEADS, HEAD_DIM = 8, 128
@@ -270,10 +271,10 @@ def _time_decode(
 
     def run() -> None:
         for kv in layers:
-            triton_attention_decode.decode_attention(
-                query, kv[0], kv[1], batch.block_tables, batch.context_lens, starts, workspace,
-                config, SCALE, None, out,
-            )  # fmt: skip
+            call = PagedAttention(
+                query, kv[0], kv[1], batch.block_tables, batch.context_lens, SCALE, None, out
+            )
+            triton_attention_decode.decode_attention(call, starts, workspace, config)
 
     return graph_ms(run, 7) / len(layers) * 1e3
 

@@ -24,16 +24,18 @@ from attention_times import HEAD_DIM, KV_HEADS, check, decode, prefill, sweep_de
 from timing import graph_ms, table
 from torch.nn import functional
 
+from nanofw.contracts.attention_backend import FusedInputs
+from nanofw.kernels.sampling import RowSampling
 from nanofw.kernels.triton import tuning as triton_tuning
-from nanofw.kernels.triton.activation import silu_and_mul_triton
-from nanofw.kernels.triton.cutoff import cutoffs_triton
-from nanofw.kernels.triton.kv_store import qkv_rope_store_triton, store_kv_triton
+from nanofw.kernels.triton.activation import silu_and_mul
+from nanofw.kernels.triton.cutoff import cutoffs_of
+from nanofw.kernels.triton.kv_store import qkv_rope_store, store_kv
 from nanofw.kernels.triton.linear import (
     OneRowConfig,
-    one_row_linear_triton,
+    one_row_linear,
 )
-from nanofw.kernels.triton.norm import add_rms_norm_triton
-from nanofw.kernels.triton.sampling import draw_triton
+from nanofw.kernels.triton.norm import add_rms_norm
+from nanofw.kernels.triton.sampling import sample_tokens
 
 VOCABULARY = 151936
 ONE_ROW_SHAPES = [  # weight, outputs, inputs; "/2": a rank's of two
@@ -67,23 +69,24 @@ def _layer_row(hidden: int, inner: int, num_heads: int, tokens: int) -> dict[str
     weight, norm = torch.rand(hidden, **kind), torch.rand(HEAD_DIM, **kind)
     angles = torch.randn(8192, HEAD_DIM, device="cuda")
     positions = torch.arange(tokens, device="cuda")
-    k, v = torch.zeros(2, tokens // 64 + 1, KV_HEADS, 64, HEAD_DIM, **kind).transpose(2, 3)
+    kv = torch.zeros(2, tokens // 64 + 1, KV_HEADS, 64, HEAD_DIM, **kind).transpose(2, 3)
     heads = qkv.view(count, tokens, -1, HEAD_DIM)
     keys, values = heads[:, :, num_heads : num_heads + KV_HEADS], heads[:, :, -KV_HEADS:]
 
     def add_norm(i: int) -> None:
-        add_rms_norm_triton(x[i], residual, weight, 1e-6)
+        add_rms_norm(x[i], residual, weight, 1e-6)
 
     def silu_mul(i: int) -> None:
-        silu_and_mul_triton(gates[i])
+        silu_and_mul(gates[i])
 
     def fused(i: int) -> None:
-        qkv_rope_store_triton(
-            qkv[i], norm, norm, 1e-6, angles, positions, positions, k, v, num_heads
+        inputs = FusedInputs(
+            qkv=qkv[i], query_norm=norm, key_norm=norm, norm_eps=1e-6, cos_sin=angles
         )
+        qkv_rope_store(inputs, num_heads, kv, positions, positions)
 
     def store(i: int) -> None:
-        store_kv_triton(keys[i], values[i], k, v, positions)
+        store_kv(keys[i], values[i], kv, positions)
 
     moved = {
         add_norm: 4 * hidden,
@@ -126,17 +129,16 @@ def _sampling_row(dtype: torch.dtype, lines: int) -> dict[str, object]:
     no_min_p = torch.zeros_like(top_p)
     everything = (torch.zeros_like(top_k), torch.ones_like(top_p))
 
-    def draw(i: int, rules: tuple[torch.Tensor, torch.Tensor] | None = None) -> None:
-        cutoffs = (
-            None if rules is None else cutoffs_triton(logits[i], index, inverse, *rules, no_min_p)
-        )
-        draw_triton(logits[i], index, inverse, keys, index, cutoffs=cutoffs)
+    def sample(i: int, rules: tuple[torch.Tensor, torch.Tensor] | None = None) -> None:
+        sampling = RowSampling(inverse, keys, *(rules or everything), no_min_p)
+        cutoffs = None if rules is None else cutoffs_of(logits[i], index, sampling)
+        sample_tokens(logits[i], index, sampling, index, cutoffs=cutoffs)
 
     runs: dict[str, Callable[[int], object]] = {
-        "draw": draw,
-        "top-p": lambda i: draw(i, (everything[0], top_p)),
-        "top-k": lambda i: draw(i, (top_k, everything[1])),
-        "both": lambda i: draw(i, (top_k, top_p)),
+        "sample": sample,
+        "top-p": lambda i: sample(i, (everything[0], top_p)),
+        "top-k": lambda i: sample(i, (top_k, everything[1])),
+        "both": lambda i: sample(i, (top_k, top_p)),
         "torch softmax": lambda i: logits[i].float().softmax(-1),
         "torch sort": lambda i: logits[i].float().sort(descending=True),
     }
@@ -151,10 +153,10 @@ def one_row() -> list[dict[str, object]]:
 
 def _one_row_row(name: str, num_outputs: int, num_inputs: int) -> dict[str, object]:
     x, weights = _one_row_inputs(num_outputs, num_inputs)
-    ours = _mean_us(lambda i: one_row_linear_triton(x, weights[i]), len(weights))
+    ours = _mean_us(lambda i: one_row_linear(x, weights[i]), len(weights))
     theirs = _mean_us(lambda i: functional.linear(x, weights[i]), len(weights))
     expected = x.float() @ weights[0].float().T
-    error = (one_row_linear_triton(x, weights[0]).float() - expected).norm() / expected.norm()
+    error = (one_row_linear(x, weights[0]).float() - expected).norm() / expected.norm()
     megabytes = 2e-6 * num_outputs * num_inputs
     return {
         "weight": name, "out": num_outputs, "in": num_inputs,
@@ -185,9 +187,7 @@ def _sweep_one_row(name: str, num_outputs: int, num_inputs: int) -> list[dict[st
         if not 16 <= per_thread <= 128 or width >= 2 * num_inputs:
             continue
         config = OneRowConfig(outputs, width, warps)
-        us = _mean_us(
-            lambda i, c=config: one_row_linear_triton(x, weights[i], config=c), len(weights)
-        )
+        us = _mean_us(lambda i, c=config: one_row_linear(x, weights[i], config=c), len(weights))
         found.append((round(us, 2), str(config)))
     return [{"weight": name, "us": us, "config": config} for us, config in sorted(found)[:3]]
 

@@ -81,91 +81,39 @@ class FlashAttention(PagedPool):
     def attend(
         self, query: torch.Tensor, layer: int, kv: torch.Tensor, batch: ForwardBatch, scale: float
     ) -> torch.Tensor:
-        call = {2: self._attend_2, 3: self._attend_3, 4: self._attend_4}[self.version.number]
-        return call(query, kv, batch, scale, self.window(layer))
-
-    def _attend_3(
-        self,
-        query: torch.Tensor,
-        kv: torch.Tensor,
-        batch: ForwardBatch,
-        scale: float,
-        window: int | None,
-    ) -> torch.Tensor:
         metadata: FlashMetadata = batch.attention
-        arguments: dict[str, Any] = {
-            "cache_seqlens": batch.context_lens,
-            "page_table": batch.block_tables,
-            "softmax_scale": scale,
-            "causal": True,
-            "window_size": _window_size(window),
-            "scheduler_metadata": metadata.schedules[window],
-        }
-        attend = self.version.module.flash_attn_with_kvcache
-        if metadata.max_query_len == 1:
+        module, number = self.version.module, self.version.number
+        arguments = self._arguments(batch, self.window(layer))
+        arguments |= {"softmax_scale": scale, "causal": True}
+        if metadata.max_query_len == 1 and number != 4:
+            attend = module.flash_attn_with_kvcache
             return attend(query.unsqueeze(1), kv[0], kv[1], **arguments).squeeze(1)
-        return attend(
-            query,
-            kv[0],
-            kv[1],
-            cu_seqlens_q=batch.query_starts,
-            max_seqlen_q=metadata.max_query_len,
-            **arguments,
-        )
-
-    def _attend_2(
-        self,
-        query: torch.Tensor,
-        kv: torch.Tensor,
-        batch: ForwardBatch,
-        scale: float,
-        window: int | None,
-    ) -> torch.Tensor:
-        metadata: FlashMetadata = batch.attention
-        arguments: dict[str, Any] = {
-            "softmax_scale": scale,
-            "causal": True,
-            "window_size": _window_size(window),
-            "block_table": batch.block_tables,
-        }
-        module = self.version.module
-        if metadata.max_query_len == 1:
-            return module.flash_attn_with_kvcache(
-                query.unsqueeze(1), kv[0], kv[1], cache_seqlens=batch.context_lens, **arguments
-            ).squeeze(1)
-        return module.flash_attn_varlen_func(
-            query,
-            kv[0],
-            kv[1],
-            cu_seqlens_q=batch.query_starts,
-            cu_seqlens_k=metadata.key_starts,
-            max_seqlen_q=metadata.max_query_len,
-            max_seqlen_k=int(batch.host_context_lens.max()),
-            **arguments,
-        )
-
-    def _attend_4(
-        self,
-        query: torch.Tensor,
-        kv: torch.Tensor,
-        batch: ForwardBatch,
-        scale: float,
-        window: int | None,
-    ) -> torch.Tensor:
-        metadata: FlashMetadata = batch.attention
-        out = self.version.module.flash_attn_varlen_func(
-            query,
-            kv[0],
-            kv[1],
-            cu_seqlens_q=batch.query_starts,
-            max_seqlen_q=metadata.max_query_len,
-            seqused_k=batch.context_lens,
-            page_table=batch.block_tables,
-            softmax_scale=scale,
-            causal=True,
-            window_size=(None, None) if window is None else (window - 1, 0),
-        )
+        attend = module.flash_attn_with_kvcache if number == 3 else module.flash_attn_varlen_func
+        arguments |= {"cu_seqlens_q": batch.query_starts, "max_seqlen_q": metadata.max_query_len}
+        out = attend(query, kv[0], kv[1], **arguments)
         return out[0] if isinstance(out, tuple) else out
+
+    def _arguments(self, batch: ForwardBatch, window: int | None) -> dict[str, Any]:
+        """Lengths and blocks of the rows, in the words of this FlashAttention."""
+        metadata: FlashMetadata = batch.attention
+        if self.version.number == 4:
+            return {
+                "seqused_k": batch.context_lens,
+                "page_table": batch.block_tables,
+                "window_size": (None, None) if window is None else (window - 1, 0),
+            }
+        if self.version.number == 3:
+            return {
+                "cache_seqlens": batch.context_lens,
+                "page_table": batch.block_tables,
+                "window_size": _window_size(window),
+                "scheduler_metadata": metadata.schedules[window],
+            }
+        tables = {"block_table": batch.block_tables, "window_size": _window_size(window)}
+        if metadata.max_query_len == 1:
+            return tables | {"cache_seqlens": batch.context_lens}
+        longest = int(batch.host_context_lens.max())
+        return tables | {"cu_seqlens_k": metadata.key_starts, "max_seqlen_k": longest}
 
 
 class StoreOnly(PagedPool):

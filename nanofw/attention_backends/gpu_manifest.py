@@ -6,6 +6,11 @@ from typing import Literal
 
 from nanofw.plugins import Options, Plugin, hookimpl
 
+_FEATURES = dict.fromkeys(
+    ("sliding_window", "cuda_graph", "cuda_graph_prefill", "tensor_parallel", "overlap", "fused"),
+    True,
+)
+
 
 class FlashAttentionOptions(Options):
     """`attention_backend: {name: flash_attn, ...}`."""
@@ -27,12 +32,7 @@ def attention_backend() -> list[Plugin]:
                 "dtypes": ("bfloat16", "float16"),
                 "head_dims": (64, 80, 96, 112, 128, 160, 192, 224, 256),
                 "block_sizes": (256, 128, 64, 32, 16, 8, 4, 2, 1),
-                "sliding_window": True,
-                "cuda_graph": True,
-                "cuda_graph_prefill": True,
-                "tensor_parallel": True,
-                "overlap": True,
-                "fused": True,
+                **_FEATURES,
                 "compile_ahead": "nanofw.attention_backends.flash_attn:StoreOnly",
             },
             summary="paged attention by the installed FlashAttention (2, 3 or 4)",
@@ -46,12 +46,7 @@ def attention_backend() -> list[Plugin]:
                 "dtypes": ("bfloat16", "float16", "float32"),
                 "head_dims": (128, 64, 80, 96, 256, 16, 32, 48, 112, 160, 192),
                 "block_sizes": (64, 128, 256, 32, 16, 8, 4, 2, 1),
-                "sliding_window": True,
-                "cuda_graph": True,
-                "cuda_graph_prefill": True,
-                "tensor_parallel": True,
-                "overlap": True,
-                "fused": True,
+                **_FEATURES,
                 "compile_ahead": True,
             },
             summary="our own paged kernels, nothing beyond torch's Triton",

@@ -20,22 +20,17 @@ class PagedPool(ABC):
     heads_first = True
 
     def __init__(self, config: AttentionConfig) -> None:
-        from nanofw.kernels.triton import kv_store as triton_kv_store
+        from nanofw.kernels.triton import kv_store
 
         self.config = config
-        self._store = triton_kv_store
+        self._store = kv_store
 
     def allocate(self, num_blocks: int) -> list[torch.Tensor]:
         """The pool, one tensor a layer; zeros, so that no kernel ever meets a stray NaN."""
         c = self.config
-        sizes = (
-            (c.num_kv_heads, c.block_size)
-            if self.heads_first
-            else (
-                c.block_size,
-                c.num_kv_heads,
-            )
-        )
+        sizes = (c.block_size, c.num_kv_heads)
+        if self.heads_first:
+            sizes = sizes[::-1]
         pool = torch.zeros(
             (c.num_layers, 2, num_blocks, *sizes, c.head_dim), dtype=c.dtype, device=c.device
         )
@@ -66,7 +61,7 @@ class PagedPool(ABC):
         scale: float,
     ) -> torch.Tensor:
         """Store keys and values, then attend; see the contract."""
-        self._store.store_kv_triton(key, value, kv[0], kv[1], batch.slots)
+        self._store.store_kv(key, value, kv, batch.slots)
         return self.attend(query, layer, kv, batch, scale)
 
     def forward_fused(
@@ -78,17 +73,8 @@ class PagedPool(ABC):
         scale: float,
     ) -> torch.Tensor:
         """Norm, rotation and store in one kernel, then attend."""
-        query = self._store.qkv_rope_store_triton(
-            inputs.qkv,
-            inputs.query_norm,
-            inputs.key_norm,
-            inputs.norm_eps,
-            inputs.cos_sin,
-            batch.positions,
-            batch.slots,
-            kv[0],
-            kv[1],
-            self.config.num_heads,
+        query = self._store.qkv_rope_store(
+            inputs, self.config.num_heads, kv, batch.positions, batch.slots
         )
         return self.attend(query, layer, kv, batch, scale)
 

@@ -16,33 +16,31 @@ perhaps, is multiplied by zero later, and zero times NaN is NaN.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
-from nanofw.attention_backends.sdpa_decode import DecodePart, attend_decode, prepare_decode
-from nanofw.attention_backends.sdpa_prefill import PrefillRow, attend_prefill, prepare_prefill
+from nanofw.attention_backends.sdpa_decode import (
+    DecodePart,
+    LayerPool,
+    attend_decode,
+    prepare_decode,
+)
+from nanofw.attention_backends.sdpa_prefill import (
+    PrefillInputs,
+    PrefillRow,
+    attend_prefill,
+    prepare_prefill,
+)
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.attention_backend import AttentionConfig, ForwardBatch
 from nanofw.kernels.transfer import to_device
 
 
-class LayerPool(NamedTuple):
-    """Keys and values of one layer. One block more than asked for: padding is written there.
-
-    Attributes:
-        keys: [num_blocks + 1, num_kv_heads, block_size, head_dim].
-        values: [num_blocks + 1, num_kv_heads, head_dim, block_size].
-    """
-
-    keys: torch.Tensor
-    values: torch.Tensor
-
-
 @dataclass(slots=True)
-class PassPlan:
-    """What one forward pass needs in every layer.
+class SdpaMetadata:
+    """What all layers of a batch share.
 
     Attributes:
         num_tokens: tokens of rows; those after them are padding.
@@ -95,7 +93,7 @@ class SdpaBackend:
             keys[target] = keys[source]
             values[target] = values[source]
 
-    def prepare(self, batch: ForwardBatch) -> PassPlan:
+    def prepare(self, batch: ForwardBatch) -> SdpaMetadata:
         """Where tokens are written, and which blocks each row reads, for all layers."""
         size, device = self._config.block_size, self._config.device
         tables = batch.host_block_tables
@@ -111,7 +109,7 @@ class SdpaBackend:
                 decode[window] = prepare_decode(
                     starts[rows], lens, tables[rows], size, window, device
                 )
-        return PassPlan(
+        return SdpaMetadata(
             num_tokens=int(batch.host_query_lens.sum()),
             blocks=torch.where(batch.slots < 0, -1, batch.slots // size),
             offsets=batch.slots % size,
@@ -131,24 +129,27 @@ class SdpaBackend:
         scale: float,
     ) -> torch.Tensor:
         """Store keys and values, then attend. See the contract."""
-        plan: PassPlan = batch.attention
+        metadata: SdpaMetadata = batch.attention
         window = self._windows[layer]
-        self._store(key, value, kv, plan)
+        self._store(key, value, kv, metadata)
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        if plan.num_tokens < out.shape[0]:
-            out[plan.num_tokens :] = 0  # what lies there could be slow to multiply
-        if plan.decode:
-            attend_decode(query, kv.keys, kv.values, plan.decode[window], scale, out)
-        for row in plan.prefill:
-            attend_prefill(query, key, value, kv.keys, kv.values, row, window, scale, out)
+        if metadata.num_tokens < out.shape[0]:
+            out[metadata.num_tokens :] = 0  # what lies there could be slow to multiply
+        if metadata.decode:
+            attend_decode(query, kv, metadata.decode[window], scale, out)
+        inputs = PrefillInputs(query, key, value, kv, scale, out)
+        for row in metadata.prefill:
+            attend_prefill(inputs, row, window)
         return out
 
-    def _store(self, key: torch.Tensor, value: torch.Tensor, kv: LayerPool, plan: PassPlan) -> None:
-        if len(plan.started):
-            kv.keys.index_fill_(0, plan.started, 0)
-            kv.values.index_fill_(0, plan.started, 0)
-        kv.keys[plan.blocks, :, plan.offsets] = key
-        kv.values[plan.blocks, :, :, plan.offsets] = value
+    def _store(
+        self, key: torch.Tensor, value: torch.Tensor, kv: LayerPool, metadata: SdpaMetadata
+    ) -> None:
+        if len(metadata.started):
+            kv.keys.index_fill_(0, metadata.started, 0)
+            kv.values.index_fill_(0, metadata.started, 0)
+        kv.keys[metadata.blocks, :, metadata.offsets] = key
+        kv.values[metadata.blocks, :, :, metadata.offsets] = value
 
     def _started_blocks(self, batch: ForwardBatch, tables: IntArray) -> np.ndarray:
         """int64[c]: last blocks of rows that this pass begins and does not fill."""

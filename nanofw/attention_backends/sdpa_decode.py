@@ -17,6 +17,7 @@ there a pool is large and a gather cheap.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -28,6 +29,18 @@ _MAX_GAP = 4  # blocks that nobody reads; computing one costs 4 us, a call 12, c
 _MIN_RUN = 3  # blocks; below, two more calls cost more than copying the blocks
 _MAX_COPIED = 64  # blocks copied at a time, so that they stay in the cache
 _MASKED = -1e30  # finite: a block without a visible key must not give NaN
+
+
+class LayerPool(NamedTuple):
+    """Keys and values of one layer. One block more than asked for: padding is written there.
+
+    Attributes:
+        keys: [num_blocks + 1, num_kv_heads, block_size, head_dim].
+        values: [num_blocks + 1, num_kv_heads, head_dim, block_size].
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
 
 
 @dataclass(slots=True)
@@ -84,15 +97,15 @@ def prepare_decode(
     first_key = np.maximum(first_key, 0)
     first_block = first_key // block_size
     counts = (context_lens - 1) // block_size - first_block + 1
-    ends = np.cumsum(counts)
+    begins = np.cumsum(counts) - counts
     owners = np.repeat(np.arange(num_rows), counts)
-    places = np.arange(ends[-1]) - np.repeat(ends - counts, counts) + first_block[owners]
+    places = np.arange(len(owners)) - (begins - first_block)[owners]
     blocks = tables[owners, places].astype(np.int64)
     order, segments = _segments(blocks, device)
     is_gap = order < 0
     inverse = np.empty(len(blocks), np.int64)
     inverse[order[~is_gap]] = np.flatnonzero(~is_gap)
-    entries_of = inverse[_padded(ends - counts, counts)]
+    entries_of = inverse[_padded(begins, counts)]
     owners, places = owners[order], places[order]
     mask = _mask(first_key[owners], context_lens[owners], places * block_size, block_size)
     queries = tokens[owners].astype(np.int64)
@@ -108,32 +121,21 @@ def prepare_decode(
 
 
 def attend_decode(
-    query: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    part: DecodePart,
-    scale: float,
-    out: torch.Tensor,
+    query: torch.Tensor, kv: LayerPool, part: DecodePart, scale: float, out: torch.Tensor
 ) -> None:
-    """Write the outputs of the part's rows into `out`.
-
-    Args:
-        query, out: [t, num_heads, d].
-        keys: [num_blocks, num_kv_heads, block_size, d].
-        values: [num_blocks, num_kv_heads, d, block_size].
-    """
-    heads, size, dim = keys.shape[1:]
+    """Write the outputs of the part's rows into `out`; query and out are [t, num_heads, d]."""
+    heads, size, dim = kv.keys.shape[1:]
     group = query.shape[1] // heads
     num_rows, num_entries = part.tokens.shape[0], part.owners.shape[0]
     lines = num_entries * heads
     if query.dtype == torch.float16:  # unscaled scores may leave its range
         query, scale = query * scale, 1.0
     by_entry = query.index_select(0, part.queries).view(lines, group, dim)
-    scores = _products(keys, by_entry.transpose(1, 2), part.segments)
+    scores = _products(kv.keys, by_entry.transpose(1, 2), part.segments)
     scores = scores.view(num_entries, heads, size, group)
     weights, total = _softmax(scores, part, num_rows, scale)
     weights = weights.to(query.dtype).view(lines, group, size)
-    partial = _products(values, weights.transpose(1, 2), part.segments)
+    partial = _products(kv.values, weights.transpose(1, 2), part.segments)
     partial = partial.view(num_entries, heads, dim, group)
     summed = total.new_zeros(num_rows + 1, heads, dim, group)
     summed.index_add_(0, part.owners, partial.to(summed.dtype))

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
+from nanofw.attention_backends.sdpa_decode import LayerPool
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.attention_backend import ForwardBatch
 from nanofw.kernels.transfer import to_device
@@ -32,6 +33,25 @@ class PrefillRow:
     blocks: torch.Tensor | None
 
 
+@dataclass(frozen=True, slots=True)
+class PrefillInputs:
+    """What a layer attends with, of all rows of a pass.
+
+    Attributes:
+        query, out: [t, num_heads, d].
+        key, value: [t, num_kv_heads, d], of this pass.
+        kv: pool of the layer.
+        scale: of the scores.
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    kv: LayerPool
+    scale: float
+    out: torch.Tensor
+
+
 def prepare_prefill(
     batch: ForwardBatch,
     rows: np.ndarray,
@@ -52,43 +72,25 @@ def prepare_prefill(
     return result
 
 
-def attend_prefill(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    keys: torch.Tensor,
-    values: torch.Tensor,
-    row: PrefillRow,
-    window: int | None,
-    scale: float,
-    out: torch.Tensor,
-) -> None:
-    """Write the row's outputs into `out`.
+def attend_prefill(inputs: PrefillInputs, row: PrefillRow, window: int | None) -> None:
+    """Write the row's outputs.
 
     Args:
-        query, out: [t, num_heads, d].
-        key, value: [t, num_kv_heads, d], of this pass.
-        keys: [num_blocks, num_kv_heads, block_size, d].
-        values: [num_blocks, num_kv_heads, d, block_size].
         window: how many keys a query sees, its own included; None: all.
     """
     tokens = slice(row.start, row.start + row.num_tokens)
-    if row.blocks is None:
-        context_keys, context_values = key[tokens].transpose(0, 1), value[tokens].transpose(0, 1)
-    else:
-        context_keys = _gather(keys[row.blocks], row.context_len)
-        context_values = _gather(values[row.blocks].transpose(2, 3), row.context_len)
+    context_keys, context_values = _context(inputs, row)
     heads, _, dim = context_keys.shape
-    group = query.shape[1] // heads
-    queries = query[tokens].view(row.num_tokens, heads, group, dim).permute(1, 2, 0, 3)
-    results = out[tokens].view(row.num_tokens, heads, group, dim).permute(1, 2, 0, 3)
+    group = inputs.query.shape[1] // heads
+    queries = inputs.query[tokens].view(row.num_tokens, heads, group, dim).permute(1, 2, 0, 3)
+    results = inputs.out[tokens].view(row.num_tokens, heads, group, dim).permute(1, 2, 0, 3)
     # Heads of a group share keys: expanded with stride zero, nothing is repeated in memory.
     context_keys = context_keys.unsqueeze(1).expand(-1, group, -1, -1)
     context_values = context_values.unsqueeze(1).expand(-1, group, -1, -1)
     if row.blocks is None and (window is None or window >= row.num_tokens):
         results.copy_(
             scaled_dot_product_attention(
-                queries, context_keys, context_values, is_causal=True, scale=scale
+                queries, context_keys, context_values, is_causal=True, scale=inputs.scale
             )
         )
         return
@@ -96,10 +98,20 @@ def attend_prefill(
     step = max(1, _MAX_MASK // row.context_len)
     for first in range(0, row.num_tokens, step):
         last = min(row.num_tokens, first + step)
-        visible = _visible(before + first, before + last, row.context_len, window, query.device)
+        visible = _visible(before + first, before + last, row.context_len, window, queries.device)
         results[:, :, first:last] = scaled_dot_product_attention(
-            queries[:, :, first:last], context_keys, context_values, attn_mask=visible, scale=scale
-        )
+            queries[:, :, first:last], context_keys, context_values,
+            attn_mask=visible, scale=inputs.scale,
+        )  # fmt: skip
+
+
+def _context(inputs: PrefillInputs, row: PrefillRow) -> tuple[torch.Tensor, torch.Tensor]:
+    """Keys and values of the row's context, [num_kv_heads, context, d] both."""
+    if row.blocks is None:
+        tokens = slice(row.start, row.start + row.num_tokens)
+        return inputs.key[tokens].transpose(0, 1), inputs.value[tokens].transpose(0, 1)
+    keys = _gather(inputs.kv.keys[row.blocks], row.context_len)
+    return keys, _gather(inputs.kv.values[row.blocks].transpose(2, 3), row.context_len)
 
 
 def _gather(blocks: torch.Tensor, num_tokens: int) -> torch.Tensor:

@@ -12,6 +12,7 @@ from nanofw.attention_backends.paged import PagedPool
 from nanofw.contracts.attention_backend import AttentionConfig, ForwardBatch
 
 if TYPE_CHECKING:
+    from nanofw.kernels.triton.attention_prefill import PrefillTiles
     from nanofw.kernels.triton.tuning import PrefillConfig
 
 
@@ -21,18 +22,13 @@ class TritonMetadata:
 
     Attributes:
         num_decodes: rows, the first ones, that the decode kernel looks at.
-        first_prefill: the row from which on the prefill kernel looks at them.
-        decode_starts: per window, the first tile of each of the former, int32[num_decodes + 1].
-        prefill_starts: first query tile of each of the latter, or None without such rows.
-        num_query_tiles: at least as many as there are.
+        decode_starts: per window, the first tile of each of them, int32[num_decodes + 1].
+        prefill: query tiles of the rows that the prefill kernel looks at; None: there are none.
     """
 
     num_decodes: int
-    first_prefill: int
-
     decode_starts: dict[int | None, torch.Tensor] = field(default_factory=dict)
-    prefill_starts: torch.Tensor | None = None
-    num_query_tiles: int = 0
+    prefill: PrefillTiles | None = None
 
 
 class TritonAttention(PagedPool):
@@ -45,14 +41,14 @@ class TritonAttention(PagedPool):
     def __init__(self, options: Any, config: AttentionConfig) -> None:
         from nanofw.kernels.triton import attention_decode as decode
         from nanofw.kernels.triton import attention_prefill as prefill
-        from nanofw.kernels.triton import tile_starts as triton_tile_starts
-        from nanofw.kernels.triton import tuning as triton_tuning
+        from nanofw.kernels.triton import paging, tile_starts, tuning
 
         super().__init__(config)
-        self._decode, self._prefill, self._tile_starts = decode, prefill, triton_tile_starts
+        self._decode, self._prefill = decode, prefill
+        self._tile_starts, self._paging = tile_starts, paging
         group = config.num_heads // config.num_kv_heads
         size = config.dtype.itemsize
-        self.decode_config = triton_tuning.decode_config(config.head_dim, size, group)
+        self.decode_config = tuning.decode_config(config.head_dim, size, group)
         self.workspace = decode.decode_workspace(
             config.num_heads,
             config.num_kv_heads,
@@ -61,7 +57,7 @@ class TritonAttention(PagedPool):
             self.decode_config,
             config.device,
         )
-        self.set_prefill_config(triton_tuning.prefill_config(config.head_dim, size, group))
+        self.set_prefill_config(tuning.prefill_config(config.head_dim, size, group))
 
     def set_prefill_config(self, config: PrefillConfig) -> None:
         """Take another block shape for the batches prepared from now on."""
@@ -73,8 +69,8 @@ class TritonAttention(PagedPool):
         """Where the tiles of each row begin."""
         num_decodes, num_rows = batch.num_decodes, batch.context_lens.shape[0]
         if batch.max_chunks is not None and num_decodes < num_rows:
-            return self._prepare_recorded(batch, batch.max_chunks)
-        metadata = TritonMetadata(num_decodes, num_decodes)
+            return self._prepare_captured(batch, batch.max_chunks)
+        metadata = TritonMetadata(num_decodes)
         pad = self.workspace.batch_pad
         if num_decodes:
             lengths = batch.context_lens[:num_decodes]
@@ -86,46 +82,49 @@ class TritonAttention(PagedPool):
         if num_decodes < num_rows:
             tokens = self._tokens_per_tile
             lengths = batch.host_query_lens[num_decodes:]
-            metadata.num_query_tiles = int((-(-lengths // tokens)).sum())
-            metadata.prefill_starts = self._prefill.prefill_tile_starts(
+            starts = self._prefill.prefill_tile_starts(
                 batch.query_starts, num_decodes, num_rows - num_decodes, tokens, pad
+            )
+            num_tiles = int((-(-lengths // tokens)).sum())
+            metadata.prefill = self._prefill.PrefillTiles(
+                batch.query_starts, starts, num_tiles, num_decodes, pad
             )
         return metadata
 
-    def _prepare_recorded(self, batch: ForwardBatch, max_chunks: int) -> TritonMetadata:
+    def _prepare_captured(self, batch: ForwardBatch, max_chunks: int) -> TritonMetadata:
         """Both kernels look at all rows; which of them are whose is decided on the device."""
         num_tokens, num_rows = batch.positions.shape[0], batch.context_lens.shape[0]
         tokens = self._tokens_per_tile
-        metadata = TritonMetadata(min(num_tokens, num_rows), 0)
-        metadata.num_query_tiles = self._prefill.max_query_tiles(num_tokens, max_chunks, tokens)
+        pad = self.workspace.batch_pad
+        metadata = TritonMetadata(min(num_tokens, num_rows))
+        num_tiles = self._prefill.max_query_tiles(num_tokens, max_chunks, tokens)
         for window in self.windows():
-            metadata.decode_starts[window], metadata.prefill_starts = (
-                self._tile_starts.mixed_tile_starts(
-                    batch.query_starts, batch.context_lens, self.decode_config.tile, tokens,
-                    self.workspace.batch_pad, window,
-                )
-            )  # fmt: skip
+            metadata.decode_starts[window], starts = self._tile_starts.mixed_tile_starts(
+                batch.query_starts, batch.context_lens, self.decode_config.tile, tokens, pad, window
+            )
+            metadata.prefill = self._prefill.PrefillTiles(
+                batch.query_starts, starts, num_tiles, 0, pad
+            )
         return metadata
 
     def attend(
         self, query: torch.Tensor, layer: int, kv: torch.Tensor, batch: ForwardBatch, scale: float
     ) -> torch.Tensor:
         metadata: TritonMetadata = batch.attention
-        window = self.window(layer)
+        window, n = self.window(layer), metadata.num_decodes
         out = torch.empty(query.shape, dtype=query.dtype, device=query.device)
-        n = metadata.num_decodes
         if n:
-            self._decode.decode_attention(
+            rows = self._paging.PagedAttention(
                 query[:n], kv[0], kv[1], batch.block_tables[:n], batch.context_lens[:n],
-                metadata.decode_starts[window], self.workspace, self.decode_config, scale, window,
-                out[:n],
+                scale, window, out[:n],
             )  # fmt: skip
-        if metadata.prefill_starts is not None:
-            self._prefill.prefill_attention(
-                query, kv[0], kv[1], batch.block_tables, batch.query_starts, batch.context_lens,
-                metadata.prefill_starts, metadata.num_query_tiles, metadata.first_prefill,
-                self.prefill_config, self.workspace.batch_pad, scale, window, out,
-            )  # fmt: skip
+            starts = metadata.decode_starts[window]
+            self._decode.decode_attention(rows, starts, self.workspace, self.decode_config)
+        if metadata.prefill is not None:
+            batch_attention = self._paging.PagedAttention(
+                query, kv[0], kv[1], batch.block_tables, batch.context_lens, scale, window, out
+            )
+            self._prefill.prefill_attention(batch_attention, metadata.prefill, self.prefill_config)
         return out
 
 

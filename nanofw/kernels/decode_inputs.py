@@ -67,9 +67,9 @@ def gather_decode_inputs(
         block_tables: int32[rows, w]; of a line's table, the blocks of its context are copied.
     """
     if uses_triton(lines):
-        from nanofw.kernels.triton.decode_inputs import gather_decode_inputs_triton
+        from nanofw.kernels.triton import decode_inputs as triton_decode_inputs
 
-        gather_decode_inputs_triton(lines, token_ids, block_tables, block_size, into)
+        triton_decode_inputs.gather_decode_inputs(lines, token_ids, block_tables, block_size, into)
         return
     rows, starts = lines.unbind(1)
     positions = starts.clamp_min(0)

@@ -83,8 +83,8 @@ def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = No
     A single row, as when one request decodes, has a kernel of its own on NVIDIA GPUs.
     """
     if x.numel() == x.shape[-1] and uses_triton(x):
-        from nanofw.kernels.triton.linear import has_one_row, one_row_linear_triton
+        from nanofw.kernels.triton.linear import has_one_row, one_row_linear
 
         if has_one_row(x, weight):
-            return one_row_linear_triton(x, weight, bias)
+            return one_row_linear(x, weight, bias)
     return functional.linear(x, weight, bias)

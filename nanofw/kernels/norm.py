@@ -14,9 +14,9 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.
     The mean is taken in float32. Zhang and Sennrich, "Root Mean Square Layer Normalization".
     """
     if weight is not None and uses_triton(x):
-        from nanofw.kernels.triton.norm import rms_norm_triton
+        from nanofw.kernels.triton import norm as triton_norm
 
-        return rms_norm_triton(x, weight, eps)
+        return triton_norm.rms_norm(x, weight, eps)
     return functional.rms_norm(x, (x.shape[-1],), weight, eps)
 
 
@@ -29,8 +29,8 @@ def add_rms_norm(
         The normalised sum, and the sum itself.
     """
     if uses_triton(x):
-        from nanofw.kernels.triton.norm import add_rms_norm_triton
+        from nanofw.kernels.triton import norm as triton_norm
 
-        return add_rms_norm_triton(x, residual, weight, eps)
+        return triton_norm.add_rms_norm(x, residual, weight, eps)
     residual += x
     return rms_norm(residual, weight, eps), residual

@@ -16,8 +16,8 @@ import torch
 
 from nanofw.contracts import splitmix64
 
-DRAW = 0
-"""Stream of the numbers that tokens are drawn with. Other uses take other streams."""
+SAMPLING = 0
+"""Stream of the numbers that tokens are sampled with. Other uses take other streams."""
 
 GOLDEN = 0x9E3779B1 - (1 << 32)  # 2**32 / golden ratio, odd, as a signed number
 FIRST = 0x21F0AAAD
@@ -26,7 +26,7 @@ _SCALE = 2.0**-32
 _BELOW_ONE = 1.0 - 2.0**-24
 
 
-def base_key(seed: int, sample_index: int, stream: int = DRAW) -> tuple[int, int]:
+def base_key(seed: int, sample_index: int, stream: int = SAMPLING) -> tuple[int, int]:
     """Two signed 32-bit words that stand for a request's stream of numbers."""
     state = _next(seed)
     state = _next(state ^ _next((sample_index << 8) + stream + 1))
@@ -63,7 +63,7 @@ def random_bits(keys: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
 def exponential(bits: torch.Tensor) -> torch.Tensor:
     """Exponentially distributed float32 of the same shape, positive and finite.
 
-    `-log(1 - u)` with u in (0, 1) from all 32 bits: small values, which win races, keep full
+    `-log(1 - u)` with u in (0, 1) from all 32 bits: small values, which win, keep full
     relative precision.
     """
     u = bits.view(torch.uint32).to(torch.float32)

@@ -1,20 +1,42 @@
-"""Drawing tokens: races between exponential clocks, and the sets that min-p, top-k, top-p keep.
+"""Sampling tokens by the Gumbel-max trick, and the sets that min-p, top-k and top-p keep.
 
-The token with the smallest `E / w`, E exponential and w its weight, is a draw with probability
-proportional to w. Each token's E comes from its own counter, so a draw does not depend on how
-many others take part, on their order, or on which rank holds them. (The Gumbel-max trick is the
-same race in logarithms.)
+The token with the smallest `E / w`, E exponential and w its weight, is sampled with probability
+proportional to w; the logarithm of `w / E` is the logit plus Gumbel noise. Each token's E comes
+from its own counter, so a sample does not depend on how many others take part, on their order, or
+on which rank holds them.
 
 Each row's result is a function of that row alone.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 
 from nanofw.kernels.random import exponential, random_bits
 
 _STRETCHES = (128, 64, 32)
+
+
+@dataclass(frozen=True, slots=True)
+class RowSampling:
+    """How each row samples, as arrays over rows on the device.
+
+    Attributes:
+        inverse_temperatures: float32[rows]; 0 takes the most likely token, the lowest id among
+            equals.
+        base_keys: int32[rows, 2], of `random.base_key`.
+        top_k: int32[rows]; 0 or less, or the vocabulary's size, cuts nothing.
+        top_p: float32[rows]; 1 cuts nothing.
+        min_p: float32[rows]; 0 cuts nothing.
+    """
+
+    inverse_temperatures: torch.Tensor
+    base_keys: torch.Tensor
+    top_k: torch.Tensor
+    top_p: torch.Tensor
+    min_p: torch.Tensor
 
 
 def greedy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
@@ -34,14 +56,14 @@ def greedy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return best.values, best.indices * stretch + where
 
 
-def race(
+def gumbel_max(
     logits: torch.Tensor,
     highest: torch.Tensor,
     inverse_temperatures: torch.Tensor,
     keys: torch.Tensor,
     token_ids: torch.Tensor,
 ) -> torch.Tensor:
-    """Draw from the whole vocabulary.
+    """Sample from the whole vocabulary.
 
     Args:
         logits: float32[s, vocab]. Overwritten.
@@ -53,18 +75,18 @@ def race(
     Returns:
         int64[s], columns of `logits`.
     """
-    times = race_times(logits, highest, inverse_temperatures, keys, token_ids)
-    return greedy(times.neg_())[1]  # the earliest; faster than argmin
+    ratios = exponential_ratios(logits, highest, inverse_temperatures, keys, token_ids)
+    return greedy(ratios.neg_())[1]  # the smallest; faster than argmin
 
 
-def race_times(
+def exponential_ratios(
     logits: torch.Tensor,
     highest: torch.Tensor,
     inverse_temperatures: torch.Tensor,
     keys: torch.Tensor,
     token_ids: torch.Tensor,
 ) -> torch.Tensor:
-    """When each token arrives, float32[s, vocab]: the first wins. Arguments as of `race`.
+    """`E / w` of each token, float32[s, vocab]: the smallest wins. Arguments as of `gumbel_max`.
 
     `logits` may be a part of the vocabulary, `token_ids` then the part's.
     """
@@ -124,10 +146,10 @@ def num_kept(
     return kept.sum(dim=-1).clamp_(min=1)
 
 
-def race_among(
+def gumbel_max_among(
     weights: torch.Tensor, kept: torch.Tensor, keys: torch.Tensor, token_ids: torch.Tensor
 ) -> torch.Tensor:
-    """Draw from the first int64[s] `kept` candidates.
+    """Sample from the first int64[s] `kept` candidates.
 
     Args:
         weights: float32[s, c].
@@ -137,10 +159,10 @@ def race_among(
     Returns:
         int64[s] tokens.
     """
-    times = exponential(random_bits(keys, token_ids.to(torch.int32))).div_(weights)
+    ratios = exponential(random_bits(keys, token_ids.to(torch.int32))).div_(weights)
     ranks = torch.arange(weights.shape[1], device=weights.device)
-    times.masked_fill_(ranks >= kept.unsqueeze(1), torch.inf)
-    return token_ids.gather(1, times.argmin(dim=-1, keepdim=True)).squeeze(1)
+    ratios.masked_fill_(ranks >= kept.unsqueeze(1), torch.inf)
+    return token_ids.gather(1, ratios.argmin(dim=-1, keepdim=True)).squeeze(1)
 
 
 def forbid(logits: torch.Tensor, lines: torch.Tensor, bits: torch.Tensor) -> None:

@@ -24,7 +24,7 @@ class StepInputs:
         context_lens: int32[n], keys, this step's included; 0 for padding.
         block_tables: int32[n, w].
         rows, next_positions: int64[n], of the lines that sample, in their order, row and position
-            of the token to be drawn; then the spare row and position 0.
+            of the token to be sampled; then the spare row and position 0.
         logits_indices: int64[n], the last token of each of them; then 0.
     """
 
@@ -79,9 +79,9 @@ def gather_step_inputs(
         block_tables: int32[rows, w]; of a line's table, the blocks of its context are copied.
     """
     if uses_triton(lines):
-        from nanofw.kernels.triton.step_inputs import gather_step_inputs_triton
+        from nanofw.kernels.triton import step_inputs as triton_step_inputs
 
-        gather_step_inputs_triton(lines, token_ids, block_tables, block_size, into)
+        triton_step_inputs.gather_step_inputs(lines, token_ids, block_tables, block_size, into)
         return
     rows, starts, ends, sources = lines.unbind(1)
     query_starts = torch.cat((ends.new_zeros(1), ends))

@@ -1,1 +1,1 @@
-"""Samplers: how a token is drawn from logits."""
+"""Samplers: how a token is sampled from logits."""

@@ -11,6 +11,7 @@ from nanofw.contracts.arrays import IntArray, LongArray
 from nanofw.contracts.plan import NewRow
 from nanofw.contracts.sampler import SamplerConfig
 from nanofw.kernels.transfer import to_device
+from nanofw.samplers.row_groups import RowGroups
 
 _ANY = -2
 """Fills a word's beginning: it equals whatever came before."""
@@ -27,7 +28,7 @@ class _Words:
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _StepWords:
     """The words of a step's rows, on the device.
 
     Attributes:
@@ -45,10 +46,10 @@ class _Group:
 
 
 class BadWords:
-    """Words of two and more tokens: the last is banned when those before it were just drawn.
+    """Words of two and more tokens: the last is banned when those before it were just sampled.
 
     The last few output tokens of each row stay on the device, where each step adds what it
-    drew, so that nothing waits for the host. Only the output counts: a word that begins in the
+    sampled, so that nothing waits for the host. Only the output counts: a word that begins in the
     prompt is not in the output.
     """
 
@@ -56,7 +57,7 @@ class BadWords:
         self._device, self._num_rows = config.device, config.max_num_seqs
         self._words: dict[int, _Words] = {}
         self._history = torch.empty((0, 0), dtype=torch.int32)
-        self._last: tuple[IntArray, _Group | None] | None = None
+        self._groups = RowGroups(self._make)
 
     @property
     def _width(self) -> int:
@@ -64,7 +65,7 @@ class BadWords:
 
     def add(self, new: NewRow) -> None:
         """A request entered a row, perhaps with outputs made before a preemption."""
-        self._last = None
+        self._groups.forget()
         self._words.pop(new.row, None)
         words = [
             word for word in new.sampling.bad_words if not isinstance(word, str) and len(word) > 1
@@ -83,7 +84,7 @@ class BadWords:
     def remove(self, row: int) -> None:
         """The row is empty."""
         if self._words.pop(row, None) is not None:
-            self._last = None
+            self._groups.forget()
 
     def concerns(self, rows: IntArray) -> bool:
         """Whether any of the rows has words."""
@@ -100,8 +101,8 @@ class BadWords:
         added = torch.zeros(len(matches), device=self._device).masked_fill_(matches, -torch.inf)
         logits.index_put_((group.word_lines, group.last_ids), added, accumulate=True)
 
-    def drawn(self, rows: IntArray, token_ids: torch.Tensor) -> None:
-        """Each row drew one of the [s] tokens."""
+    def sampled(self, rows: IntArray, token_ids: torch.Tensor) -> None:
+        """Each row sampled one of the [s] tokens."""
         group = self._group(rows)
         if group is not None:
             before = self._history[group.rows, 1:]
@@ -118,14 +119,10 @@ class BadWords:
         had = self._history if self._width else older[:, :0]
         self._history = torch.cat((older, had), dim=1)
 
-    def _group(self, rows: IntArray) -> _Group | None:
-        if not self._words:
-            return None
-        if self._last is None or not np.array_equal(self._last[0], rows):
-            self._last = (rows.copy(), self._make(rows))
-        return self._last[1]
+    def _group(self, rows: IntArray) -> _StepWords | None:
+        return self._groups.of(rows) if self._words else None
 
-    def _make(self, rows: IntArray) -> _Group | None:
+    def _make(self, rows: IntArray) -> _StepWords | None:
         lines = [line for line, row in enumerate(rows.tolist()) if row in self._words]
         if not lines:
             return None
@@ -134,7 +131,7 @@ class BadWords:
         own_lines = np.array(lines, np.int64)
         own_rows = rows[own_lines].astype(np.int64)
         beginnings = [_padded(word.beginnings, self._width) for word in words]
-        return _Group(
+        return _StepWords(
             rows=to_device(own_rows, self._device),
             lines=to_device(own_lines, self._device),
             word_rows=to_device(np.repeat(own_rows, counts), self._device),

@@ -8,6 +8,7 @@ import torch
 from nanofw.contracts.arrays import BoolArray, IntArray
 from nanofw.contracts.plan import NewRow
 from nanofw.kernels.random import base_key
+from nanofw.kernels.sampling import RowSampling
 from nanofw.kernels.transfer import to_device
 from nanofw.samplers.parameters import LOWEST_TEMPERATURE
 
@@ -18,10 +19,7 @@ class DeviceParameters:
     """What `SamplingParams` say, as arrays over rows on the device; the last row is greedy.
 
     Attributes:
-        inverse_temperatures: float32[rows + 1]; 0 for greedy rows.
-        base_keys: int32[rows + 1, 2].
-        top_k: int32[rows + 1]; 0 cuts nothing.
-        top_p, min_p: float32[rows + 1].
+        arrays: of rows + 1 rows.
     """
 
     def __init__(self, num_rows: int, device: torch.device) -> None:
@@ -31,21 +29,23 @@ class DeviceParameters:
         self._stride = -(-size // _ALIGNED_WORDS) * _ALIGNED_WORDS
         self._words = torch.zeros(6 * self._stride, dtype=torch.int32, device=device)
         parts = self._words.split([self._stride, 2 * self._stride, *[self._stride] * 3])
-        self.inverse_temperatures = parts[0][:size].view(torch.float32)
-        self.base_keys = parts[1].view(-1, 2)[:size]
-        self.top_k = parts[2][:size]
-        self.top_p = parts[3][:size].view(torch.float32)
-        self.min_p = parts[4][:size].view(torch.float32)
-        self.top_p.fill_(1)
+        self.arrays = RowSampling(
+            inverse_temperatures=parts[0][:size].view(torch.float32),
+            base_keys=parts[1].view(-1, 2)[:size],
+            top_k=parts[2][:size],
+            top_p=parts[3][:size].view(torch.float32),
+            min_p=parts[4][:size].view(torch.float32),
+        )
+        self.arrays.top_p.fill_(1)
         self._is_cut: BoolArray = np.zeros(size, np.bool_)
         self._changed: dict[int, NewRow] = {}
 
     def add(self, new: NewRow) -> None:
         """A request entered a row; the device learns of it in `sync`."""
         sampling = new.sampling
-        is_drawn = sampling.temperature >= LOWEST_TEMPERATURE
+        is_sampled = sampling.temperature >= LOWEST_TEMPERATURE
         cuts = sampling.top_k > 0 or sampling.top_p < 1 or sampling.min_p > 0
-        self._is_cut[new.row] = is_drawn and cuts
+        self._is_cut[new.row] = is_sampled and cuts
         self._changed[new.row] = new
 
     def any_cut(self, rows: IntArray) -> bool:
@@ -61,8 +61,8 @@ class DeviceParameters:
         numbers = words.view(np.float32)
         for line, new in enumerate(self._changed.values()):
             sampling = new.sampling
-            is_drawn = sampling.temperature >= LOWEST_TEMPERATURE
-            numbers[0, line] = 1 / sampling.temperature if is_drawn else 0.0
+            is_sampled = sampling.temperature >= LOWEST_TEMPERATURE
+            numbers[0, line] = 1 / sampling.temperature if is_sampled else 0.0
             words[1:3, line] = base_key(new.seed, new.sample_index)
             words[3, line] = max(sampling.top_k, 0)
             numbers[4:6, line] = sampling.top_p, sampling.min_p

@@ -1,4 +1,4 @@
-"""Everything that parameters do to single logits before a token is drawn, in its order."""
+"""Everything that parameters do to single logits before a token is sampled, in its order."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class LogitEdits:
     """Sums and bans of single logits, then penalties. None of them hides a logit that is not
     finite.
 
-    `apply` before a draw, `drawn` after it. For rows that ask for none of this both do nothing.
+    `apply` before sampling, `sampled` after it. For rows that ask for none of this both do nothing.
     """
 
     def __init__(self, config: SamplerConfig) -> None:
@@ -51,7 +51,7 @@ class LogitEdits:
         self._bad_words.apply(logits, rows)
         self._penalties.apply(logits, rows)
 
-    def drawn(self, rows: IntArray, token_ids: torch.Tensor) -> None:
-        """Each row drew one of the [s] tokens, which are on the device."""
-        self._bad_words.drawn(rows, token_ids)
-        self._penalties.drawn(rows, token_ids)
+    def sampled(self, rows: IntArray, token_ids: torch.Tensor) -> None:
+        """Each row sampled one of the [s] tokens, which are on the device."""
+        self._bad_words.sampled(rows, token_ids)
+        self._penalties.sampled(rows, token_ids)

@@ -1,4 +1,4 @@
-"""What is kept and how it is drawn, by row, and the groups that a step draws in one way each."""
+"""What each row samples from, and the groups of rows that a step samples in one way."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from nanofw.contracts.arrays import BoolArray, IntArray, LongArray
 from nanofw.contracts.plan import NewRow
 from nanofw.kernels.random import base_key
 from nanofw.kernels.transfer import to_device
+from nanofw.samplers.row_groups import RowGroups
 
 LOWEST_TEMPERATURE = 1e-5
 """Below it a row is greedy: the quotient would leave float32."""
@@ -18,7 +19,7 @@ LOWEST_TEMPERATURE = 1e-5
 
 @dataclass(slots=True)
 class Group:
-    """Rows of one step that are drawn in the same way, on the device.
+    """Rows of one step that are sampled in the same way, on the device.
 
     Attributes:
         lines: int64[g], their lines in the logits; None: all lines, in order.
@@ -43,10 +44,10 @@ class Group:
 
 @dataclass(slots=True)
 class Groups:
-    """How the lines of a step are drawn. Greedy lines are in no group.
+    """How the lines of a step are sampled. Greedy lines are in no group.
 
     Attributes:
-        whole: lines that draw from the whole vocabulary.
+        whole: lines that sample from the whole vocabulary.
         cut: lines with top-k, top-p or min-p.
     """
 
@@ -55,11 +56,7 @@ class Groups:
 
 
 class RowParameters:
-    """Temperature, top-k, top-p and min-p, as arrays over rows.
-
-    A step over the same rows as the step before takes the groups made then: nothing is looked
-    at or sent again.
-    """
+    """Temperature, top-k, top-p and min-p, as arrays over rows."""
 
     def __init__(self, num_rows: int, vocab_size: int, device: torch.device) -> None:
         self._vocab_size, self._device = vocab_size, device
@@ -69,8 +66,7 @@ class RowParameters:
         self._top_p = np.ones(num_rows, np.float64)
         self._min_p = np.zeros(num_rows, np.float64)
         self._is_greedy: BoolArray = np.ones(num_rows, np.bool_)
-        self._last_rows: IntArray | None = None
-        self._last_groups = Groups(None, None)
+        self._groups = RowGroups(self._make)
 
     def add(self, new: NewRow) -> None:
         """A request entered a row."""
@@ -82,20 +78,17 @@ class RowParameters:
         self._top_k[row] = min(limit, self._vocab_size)
         self._top_p[row], self._min_p[row] = sampling.top_p, sampling.min_p
         self._base_keys[row] = base_key(new.seed, new.sample_index)
-        self._last_rows = None
+        self._groups.forget()
 
     def groups(self, rows: IntArray) -> Groups:
         """The groups of int32[s] rows."""
-        if self._last_rows is None or not np.array_equal(rows, self._last_rows):
-            self._last_groups = self._make(rows)
-            self._last_rows = rows.copy()
-        return self._last_groups
+        return self._groups.of(rows)
 
     def _make(self, rows: IntArray) -> Groups:
-        is_drawn = ~self._is_greedy[rows]
+        is_sampled = ~self._is_greedy[rows]
         cuts = (self._top_k < self._vocab_size) | (self._top_p < 1) | (self._min_p > 0)
-        is_cut = is_drawn & cuts[rows]
-        return Groups(self._group(rows, is_drawn & ~is_cut), self._group(rows, is_cut))
+        is_cut = is_sampled & cuts[rows]
+        return Groups(self._group(rows, is_sampled & ~is_cut), self._group(rows, is_cut))
 
     def _group(self, rows: IntArray, chosen: BoolArray) -> Group | None:
         lines = np.flatnonzero(chosen)

@@ -12,6 +12,7 @@ from nanofw.contracts.plan import NewRow
 from nanofw.contracts.sampler import SamplerConfig
 from nanofw.kernels.penalties import penalise
 from nanofw.kernels.transfer import to_device
+from nanofw.samplers.row_groups import RowGroups
 
 _FLOAT = np.finfo(np.float32)
 _CPU_LINES_AT_ONCE = 8
@@ -19,7 +20,7 @@ _ELEMENTS_AT_ONCE = 1 << 23
 
 
 @dataclass(frozen=True, slots=True)
-class _Group:
+class _StepPenalties:
     """The penalised rows of a step, on the device: int64[p] rows and lines, float32[p] others.
 
     Attributes:
@@ -38,7 +39,7 @@ class Penalties:
     """How often each output has each token, for rows that ask.
 
     The counts, int32[rows, vocab], are allocated when the first request asks, and the marks of
-    prompt tokens, bool[rows, vocab], when the first one penalises repetition. Every draw is
+    prompt tokens, bool[rows, vocab], when the first one penalises repetition. Every sample is
     counted on the device before the next one, with a step in flight too; a row that returns
     after a preemption is counted again from its tokens.
     """
@@ -53,13 +54,13 @@ class Penalties:
         self._presence = np.zeros(config.max_num_seqs, np.float32)
         self._counts: torch.Tensor | None = None
         self._in_prompt: torch.Tensor | None = None
-        self._last: tuple[IntArray, _Group | None] | None = None
+        self._groups = RowGroups(self._make)
 
     def add(self, new: NewRow) -> None:
         """A request entered a row, perhaps with outputs made before a preemption."""
         row, sampling = new.row, new.sampling
         self.remove(row)
-        self._last = None
+        self._groups.forget()
         # The ends of float32: 0 times infinity would be no number.
         self._repetition[row] = np.clip(sampling.repetition_penalty, _FLOAT.tiny, _FLOAT.max)
         self._frequency[row] = sampling.frequency_penalty
@@ -78,7 +79,7 @@ class Penalties:
         if self._active[row]:
             self._num_active -= 1
             self._active[row] = False
-            self._last = None
+            self._groups.forget()
 
     @property
     def deferred_bytes(self) -> int:
@@ -108,8 +109,8 @@ class Penalties:
                 group.repetition[part], group.frequency[part], group.presence[part],
             )  # fmt: skip
 
-    def drawn(self, rows: IntArray, token_ids: torch.Tensor) -> None:
-        """Each row drew one of the [s] tokens."""
+    def sampled(self, rows: IntArray, token_ids: torch.Tensor) -> None:
+        """Each row sampled one of the [s] tokens."""
         group = self._group(rows)
         if group is not None:
             assert self._counts is not None
@@ -137,19 +138,15 @@ class Penalties:
             return _CPU_LINES_AT_ONCE
         return max(1, _ELEMENTS_AT_ONCE // self._shape[1])
 
-    def _group(self, rows: IntArray) -> _Group | None:
-        if not self._num_active:
-            return None
-        if self._last is None or not np.array_equal(self._last[0], rows):
-            self._last = (rows.copy(), self._make(rows))
-        return self._last[1]
+    def _group(self, rows: IntArray) -> _StepPenalties | None:
+        return self._groups.of(rows) if self._num_active else None
 
-    def _make(self, rows: IntArray) -> _Group | None:
+    def _make(self, rows: IntArray) -> _StepPenalties | None:
         lines: LongArray = np.flatnonzero(self._active[rows])
         if not len(lines):
             return None
         own, device = rows[lines], self._device
-        return _Group(
+        return _StepPenalties(
             rows=to_device(own.astype(np.int64), device),
             lines=to_device(lines, device),
             repetition=to_device(self._repetition[own], device),

@@ -1,4 +1,4 @@
-"""Draws over a vocabulary that is split over ranks: each finds its best, then the best of these.
+"""Sampling over a vocabulary that is split over ranks: each finds its best, then the best of these.
 
 Tokens keep their numbers of the whole vocabulary, and every token has a random number of its own,
 so the winner is the one of a run on a single rank. Ranks exchange a few numbers for each row

@@ -5,11 +5,11 @@ The order in which the parameters act, each on what the one before left (docs/sa
     logit_bias, bad_words, min_tokens     sums and bans of single logits
     repetition, frequency, presence       penalties
     temperature 0                         the highest logit wins
-    temperature, min_p, top_k, top_p      else a draw from what is kept
+    temperature, min_p, top_k, top_p      else a sample of what is kept
 
 A step looks for the highest logit of every row, which is all that greedy rows need. Rows that
-draw from the whole vocabulary run a race over it, a few rows at a time so that they stay in the
-cache. Rows that keep a part of it take a short list of candidates first, and a longer one only
+sample from the whole vocabulary add Gumbel noise to it, a few rows at a time so that they stay in
+the cache. Rows that keep a part of it take a short list of candidates first, and a longer one only
 if the short list cannot tell what is kept. A parameter that no row of a step has costs nothing.
 """
 
@@ -29,12 +29,12 @@ from nanofw.contracts.sampler import SampledTokens, Sampler, SamplerConfig
 from nanofw.kernels.dispatch import runs_triton
 from nanofw.kernels.random import position_keys
 from nanofw.kernels.sampling import (
+    exponential_ratios,
     greedy,
+    gumbel_max,
+    gumbel_max_among,
     num_kept,
     ordered_candidates,
-    race,
-    race_among,
-    race_times,
     total_weights,
 )
 from nanofw.kernels.transfer import to_device
@@ -67,8 +67,8 @@ class _Cut:
             None if self.totals is None else self.totals[members],
         )  # fmt: skip
 
-    def draw(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Draw from the `count` best tokens; int64[g] tokens, bool[g] whether that was enough.
+    def sample(self, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """Sample from the `count` best tokens; int64[g] tokens, bool[g] whether that was enough.
 
         It was when the kept set ends above the last candidate: then no token outside the list
         belongs to it.
@@ -82,9 +82,9 @@ class _Cut:
         last_kept = values.gather(1, kept.unsqueeze(1) - 1).squeeze(1)
         is_whole = (self.top_k == self.logits.shape[1]) & (self.min_p == 0)
         is_enough = is_whole | (self.top_k < count) | (weights[:, -1] < self.min_p)
-        # A row that is not finite has failed, whatever is drawn.
+        # A row that is not finite has failed, whatever is sampled.
         is_known = is_enough & (last_kept > values[:, -1]) | ~torch.isfinite(self.highest)
-        return race_among(weights, kept, self.keys, ids), is_known
+        return gumbel_max_among(weights, kept, self.keys, ids), is_known
 
 
 class StandardSampler:
@@ -115,14 +115,14 @@ class StandardSampler:
         self._edits.remove(row)
 
     def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
-        """Draw one token for each of s rows. See the contract."""
+        """Sample one token for each of s rows. See the contract."""
         self._edits.apply(logits, rows, positions)
-        token_ids, failed = self._draw(logits, rows, positions)
-        self._edits.drawn(rows, token_ids)
+        token_ids, failed = self._sample(logits, rows, positions)
+        self._edits.sampled(rows, token_ids)
         return SampledTokens(token_ids=token_ids, failed=failed)
 
     def on_shards(self, rows: IntArray) -> bool:
-        """Greedy rows and those that draw from the whole vocabulary."""
+        """Greedy rows and those that sample from the whole vocabulary."""
         if not self._shards.are_split or self._edits.concern(rows):
             return False
         return self._parameters.groups(rows).cut is None
@@ -130,7 +130,7 @@ class StandardSampler:
     def sample_shard(
         self, logits: torch.Tensor, rows: IntArray, positions: IntArray
     ) -> SampledTokens:
-        """Draw one token for each of s rows from the ranks' parts. See the contract."""
+        """Sample one token for each of s rows from the ranks' parts. See the contract."""
         first = self._shards.tokens.start
         local_highest, best = greedy(logits)
         found = self._shards.all(torch.stack((local_highest.double(), best.double() + first)))
@@ -140,29 +140,29 @@ class StandardSampler:
         group = self._parameters.groups(rows).whole
         if group is not None:
             lines: slice | torch.Tensor = slice(None) if group.lines is None else group.lines
-            token_ids[lines] = self._race_on_shards(logits, highest, group, positions)
+            token_ids[lines] = self._sample_whole_on_shards(logits, highest, group, positions)
         return SampledTokens(
             token_ids=token_ids.masked_fill_(failed, 0).to(torch.int32), failed=failed
         )
 
-    def _race_on_shards(
+    def _sample_whole_on_shards(
         self, logits: torch.Tensor, highest: torch.Tensor, group: Group, positions: IntArray
     ) -> torch.Tensor:
-        """int64[g] tokens of the lines that draw from the whole vocabulary."""
+        """int64[g] tokens of the lines that sample from the whole vocabulary."""
         tokens = self._shards.tokens
         keys = self._keys(group, positions)
         ids = self._token_ids[tokens.start : tokens.stop]
         results = torch.empty(2, len(group.host_lines), dtype=torch.float64, device=logits.device)
         for part, lines in self._parts(group):
-            times = race_times(
+            ratios = exponential_ratios(
                 logits[lines], highest[lines], group.inverse_temperatures[part], keys[part], ids
             )
-            negated, columns = greedy(times.neg_())
+            negated, columns = greedy(ratios.neg_())
             results[0, part] = negated.double()
             results[1, part] = columns.double() + tokens.start
         return self._shards.best(self._shards.all(results))[1].long()
 
-    def _draw(
+    def _sample(
         self, logits: torch.Tensor, rows: IntArray, positions: IntArray
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """int32[s] tokens and bool[s] lines that failed, from the logits as they are now."""
@@ -170,12 +170,12 @@ class StandardSampler:
         failed = ~torch.isfinite(highest)
         groups = self._parameters.groups(rows)
         if groups.whole is not None:
-            self._draw_whole(logits, highest, groups.whole, positions, token_ids)
+            self._sample_whole(logits, highest, groups.whole, positions, token_ids)
         if groups.cut is not None:
-            self._draw_cut(logits, highest, groups.cut, positions, token_ids)
+            self._sample_cut(logits, highest, groups.cut, positions, token_ids)
         return token_ids.masked_fill_(failed, 0).to(torch.int32), failed
 
-    def _draw_whole(
+    def _sample_whole(
         self,
         logits: torch.Tensor,
         highest: torch.Tensor,
@@ -185,12 +185,12 @@ class StandardSampler:
     ) -> None:
         keys = self._keys(group, positions)
         for part, lines in self._parts(group):
-            token_ids[lines] = race(
+            token_ids[lines] = gumbel_max(
                 logits[lines], highest[lines], group.inverse_temperatures[part], keys[part],
                 self._token_ids,
             )  # fmt: skip
 
-    def _draw_cut(
+    def _sample_cut(
         self,
         logits: torch.Tensor,
         highest: torch.Tensor,
@@ -205,20 +205,20 @@ class StandardSampler:
                 logits[lines], highest[lines], group.inverse_temperatures[part],
                 group.top_k[part], group.top_p[part], group.min_p[part], keys[part],
             )  # fmt: skip
-            token_ids[lines] = self._draw_among(cut, lengths)
+            token_ids[lines] = self._sample_among(cut, lengths)
 
-    def _draw_among(self, cut: _Cut, lengths: list[int]) -> torch.Tensor:
+    def _sample_among(self, cut: _Cut, lengths: list[int]) -> torch.Tensor:
         """int64[g] tokens, from candidate lists of growing length."""
-        token_ids, is_known = cut.draw(lengths[0])
+        token_ids, is_known = cut.sample(lengths[0])
         for length in lengths[1:]:
             left = (~is_known).nonzero().squeeze(1)
             if not len(left):
                 break
-            token_ids[left], is_known[left] = cut.at(left).draw(length)
+            token_ids[left], is_known[left] = cut.at(left).sample(length)
         return token_ids
 
     def _parts(self, group: Group) -> Iterator[tuple[slice, slice | torch.Tensor]]:
-        """Members of a group that are drawn together, and their lines."""
+        """Members of a group that are sampled together, and their lines."""
         count = len(group.host_lines)
         step = _LINES_AT_ONCE if self._device.type == "cpu" else count
         for start in range(0, count, step):

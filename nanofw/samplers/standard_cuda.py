@@ -1,6 +1,6 @@
-"""Sampler `standard` on NVIDIA GPUs: rows' parameters on the device, the draw in Triton.
+"""Sampler `standard` on NVIDIA GPUs: rows' parameters on the device, sampling in Triton.
 
-The same race on the same numbers as `standard.py`, so it draws the same tokens, ties and
+Gumbel-max on the same numbers as in `standard.py`, so it samples the same tokens, ties and
 rounding aside. Rows whose logits are edited first (biases, bad words, penalties) go through
 `sample`; steps without such rows can be captured in a CUDA graph.
 """
@@ -65,48 +65,41 @@ class CudaSampler:
     def sample_on_device(
         self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
     ) -> SampledTokens:
-        """Draw one token for each of s rows. See the contract."""
-        from nanofw.kernels.triton.cutoff import cutoffs_triton
-        from nanofw.kernels.triton.sampling import draw_triton
+        """Sample one token for each of s rows. See the contract."""
+        from nanofw.kernels.triton.cutoff import cutoffs_of
+        from nanofw.kernels.triton.sampling import sample_tokens
 
-        p = self.parameters
-        cutoffs = None
+        arrays, cutoffs = self.parameters.arrays, None
         if variant == "cut":
-            cutoffs = cutoffs_triton(
-                logits, rows, p.inverse_temperatures, p.top_k, p.top_p, p.min_p
-            )
-        drawn = draw_triton(
-            logits, rows, p.inverse_temperatures, p.base_keys, positions, cutoffs=cutoffs
-        )
-        return SampledTokens(token_ids=drawn.token_ids, failed=drawn.failed)
+            cutoffs = cutoffs_of(logits, rows, arrays)
+        sampled = sample_tokens(logits, rows, arrays, positions, cutoffs=cutoffs)
+        return SampledTokens(token_ids=sampled.token_ids, failed=sampled.failed)
 
     def sample_shard_on_device(
         self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
     ) -> SampledTokens:
-        """Draw one token for each of s rows from the ranks' parts. See the contract."""
-        from nanofw.kernels.triton.sampling import draw_triton
+        """Sample one token for each of s rows from the ranks' parts. See the contract."""
+        from nanofw.kernels.triton.sampling import sample_tokens
 
         assert variant in self.shard_variants
-        p = self.parameters
-        drawn = draw_triton(
-            logits, rows, p.inverse_temperatures, p.base_keys, positions,
-            vocab_offset=self._shards.tokens.start,
-        )  # fmt: skip
-        ids = drawn.token_ids.view(torch.float32)  # the same bits: they are only moved
-        parts = self._shards.all(torch.stack((drawn.scores, ids, drawn.failed.float())))
+        sampled = sample_tokens(
+            logits, rows, self.parameters.arrays, positions, vocab_offset=self._shards.tokens.start
+        )
+        ids = sampled.token_ids.view(torch.float32)  # the same bits: they are only moved
+        parts = self._shards.all(torch.stack((sampled.scores, ids, sampled.failed.float())))
         best = self._shards.best(parts)
         failed = torch.stack([part[2] for part in parts]).amax(dim=0) > 0
         token_ids = best[1].contiguous().view(torch.int32).masked_fill(failed, 0)
         return SampledTokens(token_ids=token_ids, failed=failed)
 
     def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
-        """Draw one token for each of s rows. See the contract."""
+        """Sample one token for each of s rows. See the contract."""
         self.sync()
         self._edits.apply(logits, rows, positions)
         sampled = self.sample_on_device(
             logits, self._sent(rows), self._sent(positions), self._variant(rows)
         )
-        self._edits.drawn(rows, sampled.token_ids)
+        self._edits.sampled(rows, sampled.token_ids)
         return sampled
 
     def _sent(self, numbers: IntArray) -> torch.Tensor:

@@ -12,6 +12,7 @@ from nanofw.contracts.plan import NewRow
 from nanofw.contracts.requests import SamplingParams
 from nanofw.contracts.sampler import SamplerConfig
 from nanofw.kernels.transfer import to_device
+from nanofw.samplers.row_groups import RowGroups
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class _RowBiases:
 
 
 @dataclass(frozen=True, slots=True)
-class _Places:
+class _StepBiases:
     """int64[e] lines and tokens, float32[e] what is added there."""
 
     lines: torch.Tensor
@@ -33,21 +34,17 @@ class _Places:
 
 
 class TokenBiases:
-    """`logit_bias`, `bad_words` of one token, and the ends that `min_tokens` holds back.
-
-    A step over the same rows, none of which has reached its `min_tokens` since, takes the
-    places made for the step before.
-    """
+    """`logit_bias`, `bad_words` of one token, and the ends that `min_tokens` holds back."""
 
     def __init__(self, config: SamplerConfig) -> None:
         self._device, self._eos = config.device, config.eos_token_ids
         self._own: dict[int, _RowBiases] = {}
         self._may_end_at: IntArray = np.zeros(config.max_num_seqs, np.int32)
-        self._last: tuple[IntArray, BoolArray, _Places | None] | None = None
+        self._groups = RowGroups(self._make)
 
     def add(self, new: NewRow) -> None:
         """A request entered a row."""
-        self._last = None
+        self._groups.forget()
         self._own.pop(new.row, None)
         sampling = new.sampling
         biases = dict(sampling.logit_bias or {})
@@ -64,7 +61,7 @@ class TokenBiases:
     def remove(self, row: int) -> None:
         """The row is empty."""
         if self._own.pop(row, None) is not None:
-            self._last = None
+            self._groups.forget()
 
     def concerns(self, rows: IntArray) -> bool:
         """Whether any of the rows has something to add."""
@@ -74,22 +71,12 @@ class TokenBiases:
         """Change float32[s, vocab] logits in place, before tokens at int32[s] positions."""
         if not self._own:
             return
-        places = self._places(rows, positions < self._may_end_at[rows])
-        if places is not None:
-            where = (places.lines, places.token_ids)
-            logits.index_put_(where, places.values, accumulate=True)
+        biases = self._groups.of(rows, positions < self._may_end_at[rows])
+        if biases is not None:
+            where = (biases.lines, biases.token_ids)
+            logits.index_put_(where, biases.values, accumulate=True)
 
-    def _places(self, rows: IntArray, is_early: BoolArray) -> _Places | None:
-        last = self._last
-        if (
-            last is None
-            or not np.array_equal(last[0], rows)
-            or not np.array_equal(last[1], is_early)
-        ):
-            self._last = last = (rows.copy(), is_early, self._make(rows, is_early))
-        return last[2]
-
-    def _make(self, rows: IntArray, is_early: BoolArray) -> _Places | None:
+    def _make(self, rows: IntArray, is_early: BoolArray) -> _StepBiases | None:
         lines: list[LongArray] = []
         token_ids: list[LongArray] = []
         values: list[np.ndarray] = []
@@ -108,7 +95,7 @@ class TokenBiases:
                 put(line, own.end_ids, np.full(len(own.end_ids), -np.inf, np.float32))
         if not lines:
             return None
-        return _Places(
+        return _StepBiases(
             to_device(np.concatenate(lines), self._device),
             to_device(np.concatenate(token_ids), self._device),
             to_device(np.concatenate(values), self._device),

@@ -23,7 +23,7 @@ TILE_STARTS = {
     "prefill_starts_ptr": TABLE, "TILE": 64, "BLOCK_Q": 64, "BATCH_PAD": 256,
 }  # fmt: skip
 HALVES, FLOATS = "*bf16", "*fp32"
-DRAW = {
+SAMPLE = {
     "logits_ptr": HALVES, "rows_ptr": LIST, "inverse_temperatures_ptr": FLOATS,
     "base_keys_ptr": TABLE, "positions_ptr": LIST, "cut_keys_ptr": TABLE, "cut_ids_ptr": TABLE,
     "best_ptr": FLOATS, "token_ptr": TABLE, "token_logit_ptr": FLOATS, "max_ptr": FLOATS,
@@ -35,23 +35,23 @@ QKV = {
     ),
     "cos_sin_ptr": FLOATS, "positions_ptr": LIST, "slots_ptr": LIST, "eps": "fp32",
     "NUM_HEADS": 16, "NUM_KV_HEADS": 8, "HEADS": 4, "HEAD_DIM": 128, "HALF_PAD": 64, "PAGE": 64,
-    "QUERY_NORM": 1, "KEY_NORM": 1, "CHAINED": True,
+    "QUERY_NORM": 1, "KEY_NORM": 1, "PDL": True,
 }  # fmt: skip
 SUM = {
     "x_ptr": TABLE, "residual_ptr": HALVES, "weight_ptr": HALVES, "out_ptr": HALVES,
     "addresses_ptr": LIST, "sums_ptr": TABLE, "eps": "fp32", "RANK": 0, "RANKS": 2, "WORDS": 2560,
-    "WORDS_PAD": 4096, "CHAINED": True,
+    "WORDS_PAD": 4096, "PDL": True,
 }  # fmt: skip
 NORM = {
     "x_ptr": HALVES, "residual_ptr": HALVES, "weight_ptr": HALVES, "out_ptr": HALVES,
-    "eps": "fp32", "SIZE": 4096, "SIZE_PAD": 4096, "ADD": True, "CHAINED": True,
+    "eps": "fp32", "SIZE": 4096, "SIZE_PAD": 4096, "ADD": True, "PDL": True,
 }  # fmt: skip
 ONE_ROW = {
     "x_ptr": HALVES, "weight_ptr": HALVES, "bias_ptr": HALVES, "out_ptr": HALVES,
-    "BIAS": False, "EVEN": True, "OUTPUTS": 2, "INPUTS": 1024, "CHAINED": True,
+    "BIAS": False, "EVEN": True, "OUTPUTS": 2, "INPUTS": 1024, "PDL": True,
 }  # fmt: skip
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
-    "draw": ("sampling:_draw_kernel", DRAW),
+    "sample": ("sampling:_sample_kernel", SAMPLE),
     "qkv": ("kv_store:_qkv_kernel", QKV),
     "norm": ("norm:_rms_norm_kernel", NORM),
     "one_row": ("linear:_one_row_kernel", ONE_ROW),

@@ -73,10 +73,10 @@ class Compiler:
 def launch(*sizes: int, device: str = "meta") -> None:
     import torch
 
-    from nanofw.kernels.triton.activation import silu_and_mul_triton
+    from nanofw.kernels.triton.activation import silu_and_mul
 
     for size in sizes:
-        silu_and_mul_triton(torch.empty(3, 2 * size, device=device, dtype=torch.bfloat16))
+        silu_and_mul(torch.empty(3, 2 * size, device=device, dtype=torch.bfloat16))
 
 
 def no_thread_is_left() -> bool:

@@ -10,6 +10,7 @@ import torch
 from nanofw.kernels.triton import attention_decode as decode
 from nanofw.kernels.triton import attention_prefill as prefill
 from nanofw.kernels.triton.common import next_power_of_2
+from nanofw.kernels.triton.paging import PagedAttention
 from nanofw.kernels.triton.tuning import DecodeConfig, PrefillConfig, decode_config
 from tests.kernels.paged import attention, device, make_paged, relative_error, tolerance
 
@@ -35,10 +36,10 @@ def run_decode(paged, query, config, window=None, max_rows=8):
     lengths = paged.lengths
     starts = decode.decode_tile_starts(lengths, config.tile, workspace.batch_pad, window)
     out = torch.full_like(query, torch.nan)
-    decode.decode_attention(
-        query, paged.kv[0], paged.kv[1], paged.tables, lengths, starts, workspace, config,
-        head_dim**-0.5, window, out,
-    )  # fmt: skip
+    call = PagedAttention(
+        query, paged.kv[0], paged.kv[1], paged.tables, lengths, head_dim**-0.5, window, out
+    )
+    decode.decode_attention(call, starts, workspace, config)
     assert not workspace.counters.any(), "counters must be zero for the next launch"
     return out
 
@@ -77,11 +78,11 @@ def test_decode_of_no_rows_does_nothing() -> None:
     workspace = decode.decode_workspace(2, 1, 64, 4, config, device())
     none = paged.lengths[:0]
     starts = decode.decode_tile_starts(none, 16, workspace.batch_pad)
-    out = decode.decode_attention(
-        torch.empty(0, 2, 64, device=device()), paged.kv[0], paged.kv[1], paged.tables[:0], none,
-        starts, workspace, config, 1.0,
-    )  # fmt: skip
-    assert out.shape == (0, 2, 64)
+    query = torch.empty(0, 2, 64, device=device())
+    call = PagedAttention(
+        query, paged.kv[0], paged.kv[1], paged.tables[:0], none, 1.0, None, torch.empty_like(query)
+    )
+    decode.decode_attention(call, starts, workspace, config)
     assert starts.tolist() == [0]
 
 
@@ -102,10 +103,11 @@ def run_prefill(paged, query, query_lens, first_row, config, window=None, spare=
     out = torch.full_like(query, torch.nan)
     num_tiles = sum(-(-n // tokens) for n in query_lens[first_row:])
     assert int(tiles[-1]) == num_tiles
-    prefill.prefill_attention(
-        query, paged.kv[0], paged.kv[1], paged.tables, starts, paged.lengths, tiles,
-        num_tiles + spare, first_row, config, 8, head_dim**-0.5, window, out,
-    )  # fmt: skip
+    call = PagedAttention(
+        query, paged.kv[0], paged.kv[1], paged.tables, paged.lengths, head_dim**-0.5, window, out
+    )
+    tiles = prefill.PrefillTiles(starts, tiles, num_tiles + spare, first_row, 8)
+    prefill.prefill_attention(call, tiles, config)
     return out, starts.tolist()
 
 

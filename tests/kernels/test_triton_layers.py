@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+from nanofw.contracts.attention_backend import FusedInputs
 from nanofw.kernels.triton import activation as triton_activation
 from nanofw.kernels.triton import kv_store as triton_kv_store
 from nanofw.kernels.triton import norm as triton_norm
@@ -22,12 +23,12 @@ def normed(x, weight, eps=1e-6):
 def test_norms(dtype, size) -> None:
     x, residual = torch.randn(2, 3, size, device=device()).to(dtype)
     weight = torch.rand(size, device=device()).to(dtype)
-    out = triton_norm.rms_norm_triton(x, weight, 1e-6)
+    out = triton_norm.rms_norm(x, weight, 1e-6)
     assert out.dtype == dtype
     assert relative_error(out, normed(x, weight)) < tolerance(dtype)
 
     total = x + residual
-    out, kept = triton_norm.add_rms_norm_triton(x, residual, weight, 1e-6)
+    out, kept = triton_norm.add_rms_norm(x, residual, weight, 1e-6)
     assert kept.data_ptr() == residual.data_ptr(), "the residual stream is changed in place"
     assert relative_error(kept, total) < tolerance(dtype)
     assert relative_error(out, normed(total, weight)) < tolerance(dtype)
@@ -36,7 +37,7 @@ def test_norms(dtype, size) -> None:
 def test_norm_of_strided_heads() -> None:
     x = torch.randn(3, 6, 64, device=device())[:, :4]
     weight = torch.rand(64, device=device())
-    out = triton_norm.rms_norm_triton(x, weight, 1e-6)
+    out = triton_norm.rms_norm(x, weight, 1e-6)
     assert out.shape == x.shape
     assert relative_error(out, normed(x, weight)) < tolerance(torch.float32)
 
@@ -46,7 +47,7 @@ def test_norm_of_strided_heads() -> None:
 def test_silu_and_mul(dtype, size) -> None:
     x = torch.randn(2, 2, 2 * size, device=device()).to(dtype)
     gate, up = x.float().chunk(2, -1)
-    out = triton_activation.silu_and_mul_triton(x)
+    out = triton_activation.silu_and_mul(x)
     assert out.shape == (2, 2, size)
     assert relative_error(out, torch.nn.functional.silu(gate) * up) < tolerance(dtype)
 
@@ -65,7 +66,7 @@ def test_B082_store_touches_its_slots_and_no_others(page, heads_first) -> None:
     qkv = torch.randn(3, 9, head_dim, device=device())
     key, value = qkv[:, 3:6], qkv[:, 6:]
     slots = torch.tensor([3, -1, 40], device=device())
-    triton_kv_store.store_kv_triton(key, value, pool[0], pool[1], slots)
+    triton_kv_store.store_kv(key, value, pool, slots)
     expected = torch.full((2, 48, heads, head_dim), 7.0, device=device())
     for i, slot in ((0, 3), (2, 40)):
         expected[0, slot], expected[1, slot] = key[i], value[i]
@@ -84,10 +85,11 @@ def test_fused_store(heads, kv_heads, norm, dtype) -> None:
     cos_sin = torch.randn(64, head_dim, device=device())
     positions = torch.tensor([0, 63, 7, 7], device=device())
     slots = torch.tensor([3, -1, 11, 8], device=device())
-    query = triton_kv_store.qkv_rope_store_triton(
-        qkv.flatten(1), weights[0], weights[1], 1e-6, cos_sin, positions, slots,
-        pool[0], pool[1], heads,
+    inputs = FusedInputs(
+        qkv=qkv.flatten(1), query_norm=weights[0], key_norm=weights[1], norm_eps=1e-6,
+        cos_sin=cos_sin,
     )  # fmt: skip
+    query = triton_kv_store.qkv_rope_store(inputs, heads, pool, positions, slots)
 
     def turned(x, weight):
         x = x.float() if weight is None else normed(x, weight)

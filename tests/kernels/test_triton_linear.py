@@ -10,7 +10,7 @@ from nanofw.kernels.triton.linear import (
     CONFIGS,
     config_for,
     has_one_row,
-    one_row_linear_triton,
+    one_row_linear,
 )
 from tests.kernels.paged import device, relative_error, tolerance
 
@@ -34,7 +34,7 @@ def test_one_row(dtype, bias, num_outputs, num_inputs) -> None:
     weight = torch.randn(num_outputs, num_inputs, device=device()).to(dtype)
     offset = torch.randn(num_outputs, device=device()).to(dtype) if bias else None
     assert has_one_row(x, weight)
-    out = one_row_linear_triton(x, weight, offset)
+    out = one_row_linear(x, weight, offset)
     assert out.shape == (1, num_outputs)
     assert out.dtype == dtype
     assert relative_error(out, product(x, weight, offset)) < tolerance(dtype)
@@ -43,7 +43,7 @@ def test_one_row(dtype, bias, num_outputs, num_inputs) -> None:
 @pytest.mark.parametrize("config", CONFIGS, ids=str)
 def test_every_configuration(config) -> None:
     x, weight = torch.randn(1, 5000, device=device()), torch.randn(5, 5000, device=device())
-    out = one_row_linear_triton(x, weight, config=config)
+    out = one_row_linear(x, weight, config=config)
     assert relative_error(out, product(x, weight)) < tolerance(torch.float32)
 
 
@@ -60,7 +60,7 @@ def test_what_lies_behind_a_weight_is_not_read() -> None:
     weight = whole[:5, :600]
     weight.copy_(torch.randn(5, 600))
     x = torch.full((700,), float("nan"), device=device())[:600].copy_(torch.randn(600))
-    out = one_row_linear_triton(x, weight)
+    out = one_row_linear(x, weight)
     assert out.shape == (5,)
     assert relative_error(out, product(x, weight)) < tolerance(torch.float32)
 

@@ -19,7 +19,7 @@ def _numbers_kernel(base_keys_ptr, positions_ptr, bits_ptr, out_ptr):
     tl.store(out_ptr + row * 2048 + tokens, log_exponential(bits))
 
 
-def test_kernels_draw_the_same_numbers() -> None:
+def test_kernels_have_the_same_numbers() -> None:
     seeds = [(0, 0), (2**63 - 1, 1), (-9, 2)]
     base = torch.tensor([random.base_key(*s) for s in seeds], dtype=torch.int32, device=device())
     positions = torch.tensor([0, 17, 40959], dtype=torch.int32, device=device())

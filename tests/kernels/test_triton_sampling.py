@@ -1,4 +1,4 @@
-"""The draw and the cut-offs against torch, on the same random numbers."""
+"""Samples and cut-offs against torch, on the same random numbers."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from nanofw.kernels import random
-from nanofw.kernels.triton.cutoff import cutoffs_triton
-from nanofw.kernels.triton.sampling import draw_triton
+from nanofw.kernels.sampling import RowSampling
+from nanofw.kernels.triton.cutoff import cutoffs_of
+from nanofw.kernels.triton.sampling import sample_tokens
 from tests.kernels.paged import device
 
 
@@ -19,15 +20,21 @@ def make_rows(temperatures: list[float]):
     return inverse.to(device()), keys.to(device())
 
 
-def expected_draw(logits, rows, inverse, keys, positions, offset=0, kept=None):
+def expected_sample(logits, rows, inverse, keys, positions, offset=0, kept=None):
     row = rows.long()
     tokens = torch.arange(offset, offset + logits.shape[1], dtype=torch.int32, device=device())
-    times = random.exponential(
+    noise = random.exponential(
         random.random_bits(random.position_keys(keys[row], positions), tokens)
     )
     x = logits.float() if kept is None else logits.float().masked_fill(~kept, -torch.inf)
     t = inverse[row][:, None]
-    return torch.where(t > 0, x * t - times.log(), x).argmax(-1)
+    return torch.where(t > 0, x * t - noise.log(), x).argmax(-1)
+
+
+def sample(logits, rows, inverse, keys, positions, **options):
+    none = torch.zeros(0, device=device())
+    arrays = RowSampling(inverse, keys, none, none, none)  # the cut-offs are given
+    return sample_tokens(logits, rows, arrays, positions, **options)
 
 
 def indices(count: int) -> torch.Tensor:
@@ -36,26 +43,26 @@ def indices(count: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("vocab", [3, 300, 5000])
-def test_draw_is_the_race_of_the_reference(dtype, vocab) -> None:
+def test_samples_are_those_of_the_reference(dtype, vocab) -> None:
     torch.manual_seed(0)
     inverse, keys = make_rows([1.0, 0.0, 0.3, 2.5, 1.0, 0.7])
     rows = torch.tensor([4, 1, 0, 5, 2], device=device())
     positions = torch.tensor([0, 7, 1000, 3, 40000], dtype=torch.int32, device=device())
     logits = (torch.randn(5, vocab, device=device()) * 3).to(dtype)
-    drawn = draw_triton(logits, rows, inverse, keys, positions - 1, position_offset=1)
-    expected = expected_draw(logits, rows, inverse, keys, positions)
-    assert drawn.token_ids.tolist() == expected.tolist()
-    assert not drawn.failed.any()
+    sampled = sample(logits, rows, inverse, keys, positions)
+    expected = expected_sample(logits, rows, inverse, keys, positions)
+    assert sampled.token_ids.tolist() == expected.tolist()
+    assert not sampled.failed.any()
     wanted = logits.float().log_softmax(-1).gather(1, expected[:, None])[:, 0]
-    torch.testing.assert_close(drawn.logprobs, wanted, rtol=1e-4, atol=1e-4)
+    torch.testing.assert_close(sampled.logprobs, wanted, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("parts", [2, 3])
-def test_draw_does_not_depend_on_the_split(parts) -> None:
+def test_samples_do_not_depend_on_the_split(parts) -> None:
     inverse, keys = make_rows([1.0, 0.5])
     logits = torch.randn(2, 5000, generator=torch.Generator().manual_seed(5)).to(device())
-    whole = draw_triton(logits, indices(2), inverse, keys, indices(2), num_parts=1)
-    split = draw_triton(logits, indices(2), inverse, keys, indices(2), num_parts=parts)
+    whole = sample(logits, indices(2), inverse, keys, indices(2), num_parts=1)
+    split = sample(logits, indices(2), inverse, keys, indices(2), num_parts=parts)
     assert torch.equal(whole.token_ids, split.token_ids)
     torch.testing.assert_close(whole.logprobs, split.logprobs)
 
@@ -63,11 +70,9 @@ def test_draw_does_not_depend_on_the_split(parts) -> None:
 def test_numbers_belong_to_ids_of_the_whole_vocabulary() -> None:
     inverse, keys = make_rows([1.0])
     logits = torch.zeros(1, 1000, device=device())
-    whole = int(draw_triton(logits, indices(1), inverse, keys, indices(1)).token_ids)
+    whole = int(sample(logits, indices(1), inverse, keys, indices(1)).token_ids)
     half = slice(500, 1000) if whole >= 500 else slice(0, 500)
-    part = draw_triton(
-        logits[:, half], indices(1), inverse, keys, indices(1), vocab_offset=half.start
-    )
+    part = sample(logits[:, half], indices(1), inverse, keys, indices(1), vocab_offset=half.start)
     assert int(part.token_ids) == whole
 
 
@@ -76,8 +81,8 @@ def test_greedy_takes_the_lowest_id_of_a_tie() -> None:
     logits = torch.zeros(1, 5000, device=device())
     logits[0, [17, 3000, 4999]] = 2.0
     for parts in (1, 3):
-        drawn = draw_triton(logits, indices(1), inverse, keys, indices(1), num_parts=parts)
-        assert drawn.token_ids.tolist() == [17]
+        sampled = sample(logits, indices(1), inverse, keys, indices(1), num_parts=parts)
+        assert sampled.token_ids.tolist() == [17]
 
 
 # The interpreter's numpy warns where a GPU is silent.
@@ -89,9 +94,9 @@ def test_a_line_without_finite_logits_fails_alone(where, bad) -> None:
     logits = torch.randn(3, 5000, device=device())
     logits[1, where] = bad
     logits[2] = -torch.inf
-    drawn = draw_triton(logits, indices(3), inverse, keys, indices(3), num_parts=2)
-    assert drawn.failed.tolist() == [False, True, True]
-    assert drawn.token_ids.tolist()[1:] == [0, 0]
+    sampled = sample(logits, indices(3), inverse, keys, indices(3), num_parts=2)
+    assert sampled.failed.tolist() == [False, True, True]
+    assert sampled.token_ids.tolist()[1:] == [0, 0]
 
 
 def keep_sorted(logits, inverse_temperature, top_k, top_p, min_p):
@@ -135,13 +140,16 @@ def cut(logits, cases):
     return (
         inverse,
         keys,
-        cutoffs_triton(
+        cutoffs_of(
             logits,
             indices(len(cases)),
-            inverse,
-            torch.tensor(top_k, dtype=torch.int32, device=device()),
-            torch.tensor(top_p, device=device()),
-            torch.tensor(min_p, device=device()),
+            RowSampling(
+                inverse,
+                keys,
+                torch.tensor(top_k, dtype=torch.int32, device=device()),
+                torch.tensor(top_p, device=device()),
+                torch.tensor(min_p, device=device()),
+            ),
         ),
     )
 
@@ -189,15 +197,15 @@ def test_a_tie_is_cut_by_id(rules, expected) -> None:
     assert kept_by(found, logits)[0].int().tolist() == expected
 
 
-def test_a_cut_draw_is_the_race_among_the_kept() -> None:
+def test_a_cut_sample_is_one_of_the_kept() -> None:
     cases = [(1.0, 4, 1.0, 0.0)] * 6 + [(0.8, 0, 0.5, 0.0)] * 6
     generator = torch.Generator().manual_seed(2)
     logits = torch.randn(12, 200, generator=generator).to(device())
     inverse, keys, found = cut(logits, cases)
     positions = torch.arange(12, dtype=torch.int32, device=device())
-    drawn = draw_triton(logits, indices(12), inverse, keys, positions, cutoffs=found)
-    expected = expected_draw(
+    sampled = sample(logits, indices(12), inverse, keys, positions, cutoffs=found)
+    expected = expected_sample(
         logits, indices(12), inverse, keys, positions, kept=kept_by(found, logits)
     )
-    assert drawn.token_ids.tolist() == expected.tolist()
-    assert len(set(drawn.token_ids.tolist())) > 3
+    assert sampled.token_ids.tolist() == expected.tolist()
+    assert len(set(sampled.token_ids.tolist())) > 3

@@ -15,7 +15,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nanofw.attention_backends.sdpa import PassPlan, SdpaBackend
+from nanofw.attention_backends.sdpa import SdpaBackend, SdpaMetadata
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.attention_backend import ForwardBatch
 from nanofw.contracts.requests import SamplingParams
@@ -39,7 +39,7 @@ NUM_ROWS, LARGEST = 5, 70
 class RecordableBackend(SdpaBackend):
     """The reference, over what the device says of a recorded pass."""
 
-    def prepare(self, batch: ForwardBatch) -> PassPlan:
+    def prepare(self, batch: ForwardBatch) -> SdpaMetadata:
         if batch.max_chunks is None:
             return super().prepare(batch)
         counts = batch.query_starts.diff().numpy()

@@ -10,7 +10,7 @@ import torch
 
 from nanofw.contracts.requests import SamplingParams
 from nanofw.kernels.decode_inputs import DecodeInputs, gather_decode_inputs
-from nanofw.kernels.triton.decode_inputs import gather_decode_inputs_triton
+from nanofw.kernels.triton import decode_inputs as triton_decode_inputs
 from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
 from tests.kernels.paged import device
 from tests.runtime.checkpoints import reference_logits, write_qwen3
@@ -106,7 +106,7 @@ def test_inputs_gathered_by_the_kernel_equal_those_of_torch() -> None:
     expected = DecodeInputs.allocate(4, 5, torch.device("cpu"))
     gather_decode_inputs(lines, tokens, tables, 4, expected)
     found = DecodeInputs.allocate(4, 5, device())
-    gather_decode_inputs_triton(
+    triton_decode_inputs.gather_decode_inputs(
         lines.to(device()), tokens.to(device()), tables.to(device()), 4, found
     )
     for name in ("rows", "token_ids", "positions", "next_positions", "slots", "context_lens"):

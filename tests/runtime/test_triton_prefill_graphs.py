@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from nanofw.contracts.requests import SamplingParams
 from nanofw.kernels.decode_inputs import DecodeInputs
 from nanofw.kernels.step_inputs import StepInputs, gather_step_inputs
-from nanofw.kernels.triton.step_inputs import gather_step_inputs_triton
+from nanofw.kernels.triton import step_inputs as triton_step_inputs
 from nanofw.runtime.graphs.step import prefill as prefill_graphs
 from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
 from tests.kernels.paged import device
@@ -181,7 +181,7 @@ def test_any_mix_of_steps_draws_the_same_tokens(pair, actions) -> None:
         assert reason.startswith("replayed") or "more tokens" in reason
 
 
-@pytest.mark.parametrize("gather", [gather_step_inputs, gather_step_inputs_triton])
+@pytest.mark.parametrize("gather", [gather_step_inputs, triton_step_inputs.gather_step_inputs])
 def test_inputs_are_gathered_as_lines_say(gather) -> None:
     generator = torch.Generator().manual_seed(0)
     place = device()

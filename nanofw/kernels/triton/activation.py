@@ -9,9 +9,9 @@ import triton.language as tl
 from nanofw.kernels.dispatch import launch
 from nanofw.kernels.triton.common import (
     cdiv,
-    chained,
-    let_next_start,
+    launch_dependents,
     next_power_of_2,
+    pdl_options,
     wait_for_previous,
 )
 
@@ -26,20 +26,20 @@ def _silu_mul_kernel(
     stride_out,
     SIZE: tl.constexpr,
     BLOCK: tl.constexpr,
-    CHAINED: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     row = tl.program_id(0).to(tl.int64)
     offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     mask = offs < SIZE
-    let_next_start(CHAINED)
-    wait_for_previous(CHAINED)
+    launch_dependents(PDL)
+    wait_for_previous(PDL)
     gate = tl.load(x_ptr + row * stride_x + offs, mask=mask, other=0.0).to(tl.float32)
     up = tl.load(x_ptr + row * stride_x + SIZE + offs, mask=mask, other=0.0).to(tl.float32)
     out = gate / (1.0 + tl.exp(-gate)) * up
     tl.store(out_ptr + row * stride_out + offs, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
-def silu_and_mul_triton(x: torch.Tensor) -> torch.Tensor:
+def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """[..., 2 * size] of gate and up to [..., size]: silu(gate) * up."""
     size = x.shape[-1] // 2
     lines = x.reshape(-1, 2 * size)
@@ -49,6 +49,6 @@ def silu_and_mul_triton(x: torch.Tensor) -> torch.Tensor:
         launch(
             _silu_mul_kernel, (lines.shape[0], cdiv(size, block)),
             lines, out, lines.stride(0), out.stride(0),
-            SIZE=size, BLOCK=block, num_warps=max(1, block // 256), **chained(lines),
+            SIZE=size, BLOCK=block, num_warps=max(1, block // 256), **pdl_options(lines),
         )  # fmt: skip
     return out.view(*x.shape[:-1], size)

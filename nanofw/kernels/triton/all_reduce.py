@@ -12,13 +12,22 @@ all of sum n + 1, which the others only send when they are through with sum n.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import torch
 import triton
 import triton.language as tl
 
-from nanofw.kernels.all_reduce import Inboxes
 from nanofw.kernels.dispatch import launch
-from nanofw.kernels.triton.common import chained, let_next_start, next_power_of_2, wait_for_previous
+from nanofw.kernels.triton.common import (
+    launch_dependents,
+    next_power_of_2,
+    pdl_options,
+    wait_for_previous,
+)
+
+if TYPE_CHECKING:
+    from nanofw.kernels.all_reduce import Inboxes
 
 
 @triton.jit
@@ -54,9 +63,9 @@ def _sum_add_norm_kernel(
     RANKS: tl.constexpr,
     WORDS: tl.constexpr,
     WORDS_PAD: tl.constexpr,
-    CHAINED: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    let_next_start(CHAINED)
+    launch_dependents(PDL)
     DTYPE: tl.constexpr = residual_ptr.dtype.element_ty
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, WORDS_PAD)
@@ -64,7 +73,7 @@ def _sum_add_norm_kernel(
     columns = tl.arange(0, 2 * WORDS_PAD)
     inside = columns < 2 * WORDS
     weight = tl.load(weight_ptr + columns, mask=inside, other=0.0).to(tl.float32)
-    wait_for_previous(CHAINED)
+    wait_for_previous(PDL)
     number = tl.load(sums_ptr + row) + 1
     turn = (number & 1).to(tl.int64) * RANKS
     mine = tl.load(x_ptr + row * stride_x + offs, mask=mask, other=0)
@@ -119,6 +128,6 @@ def sum_add_rms_norm(
         words, residual, weight, out, inboxes.addresses, inboxes.sums, eps,
         words.stride(0), residual.stride(0), out.stride(0), inboxes.num_rows,
         RANK=inboxes.rank, RANKS=inboxes.size, WORDS=width // 2, WORDS_PAD=pad,
-        num_warps=min(16, max(1, pad // 128)), **chained(residual),
+        num_warps=min(16, max(1, pad // 128)), **pdl_options(residual),
     )  # fmt: skip
     return out, residual

@@ -26,14 +26,14 @@ import triton.language as tl
 from nanofw.kernels.dispatch import launch
 from nanofw.kernels.triton.common import (
     LOG2_E,
-    chained,
     dot,
-    let_next_start,
+    launch_dependents,
     next_power_of_2,
     num_multiprocessors,
+    pdl_options,
     wait_for_previous,
 )
-from nanofw.kernels.triton.paging import load_blocks, load_key_value_tiles, page_descriptors
+from nanofw.kernels.triton.paging import PagedAttention, load_blocks, load_key_value_tiles
 from nanofw.kernels.triton.tuning import DecodeConfig
 
 MIN_DOT_ROWS = 16
@@ -128,10 +128,10 @@ def _decode_kernel(
     PARTS: tl.constexpr,
     WINDOW: tl.constexpr,
     TMA: tl.constexpr,
-    CHAINED: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    let_next_start(CHAINED)
-    wait_for_previous(CHAINED)
+    launch_dependents(PDL)
+    wait_for_previous(PDL)
     program = tl.program_id(0)
     offs_b = tl.arange(0, BATCH_PAD)
     row_ends = tl.load(tile_starts_ptr + 1 + offs_b, mask=offs_b < num_rows, other=2147483647)
@@ -310,7 +310,6 @@ def decode_tile_starts(
     tile: int,
     batch_pad: int,
     window: int | None = None,
-    out: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """First tile of each row in the line of all tiles of one KV head, and their number.
 
@@ -319,13 +318,12 @@ def decode_tile_starts(
         tile: keys in a tile.
         batch_pad: as in `DecodeWorkspace`.
         window: keys that a query sees at most, itself included.
-        out: int32[n + 1] to write into.
 
     Returns:
         int32[n + 1].
     """
     n = context_lens.shape[0]
-    starts = context_lens.new_empty(n + 1) if out is None else out
+    starts = context_lens.new_empty(n + 1)
     if n == 0:
         return starts.zero_()
     launch(
@@ -336,56 +334,32 @@ def decode_tile_starts(
 
 
 def decode_attention(
-    query: torch.Tensor,
-    key_pages: torch.Tensor,
-    value_pages: torch.Tensor,
-    block_tables: torch.Tensor,
-    context_lens: torch.Tensor,
+    attention: PagedAttention,
     tile_starts: torch.Tensor,
     workspace: DecodeWorkspace,
     config: DecodeConfig,
-    scale: float,
-    window: int | None = None,
-    out: torch.Tensor | None = None,
-) -> torch.Tensor:
+) -> None:
     """Attention of one query token a row over its pages. One launch, whatever the lengths.
 
     Args:
-        query: [n, num_heads, head_dim], last dimension contiguous.
-        key_pages, value_pages: [num_blocks, page, num_kv_heads, head_dim], of any equal strides
-            with the last dimension contiguous.
-        block_tables: int32[n, b].
-        context_lens: int32[n], keys of each row, the query's own included.
+        attention: of n rows with a query token each. Lines of rows without context are left as
+            they were.
         tile_starts: `decode_tile_starts` of these lengths, this window and `config.tile`.
-
-    Returns:
-        [n, num_heads, head_dim]. Lines of rows with no context are left as they were.
     """
-    n, num_heads, head_dim = query.shape
-    _, page, num_kv_heads, _ = key_pages.shape
-    out = torch.empty_like(query) if out is None else out
-    if n == 0:
-        return out
-    group = num_heads // num_kv_heads
-    group_pad = next_power_of_2(group)
-    tma = config.tma and page >= config.tile and key_pages.transpose(1, 2).is_contiguous()
-    head_pad = next_power_of_2(head_dim)
-    k_desc, v_desc = (
-        page_descriptors(key_pages, value_pages, config.tile, head_pad) if tma else (None, None)
-    )
+    one, num_rows = attention, attention.query.shape[0]
+    if num_rows == 0:
+        return
+    sizes = one.sizes(config)
+    group_pad = next_power_of_2(one.group)
+    k_desc, v_desc = one.descriptors(config)
     launch(
         _decode_kernel, (workspace.num_programs,),
-        query, key_pages, value_pages, k_desc, v_desc, out,
-        block_tables, context_lens, tile_starts,
+        one.query, one.key_pages, one.value_pages, k_desc, v_desc, one.out,
+        one.block_tables, one.context_lens, tile_starts,
         workspace.partial, workspace.maxima, workspace.sums, workspace.counters,
-        scale * LOG2_E, n,
-        query.stride(0), query.stride(1), out.stride(0), out.stride(1),
-        key_pages.stride(0), key_pages.stride(2), key_pages.stride(1), block_tables.stride(0),
-        NUM_KV_HEADS=num_kv_heads, GROUP=group, GROUP_PAD=group_pad,
-        ROWS_M=max(MIN_DOT_ROWS, group_pad), HEAD_DIM=head_dim,
-        HEAD_PAD=head_pad, PAGE=page, TILE=config.tile,
-        BATCH_PAD=workspace.batch_pad, PARTS=max(1, 2048 // (group_pad * head_pad)),
-        WINDOW=window or 0, TMA=tma, num_warps=config.num_warps, num_stages=config.num_stages,
-        **chained(query), **({"maxnreg": config.max_registers} if config.max_registers else {}),
+        one.scale * LOG2_E, num_rows, *one.strides,
+        GROUP_PAD=group_pad, ROWS_M=max(MIN_DOT_ROWS, group_pad), BATCH_PAD=workspace.batch_pad,
+        PARTS=max(1, 2048 // (group_pad * sizes["HEAD_PAD"])), TMA=k_desc is not None,
+        **sizes, **pdl_options(one.query),
+        **({"maxnreg": config.max_registers} if config.max_registers else {}),
     )  # fmt: skip
-    return out

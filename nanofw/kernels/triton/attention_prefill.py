@@ -14,13 +14,15 @@ The inner loop is online softmax (FlashAttention-2; Dao, 2023).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 import triton
 import triton.language as tl
 
 from nanofw.kernels.dispatch import launch
-from nanofw.kernels.triton.common import LOG2_E, dot, next_power_of_2
-from nanofw.kernels.triton.paging import load_blocks, load_key_value_tiles, page_descriptors
+from nanofw.kernels.triton.common import LOG2_E, dot
+from nanofw.kernels.triton.paging import PagedAttention, load_blocks, load_key_value_tiles
 from nanofw.kernels.triton.tuning import PrefillConfig
 
 
@@ -171,70 +173,44 @@ def _prefill_kernel(
     full = (first_position + 1) // TILE
     end = tl.cdiv(tl.minimum(first_position + BLOCK_Q, context), TILE)
     blocks = load_blocks(table, begin * TILE, offs_n, context, PAGE, TILE)
-    for tile in range(begin, full):
-        next_start = tl.minimum(tile + 1, end - 1) * TILE
-        next_blocks = load_blocks(table, next_start, offs_n, context, PAGE, TILE)
-        acc, total, top = _attend(
-            q,
-            acc,
-            total,
-            top,
-            k_base,
-            v_base,
-            k_desc,
-            v_desc,
-            blocks,
-            tile * TILE,
-            query_position,
-            context,
-            head,
-            scale_log2,
-            stride_block,
-            stride_slot,
-            offs_n,
-            offs_d,
-            NUM_KV_HEADS,
-            HEAD_DIM,
-            HEAD_PAD,
-            PAGE,
-            TILE,
-            WINDOW,
-            TMA,
-            False,
-        )
-        blocks = next_blocks
-    for tile in range(tl.maximum(begin, full), end):
-        next_start = tl.minimum(tile + 1, end - 1) * TILE
-        next_blocks = load_blocks(table, next_start, offs_n, context, PAGE, TILE)
-        acc, total, top = _attend(
-            q,
-            acc,
-            total,
-            top,
-            k_base,
-            v_base,
-            k_desc,
-            v_desc,
-            blocks,
-            tile * TILE,
-            query_position,
-            context,
-            head,
-            scale_log2,
-            stride_block,
-            stride_slot,
-            offs_n,
-            offs_d,
-            NUM_KV_HEADS,
-            HEAD_DIM,
-            HEAD_PAD,
-            PAGE,
-            TILE,
-            WINDOW,
-            TMA,
-            True,
-        )
-        blocks = next_blocks
+    for DIAGONAL in tl.static_range(2):
+        first_tile = begin
+        last_tile = full
+        if DIAGONAL:
+            first_tile = tl.maximum(begin, full)
+            last_tile = end
+        for tile in range(first_tile, last_tile):
+            next_start = tl.minimum(tile + 1, end - 1) * TILE
+            next_blocks = load_blocks(table, next_start, offs_n, context, PAGE, TILE)
+            acc, total, top = _attend(
+                q,
+                acc,
+                total,
+                top,
+                k_base,
+                v_base,
+                k_desc,
+                v_desc,
+                blocks,
+                tile * TILE,
+                query_position,
+                context,
+                head,
+                scale_log2,
+                stride_block,
+                stride_slot,
+                offs_n,
+                offs_d,
+                NUM_KV_HEADS,
+                HEAD_DIM,
+                HEAD_PAD,
+                PAGE,
+                TILE,
+                WINDOW,
+                TMA,
+                DIAGONAL,
+            )
+            blocks = next_blocks
 
     out_ptrs = out_ptr + (line * stride_o_row + query_head * stride_o_head)[:, None]
     out = acc / total[:, None]
@@ -270,83 +246,59 @@ def max_query_tiles(num_tokens: int, num_rows: int, tokens_per_tile: int) -> int
     return min(num_tokens, num_tokens // tokens_per_tile + num_rows)
 
 
+@dataclass(frozen=True, slots=True)
+class PrefillTiles:
+    """How the rows of a batch from `first_row` on are cut into query tiles.
+
+    Attributes:
+        query_starts: int32[n + 1] of the whole batch.
+        starts: int32[rows + 1], first query tile of each of these rows, and their number.
+        num_tiles: at least as many as there are.
+        batch_pad: a power of two, at least the number of rows; one kernel is compiled for each.
+    """
+
+    query_starts: torch.Tensor
+    starts: torch.Tensor
+    num_tiles: int
+    first_row: int
+    batch_pad: int
+
+
 def prefill_tile_starts(
-    query_starts: torch.Tensor,
-    first_row: int,
-    num_rows: int,
-    tokens_per_tile: int,
-    batch_pad: int,
-    out: torch.Tensor | None = None,
+    query_starts: torch.Tensor, first_row: int, num_rows: int, tokens_per_tile: int, batch_pad: int
 ) -> torch.Tensor:
     """First query tile of each of `num_rows` rows from `first_row` on, and their number.
 
     Args:
         query_starts: int32[n + 1] of the whole batch.
         batch_pad: a power of two, at least `num_rows`; one kernel is compiled for each.
-        out: int32[num_rows + 1] to write into.
 
     Returns:
         int32[num_rows + 1].
     """
-    starts = query_starts.new_empty(num_rows + 1) if out is None else out
+    starts = query_starts.new_empty(num_rows + 1)
     launch(
-        _query_tiles_kernel,
-        (1,),
-        query_starts,
-        starts,
-        first_row,
-        num_rows,
-        BLOCK_Q=tokens_per_tile,
-        BATCH_PAD=batch_pad,
-    )
+        _query_tiles_kernel, (1,), query_starts, starts, first_row, num_rows,
+        BLOCK_Q=tokens_per_tile, BATCH_PAD=batch_pad,
+    )  # fmt: skip
     return starts
 
 
 def prefill_attention(
-    query: torch.Tensor,
-    key_pages: torch.Tensor,
-    value_pages: torch.Tensor,
-    block_tables: torch.Tensor,
-    query_starts: torch.Tensor,
-    context_lens: torch.Tensor,
-    tile_starts: torch.Tensor,
-    num_tiles: int,
-    first_row: int,
-    config: PrefillConfig,
-    batch_pad: int,
-    scale: float,
-    window: int | None,
-    out: torch.Tensor,
-) -> torch.Tensor:
-    """Causal attention of the rows from `first_row` on over their pages.
+    attention: PagedAttention, tiles: PrefillTiles, config: PrefillConfig
+) -> None:
+    """Causal attention of the rows that have tiles over their pages.
 
     Args:
-        query: [t, num_heads, head_dim] of the whole batch, last dimension contiguous.
-        key_pages, value_pages: [num_blocks, page, num_kv_heads, head_dim], of any equal strides
-            with the last dimension contiguous.
-        block_tables, query_starts, context_lens: of the whole batch, see `ForwardBatch`.
-        tile_starts: `prefill_tile_starts` of these rows.
-        num_tiles: at least as many query tiles as there are.
-        out: like `query`; lines of other rows are left as they were.
+        attention: of the whole batch.
     """
-    num_rows = tile_starts.shape[0] - 1
-    _, num_heads, head_dim = query.shape
-    _, page, num_kv_heads, _ = key_pages.shape
-    group = num_heads // num_kv_heads
-    head_pad = next_power_of_2(head_dim)
-    tma = config.tma and page >= config.tile and key_pages.transpose(1, 2).is_contiguous()
-    k_desc, v_desc = (
-        page_descriptors(key_pages, value_pages, config.tile, head_pad) if tma else (None, None)
-    )
+    one, num_rows = attention, tiles.starts.shape[0] - 1
+    k_desc, v_desc = one.descriptors(config)
     launch(
-        _prefill_kernel, (num_tiles, num_kv_heads),
-        query, key_pages, value_pages, k_desc, v_desc, out,
-        block_tables, query_starts, context_lens, tile_starts, scale * LOG2_E, first_row, num_rows,
-        query.stride(0), query.stride(1), out.stride(0), out.stride(1),
-        key_pages.stride(0), key_pages.stride(2), key_pages.stride(1), block_tables.stride(0),
-        NUM_KV_HEADS=num_kv_heads, GROUP=group, HEAD_DIM=head_dim, HEAD_PAD=head_pad,
-        PAGE=page, TILE=config.tile, BLOCK_M=config.rows,
-        BLOCK_Q=query_tokens_per_tile(config, group), BATCH_PAD=batch_pad,
-        WINDOW=window or 0, TMA=tma, num_warps=config.num_warps, num_stages=config.num_stages,
+        _prefill_kernel, (tiles.num_tiles, one.key_pages.shape[2]),
+        one.query, one.key_pages, one.value_pages, k_desc, v_desc, one.out,
+        one.block_tables, tiles.query_starts, one.context_lens, tiles.starts,
+        one.scale * LOG2_E, tiles.first_row, num_rows, *one.strides,
+        BLOCK_M=config.rows, BLOCK_Q=query_tokens_per_tile(config, one.group),
+        BATCH_PAD=tiles.batch_pad, TMA=k_desc is not None, **one.sizes(config),
     )  # fmt: skip
-    return out

@@ -19,7 +19,7 @@ from nanofw.kernels.aot.meta_device import cuda_device
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 WIDEN = tl.constexpr(INTERPRETED)
 LOG2_E = 1.4426950408889634
-UNCHAINED = {"CHAINED": False, "launch_pdl": False}
+NO_PDL = {"PDL": False, "launch_pdl": False}
 
 
 @triton.jit
@@ -32,37 +32,36 @@ def dot(a, b):
 
 
 @triton.jit
-def let_next_start(CHAINED: tl.constexpr):
+def launch_dependents(PDL: tl.constexpr):
     """The kernel after this one may start when all programs of this one are past this place.
 
     It comes first: loads before it would be waited for.
     """
-    if CHAINED:
+    if PDL:
         gdc_launch_dependents()
 
 
 @triton.jit
-def wait_for_previous(CHAINED: tl.constexpr):
+def wait_for_previous(PDL: tl.constexpr):
     """Come before whatever the kernel before this one may have written, or still reads."""
-    if CHAINED:
+    if PDL:
         gdc_wait()
 
 
-def chained(tensor: torch.Tensor) -> dict[str, bool]:
-    """Options of a launch that need not wait until the kernel before it is through.
+def pdl_options(tensor: torch.Tensor) -> dict[str, bool]:
+    """Options of a programmatic dependent launch (PDL), where the GPU can: compute capability 9.0.
 
     A GPU otherwise starts a kernel when all of the one before has ended, which costs about a
-    microsecond in each of the hundreds of kernels of a decode step. Chained, its programs are in
-    place by then. A kernel that is launched so calls `let_next_start` and `wait_for_previous`;
-    between the two it may touch only what never changes while steps run, weights. This is CUDA's
-    programmatic dependent launch, from compute capability 9.0 on.
+    microsecond in each of the hundreds of kernels of a decode step. So launched, its programs are
+    in place by then. Such a kernel calls `launch_dependents` and `wait_for_previous`; between the
+    two it may touch only what never changes while steps run: weights.
     """
-    can = _can_chain(cuda_device(tensor.device))
-    return {"CHAINED": can, "launch_pdl": can}
+    can = _has_pdl(cuda_device(tensor.device))
+    return {"PDL": can, "launch_pdl": can}
 
 
 @cache
-def _can_chain(device: torch.device | None) -> bool:
+def _has_pdl(device: torch.device | None) -> bool:
     if INTERPRETED or device is None:
         return False
     return torch.cuda.get_device_capability(device) >= (9, 0)

@@ -18,6 +18,7 @@ import triton
 import triton.language as tl
 
 from nanofw.kernels.dispatch import launch
+from nanofw.kernels.sampling import RowSampling
 from nanofw.kernels.triton.common import next_power_of_2
 
 BLOCK = 8192
@@ -215,14 +216,7 @@ class Cutoffs:
     last_ids: torch.Tensor
 
 
-def cutoffs_triton(
-    logits: torch.Tensor,
-    rows: torch.Tensor,
-    inverse_temperatures: torch.Tensor,
-    top_k: torch.Tensor,
-    top_p: torch.Tensor,
-    min_p: torch.Tensor,
-) -> Cutoffs:
+def cutoffs_of(logits: torch.Tensor, rows: torch.Tensor, sampling: RowSampling) -> Cutoffs:
     """Where each line is cut: by top-k and min-p, then by top-p of what these leave.
 
     Top-p takes the smallest beginning of the order that reaches its share of the mass, which is
@@ -231,11 +225,7 @@ def cutoffs_triton(
 
     Args:
         logits: [s, vocab], any floating type, last dimension contiguous.
-        rows: integers [s], index of each line in the row arrays that follow.
-        inverse_temperatures: float32[rows]; 0 for greedy rows.
-        top_k: int32[rows]; 0 or less, or the vocabulary's size, cuts nothing.
-        top_p: float32[rows]; 1 cuts nothing.
-        min_p: float32[rows]; 0 cuts nothing.
+        rows: integers [s], index of each line in `sampling`.
     """
     num_lines, vocab_size = logits.shape
     keys = torch.empty(num_lines, dtype=torch.int32, device=logits.device)
@@ -244,7 +234,8 @@ def cutoffs_triton(
         block = min(BLOCK, next_power_of_2(vocab_size))
         launch(
             _cutoff_kernel, (num_lines,),
-            logits, rows, inverse_temperatures, top_k, top_p, min_p, keys, last_ids,
+            logits, rows, sampling.inverse_temperatures,
+            sampling.top_k, sampling.top_p, sampling.min_p, keys, last_ids,
             vocab_size, logits.stride(0),
             # Patterns of bfloat16 differ in the upper half alone.
             LOW_BITS=16 if logits.dtype == torch.bfloat16 else 0,

@@ -55,7 +55,7 @@ def _gather_kernel(
         tl.store(tables_ptr + line * stride_tables + begin + offs, blocks, mask=mask)
 
 
-def gather_decode_inputs_triton(
+def gather_decode_inputs(
     lines: torch.Tensor,
     token_ids: torch.Tensor,
     block_tables: torch.Tensor,

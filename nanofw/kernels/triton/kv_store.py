@@ -6,12 +6,13 @@ import torch
 import triton
 import triton.language as tl
 
+from nanofw.contracts.attention_backend import FusedInputs
 from nanofw.kernels.dispatch import launch
 from nanofw.kernels.triton.common import (
     cdiv,
-    chained,
-    let_next_start,
+    launch_dependents,
     next_power_of_2,
+    pdl_options,
     wait_for_previous,
 )
 
@@ -93,7 +94,7 @@ def _qkv_kernel(
     PAGE: tl.constexpr,
     QUERY_NORM: tl.constexpr,
     KEY_NORM: tl.constexpr,
-    CHAINED: tl.constexpr,
+    PDL: tl.constexpr,
 ):
     """One token and HEADS heads of one kind: queries, then keys, then values."""
     half: tl.constexpr = HEAD_DIM // 2
@@ -104,8 +105,8 @@ def _qkv_kernel(
     offs_h = tl.arange(0, HEADS)
     offs_d = tl.arange(0, HALF_PAD)
     mask_d = offs_d < half
-    let_next_start(CHAINED)
-    wait_for_previous(CHAINED)
+    launch_dependents(PDL)
+    wait_for_previous(PDL)
     position = tl.load(positions_ptr + token)
     line = cos_sin_ptr + position * stride_cos_sin + offs_d
     cos = tl.load(line, mask=mask_d, other=0.0)
@@ -148,74 +149,62 @@ def _qkv_kernel(
                 tl.store(k_ptr + target + half, y2.to(k_ptr.dtype.element_ty), mask=mask)
 
 
-def store_kv_triton(
-    key: torch.Tensor,
-    value: torch.Tensor,
-    key_pages: torch.Tensor,
-    value_pages: torch.Tensor,
-    slots: torch.Tensor,
-) -> None:
+def store_kv(key: torch.Tensor, value: torch.Tensor, kv: torch.Tensor, slots: torch.Tensor) -> None:
     """Write [t, num_kv_heads, head_dim] keys and values to their slots; slot -1 writes nothing.
 
     Args:
-        key_pages, value_pages: [num_blocks, page, num_kv_heads, head_dim], of any equal strides
-            with the last dimension contiguous.
+        kv: [2, num_blocks, page, num_kv_heads, head_dim], last dimension contiguous.
         slots: int64[t], block * page + offset.
     """
     num_tokens, num_kv_heads, head_dim = key.shape
     if num_tokens == 0:
         return
+    _, stride_block, stride_slot, stride_head, _ = kv.stride()
     launch(
         _store_kernel, (num_tokens,),
-        key, value, key_pages, value_pages, slots,
+        key, value, kv[0], kv[1], slots,
         key.stride(0), key.stride(1), value.stride(0), value.stride(1),
-        key_pages.stride(0), key_pages.stride(2), key_pages.stride(1),
+        stride_block, stride_head, stride_slot,
         NUM_KV_HEADS=num_kv_heads, HEADS_PAD=next_power_of_2(num_kv_heads), HEAD_DIM=head_dim,
-        HEAD_PAD=next_power_of_2(head_dim), PAGE=key_pages.shape[1], num_warps=4,
+        HEAD_PAD=next_power_of_2(head_dim), PAGE=kv.shape[2], num_warps=4,
     )  # fmt: skip
 
 
-def qkv_rope_store_triton(
-    qkv: torch.Tensor,
-    query_norm: torch.Tensor | None,
-    key_norm: torch.Tensor | None,
-    eps: float,
-    cos_sin: torch.Tensor,
+def qkv_rope_store(
+    inputs: FusedInputs,
+    num_heads: int,
+    kv: torch.Tensor,
     positions: torch.Tensor,
     slots: torch.Tensor,
-    key_pages: torch.Tensor,
-    value_pages: torch.Tensor,
-    num_heads: int,
 ) -> torch.Tensor:
     """Norm and rotate queries and keys, store keys and values: one kernel.
 
     Args:
-        qkv: [t, (num_heads + 2 * num_kv_heads) * head_dim], last dimension contiguous.
-        query_norm, key_norm: weights [head_dim], or None.
-        cos_sin: float32[max_positions, head_dim], cosines then sines.
+        inputs: of t tokens, the last dimension of `qkv` contiguous.
+        kv: [2, num_blocks, page, num_kv_heads, head_dim], last dimension contiguous.
         positions: int64[t].
         slots: int64[t]; -1 writes nothing.
-        key_pages, value_pages: [num_blocks, page, num_kv_heads, head_dim], of any equal strides
-            with the last dimension contiguous.
 
     Returns:
         The queries [t, num_heads, head_dim].
     """
+    qkv, cos_sin = inputs.qkv, inputs.cos_sin
     num_tokens = qkv.shape[0]
-    _, page, num_kv_heads, head_dim = key_pages.shape
+    _, _, page, num_kv_heads, head_dim = kv.shape
     query = qkv.new_empty(num_tokens, num_heads, head_dim)
     if num_tokens == 0:
         return query
+    _, stride_block, stride_slot, stride_head, _ = kv.stride()
     heads = min(HEADS_PER_PROGRAM, next_power_of_2(max(num_heads, num_kv_heads)))
     programs = cdiv(num_heads, heads) + 2 * cdiv(num_kv_heads, heads)
     launch(
         _qkv_kernel, (num_tokens, programs),
-        qkv, query, key_pages, value_pages, query_norm, key_norm, cos_sin, positions, slots, eps,
-        qkv.stride(0), query.stride(0), cos_sin.stride(0),
-        key_pages.stride(0), key_pages.stride(2), key_pages.stride(1),
+        qkv, query, kv[0], kv[1], inputs.query_norm, inputs.key_norm, cos_sin, positions, slots,
+        inputs.norm_eps, qkv.stride(0), query.stride(0), cos_sin.stride(0),
+        stride_block, stride_head, stride_slot,
         NUM_HEADS=num_heads, NUM_KV_HEADS=num_kv_heads, HEADS=heads, HEAD_DIM=head_dim,
         HALF_PAD=next_power_of_2(head_dim // 2), PAGE=page,
-        QUERY_NORM=query_norm is not None, KEY_NORM=key_norm is not None,
-        num_warps=1 if heads * head_dim <= 512 else 2, **chained(qkv),
+        QUERY_NORM=inputs.query_norm is not None, KEY_NORM=inputs.key_norm is not None,
+        num_warps=1 if heads * head_dim <= 512 else 2, **pdl_options(qkv),
     )  # fmt: skip
     return query

@@ -4,7 +4,7 @@ A library's product works on tiles of rows, of which all but one would be empty 
 keeps an output or a few in a program, multiplies element by element in float32, and has the next
 tile of the weight on its way while it works on one. What it must reach is the memory's bandwidth.
 
-The first tile is asked for before the kernel that makes the row is through (`chained`).
+The first tile is asked for before the kernel that makes the row is through (`pdl_options`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ import triton.language as tl
 
 from nanofw.kernels.dispatch import launch
 from nanofw.kernels.triton.common import (
-    UNCHAINED,
+    NO_PDL,
     cdiv,
-    chained,
-    let_next_start,
+    launch_dependents,
     next_power_of_2,
+    pdl_options,
     wait_for_previous,
 )
 
 ALIGNMENT = 16  # bytes: of a wide load
-MOST_CHAINED = 8192
-"""Programs of a chained launch: each waits for the kernel before, at some cost. On an H200 twelve
+MOST_PDL_PROGRAMS = 8192
+"""Programs of a dependent launch: each waits for the kernel before, at some cost. On an H200 twelve
 thousand of two microseconds lost more by it than an earlier start won."""
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -89,9 +89,9 @@ def _one_row_kernel(
     EVEN: tl.constexpr,
     OUTPUTS: tl.constexpr,
     INPUTS: tl.constexpr,
-    CHAINED: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    let_next_start(CHAINED)
+    launch_dependents(PDL)
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     inputs = tl.arange(0, INPUTS)
     exists = outputs < num_outputs
@@ -99,7 +99,7 @@ def _one_row_kernel(
     lines = tl.minimum(outputs, num_outputs - 1).to(tl.int64)
     places = weight_ptr + lines[:, None] * stride_weight + inputs[None, :]
     weight = _part(places, (inputs < num_inputs)[None, :], EVEN, "evict_first")
-    wait_for_previous(CHAINED)
+    wait_for_previous(PDL)
     sums = tl.zeros([OUTPUTS, INPUTS], tl.float32)
     for start in range(0, num_inputs, INPUTS):
         rest = num_inputs - start
@@ -126,7 +126,7 @@ def has_one_row(x: torch.Tensor, weight: torch.Tensor) -> bool:
     )
 
 
-def one_row_linear_triton(
+def one_row_linear(
     x: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
@@ -147,6 +147,6 @@ def one_row_linear_triton(
         x, weight, bias, out, num_outputs, num_inputs, weight.stride(0),
         BIAS=bias is not None, EVEN=num_inputs % config.inputs == 0,
         OUTPUTS=config.outputs, INPUTS=config.inputs, num_warps=config.num_warps,
-        **(chained(x) if num_programs <= MOST_CHAINED else UNCHAINED),
+        **(pdl_options(x) if num_programs <= MOST_PDL_PROGRAMS else NO_PDL),
     )  # fmt: skip
     return out

@@ -7,7 +7,12 @@ import triton
 import triton.language as tl
 
 from nanofw.kernels.dispatch import launch
-from nanofw.kernels.triton.common import chained, let_next_start, next_power_of_2, wait_for_previous
+from nanofw.kernels.triton.common import (
+    launch_dependents,
+    next_power_of_2,
+    pdl_options,
+    wait_for_previous,
+)
 
 
 @triton.jit
@@ -23,14 +28,14 @@ def _rms_norm_kernel(
     SIZE: tl.constexpr,
     SIZE_PAD: tl.constexpr,
     ADD: tl.constexpr,
-    CHAINED: tl.constexpr,
+    PDL: tl.constexpr,
 ):
-    let_next_start(CHAINED)
+    launch_dependents(PDL)
     row = tl.program_id(0).to(tl.int64)
     offs = tl.arange(0, SIZE_PAD)
     mask = offs < SIZE
     weight = tl.load(weight_ptr + offs, mask=mask, other=0.0).to(tl.float32)
-    wait_for_previous(CHAINED)
+    wait_for_previous(PDL)
     x = tl.load(x_ptr + row * stride_x + offs, mask=mask, other=0.0).to(tl.float32)
     if ADD:
         line = residual_ptr + row * stride_residual + offs
@@ -57,17 +62,17 @@ def _launch(
             lines, kept, weight, out, eps,
             lines.stride(0), 0 if kept is None else kept.stride(0), out.stride(0),
             SIZE=size, SIZE_PAD=pad, ADD=kept is not None,
-            num_warps=min(16, max(1, pad // 512)), **chained(lines),
+            num_warps=min(16, max(1, pad // 512)), **pdl_options(lines),
         )  # fmt: skip
     return out.view(x.shape)
 
 
-def rms_norm_triton(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+def rms_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     """RMSNorm over the last dimension of [..., size], in float32 inside."""
     return _launch(x, None, weight, eps)
 
 
-def add_rms_norm_triton(
+def add_rms_norm(
     x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """`residual += x` in place, and the RMSNorm of the sum. Returns both: norm, residual."""

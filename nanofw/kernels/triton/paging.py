@@ -7,11 +7,15 @@ can the copy engine fetch it.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 import triton
 import triton.language as tl
+
+from nanofw.kernels.triton.common import next_power_of_2
+from nanofw.kernels.triton.tuning import DecodeConfig, PrefillConfig
 
 
 @triton.jit
@@ -30,34 +34,10 @@ def load_blocks(table, start, offs_n, limit, PAGE: tl.constexpr, TILE: tl.conste
 
 
 @triton.jit
-def load_tile(
-    base,
-    blocks,
-    start,
-    offs_n,
-    offs_d,
-    limit,
-    stride_block,
-    stride_slot,
-    PAGE: tl.constexpr,
-    TILE: tl.constexpr,
-    HEAD_DIM: tl.constexpr,
-    HEAD_PAD: tl.constexpr,
-    MASKED: tl.constexpr,
-):
-    """[TILE, HEAD_PAD] of positions start + offs_n; zero from `limit` on when MASKED.
-
-    `start` is a multiple of TILE, `blocks` what `load_blocks` gave for it.
-    """
-    position = start + offs_n
-    if PAGE >= TILE:
-        lines = base + blocks.to(tl.int64) * stride_block + (start % PAGE) * stride_slot
-        ptrs = lines + (offs_n * stride_slot)[:, None] + offs_d[None, :]
-    else:
-        lines = blocks.to(tl.int64) * stride_block + (position % PAGE) * stride_slot
-        ptrs = base + lines[:, None] + offs_d[None, :]
+def _load(ptrs, seen, offs_d, HEAD_DIM: tl.constexpr, HEAD_PAD: tl.constexpr, MASKED: tl.constexpr):
+    """What lies at [TILE, HEAD_PAD] pointers; zero where it is not `seen`, when MASKED."""
     if MASKED:
-        mask = (position < limit)[:, None]
+        mask = seen[:, None]
         if HEAD_PAD != HEAD_DIM:
             mask = mask & (offs_d < HEAD_DIM)[None, :]
         tile = tl.load(ptrs, mask=mask, other=0.0)
@@ -100,60 +80,90 @@ def load_key_value_tiles(
 ):
     """Keys and values of a head at start + offs_n: two [TILE, HEAD_PAD] tiles.
 
-    `k_base` and `v_base` point to the head's first slot. What lies past the context may be
-    anything, NaN included: from `limit` on values are zero when MASKED; keys may be anything, for
-    their scores are cut off.
+    `start` is a multiple of TILE, `blocks` what `load_blocks` gave for it. `k_base` and `v_base`
+    point to the head's first slot. What lies past the context may be anything, NaN included: from
+    `limit` on values are zero when MASKED; keys may be anything, for their scores are cut off.
     """
+    position = start + offs_n
     if TMA:
         k = load_descriptor_tile(k_desc, blocks, start, head, NUM_KV_HEADS, PAGE)
         v = load_descriptor_tile(v_desc, blocks, start, head, NUM_KV_HEADS, PAGE)
         if MASKED:
-            v = tl.where((start + offs_n < limit)[:, None], v, 0.0)
+            v = tl.where((position < limit)[:, None], v, 0.0)
     else:
-        k = load_tile(
-            k_base,
-            blocks,
-            start,
-            offs_n,
-            offs_d,
-            limit,
-            stride_block,
-            stride_slot,
-            PAGE,
-            TILE,
-            HEAD_DIM,
-            HEAD_PAD,
-            MASKED,
-        )
-        v = load_tile(
-            v_base,
-            blocks,
-            start,
-            offs_n,
-            offs_d,
-            limit,
-            stride_block,
-            stride_slot,
-            PAGE,
-            TILE,
-            HEAD_DIM,
-            HEAD_PAD,
-            MASKED,
-        )
+        if PAGE >= TILE:
+            first = blocks.to(tl.int64) * stride_block + (start % PAGE) * stride_slot
+            offsets = (offs_n * stride_slot)[:, None] + offs_d[None, :]
+        else:
+            slots = blocks.to(tl.int64) * stride_block + (position % PAGE) * stride_slot
+            first = slots[:, None]
+            offsets = offs_d[None, :]
+        seen = position < limit
+        k = _load(k_base + first + offsets, seen, offs_d, HEAD_DIM, HEAD_PAD, MASKED)
+        v = _load(v_base + first + offsets, seen, offs_d, HEAD_DIM, HEAD_PAD, MASKED)
     return k, v
 
 
-def page_descriptors(
-    key_pages: torch.Tensor, value_pages: torch.Tensor, tile: int, head_pad: int
-) -> tuple[Any, Any]:
-    """Descriptors for the copy engine boxes of [tile, head_pad].
+@dataclass(frozen=True, slots=True)
+class PagedAttention:
+    """One layer's attention over its pages: what both kernels take.
 
-    Each head's page is one piece of memory: the transposed pages are contiguous.
+    Attributes:
+        query: [t, num_heads, head_dim], last dimension contiguous.
+        key_pages, value_pages: [num_blocks, page, num_kv_heads, head_dim], of any equal strides
+            with the last dimension contiguous.
+        block_tables: int32[n, b].
+        context_lens: int32[n], keys of each row, those of this pass included.
+        scale: of the scores.
+        window: keys that a query sees at most, itself included; None: all.
+        out: like `query`; lines of rows that a kernel does not look at are left as they were.
     """
-    from triton.tools.tensor_descriptor import TensorDescriptor
 
-    head_dim = key_pages.shape[-1]
-    return tuple(
-        TensorDescriptor.from_tensor(pages.transpose(1, 2).view(-1, head_dim), [tile, head_pad])
-        for pages in (key_pages, value_pages)
-    )
+    query: torch.Tensor
+    key_pages: torch.Tensor
+    value_pages: torch.Tensor
+    block_tables: torch.Tensor
+    context_lens: torch.Tensor
+    scale: float
+    window: int | None
+    out: torch.Tensor
+
+    @property
+    def group(self) -> int:
+        """Query heads of one KV head."""
+        return self.query.shape[1] // self.key_pages.shape[2]
+
+    @property
+    def strides(self) -> tuple[int, ...]:
+        """Of rows and heads of query and output; of blocks, heads and slots of pages; of tables."""
+        query, out, pages = self.query.stride(), self.out.stride(), self.key_pages.stride()
+        return *query[:2], *out[:2], pages[0], pages[2], pages[1], self.block_tables.stride(0)
+
+    def sizes(self, config: DecodeConfig | PrefillConfig) -> dict[str, Any]:
+        """The constants that both kernels are compiled for."""
+        _, page, num_kv_heads, head_dim = self.key_pages.shape
+        return {
+            "NUM_KV_HEADS": num_kv_heads, "GROUP": self.group, "HEAD_DIM": head_dim,
+            "HEAD_PAD": next_power_of_2(head_dim), "PAGE": page, "TILE": config.tile,
+            "WINDOW": self.window or 0, "num_warps": config.num_warps,
+            "num_stages": config.num_stages,
+        }  # fmt: skip
+
+    def descriptors(self, config: DecodeConfig | PrefillConfig) -> tuple[Any, Any]:
+        """Of keys and values, for the copy engine to fetch boxes of [tile, head_dim]; or None each.
+
+        Each head's page must be one piece of memory: then the transposed pages are contiguous.
+        """
+        _, page, _, head_dim = self.key_pages.shape
+        if not (config.tma and page >= config.tile):
+            return None, None
+        heads_first = self.key_pages.transpose(1, 2), self.value_pages.transpose(1, 2)
+        if not heads_first[0].is_contiguous():
+            return None, None
+        from triton.tools.tensor_descriptor import TensorDescriptor
+
+        box = [config.tile, next_power_of_2(head_dim)]
+        keys, values = (
+            TensorDescriptor.from_tensor(pages.view(-1, head_dim), box) for pages in heads_first
+        )
+        return keys, values

@@ -1,6 +1,6 @@
-"""Drawing one token a line in one pass over the logits.
+"""Sampling one token a line in one pass over the logits.
 
-The race of `sampling.py`, in logarithms: the token with the largest `logit / temperature -
+The Gumbel-max trick: the token with the largest `logit / temperature -
 log(E)` wins, E exponential and its own for each token. Nothing is normalised or sorted. The
 vocabulary is split over programs; a second, tiny kernel takes the best of the parts, and their
 log-sum-exp for the logprob. The token does not depend on the number of parts: E belongs to a
@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 
 from nanofw.kernels.dispatch import launch
+from nanofw.kernels.sampling import RowSampling
 from nanofw.kernels.triton.common import cdiv, next_power_of_2, num_multiprocessors
 from nanofw.kernels.triton.cutoff import Cutoffs, ordered_key
 from nanofw.kernels.triton.random import log_exponential, position_key, random_bits
@@ -33,10 +34,10 @@ _PER_LINE = [  # parts of larger arrays, which begin anywhere
 
 
 @triton.jit(
-    do_not_specialize=["vocab_offset", "position_offset", "blocks_per_part", "stride_parts"],
+    do_not_specialize=["vocab_offset", "blocks_per_part", "stride_parts"],
     do_not_specialize_on_alignment=_PER_LINE,
 )
-def _draw_kernel(
+def _sample_kernel(
     logits_ptr,
     rows_ptr,
     inverse_temperatures_ptr,
@@ -51,7 +52,6 @@ def _draw_kernel(
     sum_ptr,
     vocab_size,
     vocab_offset,
-    position_offset,
     blocks_per_part,
     stride_logits,
     stride_parts,
@@ -62,7 +62,7 @@ def _draw_kernel(
     part = tl.program_id(1)
     row = tl.load(rows_ptr + line).to(tl.int64)
     inverse_temperature = tl.load(inverse_temperatures_ptr + row)
-    position = tl.load(positions_ptr + line).to(tl.int32) + position_offset
+    position = tl.load(positions_ptr + line).to(tl.int32)
     first, second = position_key(base_keys_ptr + 2 * row, position)
     if CUT:
         cut_key = tl.load(cut_keys_ptr + line)
@@ -148,8 +148,8 @@ def _pick_kernel(
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
-    """What was drawn for s lines.
+class SampledLines:
+    """What was sampled for s lines.
 
     Attributes:
         token_ids: int32[s], ids in the whole vocabulary.
@@ -163,6 +163,17 @@ class Drawn:
     logprobs: torch.Tensor
     failed: torch.Tensor
 
+    @classmethod
+    def allocate(cls, num_lines: int, device: torch.device) -> SampledLines:
+        """Nothing sampled yet."""
+
+        def empty(dtype: torch.dtype) -> torch.Tensor:
+            return torch.empty(num_lines, dtype=dtype, device=device)
+
+        return cls(
+            empty(torch.int32), empty(torch.float32), empty(torch.float32), empty(torch.bool)
+        )
+
 
 def num_vocab_parts(num_lines: int, vocab_size: int, device: torch.device) -> int:
     """Parts of the vocabulary such that a multiprocessor has a few programs."""
@@ -170,58 +181,49 @@ def num_vocab_parts(num_lines: int, vocab_size: int, device: torch.device) -> in
     return max(1, min(cdiv(vocab_size, BLOCK), wanted, MAX_PARTS))
 
 
-def draw_triton(
+def sample_tokens(
     logits: torch.Tensor,
     rows: torch.Tensor,
-    inverse_temperatures: torch.Tensor,
-    base_keys: torch.Tensor,
+    sampling: RowSampling,
     positions: torch.Tensor,
     *,
-    position_offset: int = 0,
     cutoffs: Cutoffs | None = None,
     vocab_offset: int = 0,
     num_parts: int | None = None,
-) -> Drawn:
-    """Draw a token for each of s lines.
+) -> SampledLines:
+    """Sample a token for each of s lines.
 
     Args:
         logits: [s, vocab], any floating type, last dimension contiguous. Not changed.
-        rows: integers [s], index of each line in the row arrays.
-        inverse_temperatures: float32[rows]; 0 takes the most likely token, the lowest id among
-            equals.
-        base_keys: int32[rows, 2], of `random.base_key`.
-        positions: integers [s]; plus `position_offset`: the position of the drawn token.
-        cutoffs: what top-k and top-p keep, of `cutoffs_triton`; None: everything.
+        rows: integers [s], index of each line in `sampling`.
+        positions: integers [s], of the sampled tokens.
+        cutoffs: what top-k and top-p keep, of `cutoffs_of`; None: everything.
         vocab_offset: id of the first column in the whole vocabulary.
         num_parts: into how many the vocabulary is split at most; None: by the device.
     """
     num_lines, vocab_size = logits.shape
-    device = logits.device
-    token_ids = torch.empty(num_lines, dtype=torch.int32, device=device)
-    scores = torch.empty(num_lines, dtype=torch.float32, device=device)
-    logprobs = torch.empty(num_lines, dtype=torch.float32, device=device)
-    failed = torch.empty(num_lines, dtype=torch.bool, device=device)
+    result = SampledLines.allocate(num_lines, logits.device)
     if num_lines == 0:
-        return Drawn(token_ids, scores, logprobs, failed)
+        return result
     block = min(BLOCK, next_power_of_2(vocab_size))
-    parts = num_vocab_parts(num_lines, vocab_size, device) if num_parts is None else num_parts
+    parts = num_parts or num_vocab_parts(num_lines, vocab_size, logits.device)
     blocks_per_part = cdiv(cdiv(vocab_size, block), parts)
     parts = cdiv(vocab_size, blocks_per_part * block)
-    numbers = torch.empty(4, num_lines, parts, dtype=torch.float32, device=device)
-    tokens = torch.empty(num_lines, parts, dtype=torch.int32, device=device)
+    numbers = torch.empty(4, num_lines, parts, dtype=torch.float32, device=logits.device)
+    tokens = torch.empty(num_lines, parts, dtype=torch.int32, device=logits.device)
     best, token_logit, maxima, sums = numbers
+    cut_keys, cut_ids = (None, None) if cutoffs is None else (cutoffs.keys, cutoffs.last_ids)
     launch(
-        _draw_kernel, (num_lines, parts),
-        logits, rows, inverse_temperatures, base_keys, positions,
-        None if cutoffs is None else cutoffs.keys, None if cutoffs is None else cutoffs.last_ids,
-        best, tokens, token_logit, maxima, sums,
-        vocab_size, vocab_offset, position_offset, blocks_per_part, logits.stride(0), parts,
+        _sample_kernel, (num_lines, parts),
+        logits, rows, sampling.inverse_temperatures, sampling.base_keys, positions,
+        cut_keys, cut_ids, best, tokens, token_logit, maxima, sums,
+        vocab_size, vocab_offset, blocks_per_part, logits.stride(0), parts,
         CUT=cutoffs is not None, BLOCK=block, num_warps=max(1, block // 512),
     )  # fmt: skip
     launch(
         _pick_kernel, (num_lines,),
         best, tokens, token_logit, maxima, sums,
-        token_ids, scores, logprobs, failed.view(torch.int8),
+        result.token_ids, result.scores, result.logprobs, result.failed.view(torch.int8),
         parts, parts, PARTS=MAX_PARTS, num_warps=1,
     )  # fmt: skip
-    return Drawn(token_ids, scores, logprobs, failed)
+    return result

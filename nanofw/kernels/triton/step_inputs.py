@@ -92,7 +92,7 @@ def _step_inputs_kernel(
             tl.store(tables_ptr + line * stride_tables + begin + offs_b, blocks, mask=mask)
 
 
-def gather_step_inputs_triton(
+def gather_step_inputs(
     lines: torch.Tensor,
     token_ids: torch.Tensor,
     block_tables: torch.Tensor,

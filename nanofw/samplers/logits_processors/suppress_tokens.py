@@ -17,6 +17,7 @@ from nanofw.contracts.plan import NewRow
 from nanofw.contracts.sampler import SamplerConfig
 from nanofw.errors import ConfigError
 from nanofw.kernels.transfer import to_device
+from nanofw.samplers.row_groups import RowGroups
 
 _NAME = "suppress_tokens"
 
@@ -35,7 +36,7 @@ class SuppressTokens:
         always = np.unique(np.array(options.token_ids, np.int64))
         self._always = to_device(always, self._device) if len(always) else None
         self._own: dict[int, np.ndarray] = {}
-        self._last: tuple[IntArray, torch.Tensor, torch.Tensor] | None = None
+        self._groups = RowGroups(self._make)
 
     def check(self, arguments: Any) -> None:
         """Raise ValueError unless the arguments are None or a list of tokens."""
@@ -47,7 +48,7 @@ class SuppressTokens:
 
     def add(self, new: NewRow) -> bool:
         """A request entered a row; whether some of its tokens are suppressed."""
-        self._last = None
+        self._groups.forget()
         self._own.pop(new.row, None)
         own = new.arguments.get(_NAME, ())
         if len(own):
@@ -57,28 +58,24 @@ class SuppressTokens:
     def remove(self, row: int) -> None:
         """The row is empty."""
         self._own.pop(row, None)
-        self._last = None
+        self._groups.forget()
 
     def apply(self, logits: torch.Tensor, rows: IntArray) -> torch.Tensor:
         """Set float32[s, vocab] logits of suppressed tokens to -inf, in place."""
         if self._always is not None:
             logits.index_fill_(1, self._always, -torch.inf)
         if self._own:
-            lines, token_ids = self._places(rows)
+            lines, token_ids = self._groups.of(rows)
             logits[lines, token_ids] = -torch.inf
         return logits
 
-    def _places(self, rows: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
+    def _make(self, rows: IntArray) -> tuple[torch.Tensor, torch.Tensor]:
         """Lines and tokens of what single requests suppress, int64[k] both."""
-        if self._last is None or not np.array_equal(self._last[0], rows):
-            empty = np.empty(0, np.int64)
-            found = [(line, self._own.get(int(row), empty)) for line, row in enumerate(rows)]
-            lines = np.concatenate([np.full(len(ids), line, np.int64) for line, ids in found])
-            token_ids = np.concatenate([ids for _, ids in found])
-            self._last = (
-                rows.copy(), to_device(lines, self._device), to_device(token_ids, self._device)
-            )  # fmt: skip
-        return self._last[1], self._last[2]
+        empty = np.empty(0, np.int64)
+        found = [(line, self._own.get(int(row), empty)) for line, row in enumerate(rows)]
+        lines = np.concatenate([np.full(len(ids), line, np.int64) for line, ids in found])
+        token_ids = np.concatenate([ids for _, ids in found])
+        return to_device(lines, self._device), to_device(token_ids, self._device)
 
     def _check_ids(self, token_ids: Iterable[Any]) -> None:
         for token_id in token_ids:
