@@ -88,7 +88,7 @@ def _time_norm(name: str, communicator: Any, device: Any, result: Row) -> None:
 
         def run(x: Any = x, stream: Any = stream) -> None:
             for _ in range(REPEATS):
-                norm.add_parts(x, stream, communicator)
+                norm.add_parts_and_norm(x, stream, communicator)
 
         _time(f"{name} + norm", run, device, result, batch_size)
 

@@ -11,7 +11,7 @@ from nanofw.assembly.capabilities import ANY, probe
 from nanofw.assembly.explanation import Choice, Feature
 from nanofw.assembly.model_source import read_spec
 from nanofw.config.load import LoadedConfig
-from nanofw.config.schema import Switch
+from nanofw.config.schema import EngineSection, Switch
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.plugins import Component
 
@@ -143,7 +143,15 @@ def _device(asked: str, executor: Component) -> str:
     return claimed[0] if claimed else "cpu"
 
 
-def overlap(asked: Switch, needs: Needs, choices: Sequence[Choice]) -> Feature:
+def switches(
+    engine: EngineSection, needs: Needs, choices: Sequence[Choice]
+) -> tuple[Feature, Feature, Feature]:
+    """What became of `overlap`, `cuda_graphs` and `prefill_graphs`."""
+    graphs = _cuda_graphs(engine.cuda_graphs, needs, choices)
+    return _overlap(engine.overlap, needs, choices), graphs, _prefill_graphs(graphs, choices)
+
+
+def _overlap(asked: Switch, needs: Needs, choices: Sequence[Choice]) -> Feature:
     """Whether a step is planned while the one before runs."""
     lacking = lacking_choices(choices, OVERLAP_KINDS, "overlap")
     if asked == AUTO:
@@ -153,7 +161,7 @@ def overlap(asked: Switch, needs: Needs, choices: Sequence[Choice]) -> Feature:
     return _feature("overlap", asked, bool(asked), "", lacking)
 
 
-def cuda_graphs(asked: Switch, needs: Needs, choices: Sequence[Choice]) -> Feature:
+def _cuda_graphs(asked: Switch, needs: Needs, choices: Sequence[Choice]) -> Feature:
     """Whether decode steps replay captured graphs."""
     lacking = lacking_choices(choices, GRAPH_KINDS, "cuda_graph")
     if needs.device_type == "cuda" or asked is False:
@@ -164,7 +172,7 @@ def cuda_graphs(asked: Switch, needs: Needs, choices: Sequence[Choice]) -> Featu
     )
 
 
-def prefill_graphs(graphs: Feature, choices: Sequence[Choice]) -> Feature:
+def _prefill_graphs(graphs: Feature, choices: Sequence[Choice]) -> Feature:
     """Whether graphs may serve steps with prefill too. No downgrade: decode steps have them."""
     lacking = lacking_choices(choices, PREFILL_GRAPH_KINDS, "cuda_graph_prefill")
     reason = "" if graphs.value else "cuda_graphs is off"

@@ -14,6 +14,7 @@ from typing import Any
 import nanofw
 from nanofw.assembly.selection import Selection
 from nanofw.config.load import plain
+from nanofw.machine import processor_name
 
 PACKAGES = ("numpy", "torch", "triton", "tokenspeed-fa3", "flash-attn", "scipy", "statsmodels")
 
@@ -50,7 +51,7 @@ def machine() -> dict[str, Any]:
     """Processor, cores and load; the accelerator where torch sees one."""
     facts: dict[str, Any] = {
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": processor_name(),
         "cores": os.cpu_count(),
         "threads": os.environ.get("OMP_NUM_THREADS"),
     }
@@ -76,17 +77,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor()
 
 
 def _version(package: str) -> str | None:

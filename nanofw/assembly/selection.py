@@ -10,12 +10,12 @@ from typing import Any
 
 from nanofw.assembly import capabilities, features, reasons
 from nanofw.assembly.choosing import Chooser, NamedSection, executor_section, named_sections
-from nanofw.assembly.explanation import Explanation
+from nanofw.assembly.explanation import Explanation, Feature
 from nanofw.assembly.features import AUTO, BUILT_BY_EXECUTOR, Needs
 from nanofw.checkpoints.families import FAMILIES
 from nanofw.checkpoints.families.other import NOT_DENSE
 from nanofw.config.load import LoadedConfig
-from nanofw.config.schema import ComponentSection
+from nanofw.config.schema import ComponentSection, Config
 from nanofw.contracts.model_spec import ModelSpec, tensor_parallel_sizes
 from nanofw.errors import ConfigError, ModelError, misspelt
 from nanofw.plugins import Component, PluginSettings, Registry
@@ -84,14 +84,13 @@ def select(loaded: LoadedConfig, registry: Registry | None = None) -> Selection:
     needs = features.read_needs(loaded, executor)
     components = _choose_components(chooser, executor, needs)
     block_size = needs.block_size or _common_block_size(chooser)
-    overlap = features.overlap(config.engine.overlap, needs, chooser.choices)
-    graphs = features.cuda_graphs(config.engine.cuda_graphs, needs, chooser.choices)
-    prefill_graphs = features.prefill_graphs(graphs, chooser.choices)
+    overlap, graphs, prefill_graphs = switches = features.switches(
+        config.engine, needs, chooser.choices
+    )
     reasons.raise_option_errors(chooser.option_errors)
-    reasons.raise_reasons(chooser.reasons, (overlap, graphs), strict=config.plugins.strict)
+    reasons.raise_reasons(chooser.reasons, switches, strict=config.plugins.strict)
     _check_ranks(loaded, needs)
     max_model_len = _max_model_len(loaded, needs.spec)
-    num_blocks = config.kv_allocator.num_blocks
     return Selection(
         loaded=loaded,
         registry=chooser.registry,
@@ -100,17 +99,12 @@ def select(loaded: LoadedConfig, registry: Registry | None = None) -> Selection:
         device=needs.device,
         max_model_len=max_model_len,
         block_size=block_size,
-        num_blocks=None if num_blocks == AUTO else num_blocks,
+        num_blocks=_num_blocks(config),
         overlap=overlap.value,
         cuda_graphs=graphs.value,
         prefill_graphs=prefill_graphs.value,
         virtual_time=needs.virtual_time,
-        explanation=Explanation(
-            choices=tuple(chooser.choices),
-            features=(overlap, graphs, prefill_graphs),
-            facts=reasons.facts(needs, max_model_len, block_size),
-            notes=reasons.notes(loaded, chooser.registry, needs),
-        ),
+        explanation=_explanation(chooser, needs, switches, max_model_len, block_size),
     )
 
 
@@ -233,6 +227,26 @@ def _common_block_size(chooser: Chooser) -> int:
         chooser.reasons.append(size)
         return capabilities.PREFERRED_BLOCK_SIZE
     return size
+
+
+def _explanation(
+    chooser: Chooser,
+    needs: Needs,
+    switches: tuple[Feature, ...],
+    max_model_len: int,
+    block_size: int,
+) -> Explanation:
+    return Explanation(
+        choices=tuple(chooser.choices),
+        features=switches,
+        facts=reasons.facts(needs, max_model_len, block_size),
+        notes=reasons.notes(chooser.loaded, chooser.registry, needs),
+    )
+
+
+def _num_blocks(config: Config) -> int | None:
+    asked = config.kv_allocator.num_blocks
+    return None if asked == AUTO else asked
 
 
 def _check_ranks(loaded: LoadedConfig, needs: Needs) -> None:

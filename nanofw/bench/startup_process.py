@@ -42,20 +42,20 @@ def measured(task: dict[str, Any]) -> dict[str, float]:
     from nanofw.config.layers import is_override
     from nanofw.config.load import DEFAULT_PRESET, load_config
 
-    phases.end("imports")
+    phases.end_phase("imports")
     words: list[str] = task["words"]
     names = [word for word in words if not is_override(word)]
     overrides = [word for word in words if is_override(word)]
     loaded = load_config(names[0] if names else DEFAULT_PRESET, overrides)
     selection = select(loaded)
-    phases.end("configuration")
+    phases.end_phase("configuration")
     with build(selection) as engine:
-        phases.end("engine", parts=getattr(engine.executor, "start_seconds", {}))
+        phases.end_phase("engine", parts=getattr(engine.executor, "start_seconds", {}))
         generate = Batches(engine, loaded.config.sampling)
         prompts = FreshPrompts(selection.spec.vocab_size, task["seed"])
         first, second = prompts.make(2, task["prompt_tokens"])
         generate([first], 1)
-        phases.end("first token")
+        phases.end_phase("first token")
         phases.seconds["second request"] = seconds_of(lambda: generate([second], 1))
     return phases.seconds
 

@@ -34,7 +34,7 @@ def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
         value = json.loads(_read_text(path, max_bytes), parse_int=_integer)
     except FileNotFoundError:
         raise ModelError(
-            f"{path.parent} is no checkpoint: it has no {path.name}{describe(path.parent)}"
+            f"{path.parent} is not a checkpoint: it has no {path.name}{describe(path.parent)}"
         ) from None
     except RecursionError:
         raise ModelError(f"{path} is nested deeper than {MAX_DEPTH} levels") from None

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import nanofw
+from nanofw.machine import num_usable_cores, processor_name
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ def system() -> dict[str, Any]:
         "nanofw": f"{nanofw.__version__} in {Path(nanofw.__file__).parent}",
         "python": f"{platform.python_version()} in {sys.prefix}",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
-        "processor": _processor(),
-        "cores": _cores(),
+        "processor": processor_name(),
+        "cores": num_usable_cores(),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "memory_bytes": _main_memory(),
         "nvidia_driver": _nvidia_driver(),
@@ -89,7 +90,7 @@ def devices() -> list[dict[str, Any]]:
     torch = _imported("torch")
     if isinstance(torch, str):
         return [{"device": "none", "problem": f"torch cannot be imported: {torch}"}]
-    cpu = {"device": "cpu", "name": _processor(), "total_bytes": _main_memory()}
+    cpu = {"device": "cpu", "name": processor_name(), "total_bytes": _main_memory()}
     return [cpu, *_accelerators(torch)]
 
 
@@ -188,22 +189,6 @@ def _backend(entry: Any, device: str) -> dict[str, Any]:
         return found | {"reason": claims}
     uses = claims.get("uses")
     return found | {"usable": True, "reason": f"uses {uses}" if uses else ""}
-
-
-def _processor() -> str:
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8")
-    except OSError:
-        return platform.processor()
-    model = re.search(r"^model name\s*: (.*)$", text, re.MULTILINE)
-    return model[1] if model else platform.processor()
-
-
-def _cores() -> int:
-    """Those that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _main_memory() -> int | None:

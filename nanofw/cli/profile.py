@@ -39,33 +39,22 @@ profile.steps=20, profile.warm_up=5, profile.seed=0. [] leaves a kind out.
 
 def main(arguments: list[str]) -> int:
     """Entry of the command."""
-    parser = argparse.ArgumentParser(
-        prog="nanofw profile", description=__doc__, epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )  # fmt: skip
-    add_config(parser)
-    parser.add_argument(
-        "--trace", metavar="FILE", type=Path,
-        help="write a trace for Perfetto; compressed when the name ends in .gz",
-    )  # fmt: skip
-    add_json(parser)
-    given = parser.parse_intermixed_args(arguments)
+    given = _parser().parse_intermixed_args(arguments)
     os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # read when torch is imported, below
     from nanofw.assembly import select
     from nanofw.bench.profile import ProfileOptions, profiles
-    from nanofw.measure import step_traces as traces
 
     options, words, loaded, measured = begin("profile", "profile", ProfileOptions, given, arguments)
     if given.trace is not None:
         read = {*files_read(loaded, words), *([given.json] if given.json else [])}
         check_writable(given.trace, "--trace", read)
     selection = select(loaded)
-    kept: list[Trace] = []
+    traces: list[Trace] = []
 
     def found() -> Iterator[Profile]:
         for profile, trace in profiles(selection, options, report):
             if given.trace is not None:
-                kept.append(trace)
+                traces.append(trace)
             yield profile
 
     def show(every: Sequence[Profile]) -> None:
@@ -78,10 +67,30 @@ def main(arguments: list[str]) -> int:
     try:
         return measured.finish(selection, show, _record)
     finally:
-        if kept and given.trace is not None:
-            with writing(given.trace):
-                traces.write(traces.joined(kept), given.trace)
-            print(f"trace in {given.trace}: open it in https://ui.perfetto.dev", file=sys.stderr)
+        if traces and given.trace is not None:
+            _write_traces(traces, given.trace)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="nanofw profile", description=__doc__, epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    add_config(parser)
+    parser.add_argument(
+        "--trace", metavar="FILE", type=Path,
+        help="write a trace for Perfetto; compressed when the name ends in .gz",
+    )  # fmt: skip
+    add_json(parser)
+    return parser
+
+
+def _write_traces(traces: Sequence[Trace], path: Path) -> None:
+    from nanofw.measure import step_traces
+
+    with writing(path):
+        step_traces.write(step_traces.joined(traces), path)
+    print(f"trace in {path}: open it in https://ui.perfetto.dev", file=sys.stderr)
 
 
 def print_profile(profile: Profile, out: Console) -> None:

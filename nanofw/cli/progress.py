@@ -7,30 +7,20 @@ import time
 from collections.abc import Generator
 from contextlib import contextmanager
 
-from nanofw.measure.progress import ProgressReport
+from nanofw.measure.progress import ProgressReport, progress_bar
 
 
 @contextmanager
 def progress(
     refresh_per_second: float = 10, seconds_between_lines: float = 30
 ) -> Generator[ProgressReport]:
-    """A bar on standard error, where somebody watches; elsewhere a line now and then."""
+    """A bar on standard error where that is a terminal; elsewhere a line now and then."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    columns = (
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    )  # fmt: skip
-    errors = Console(file=sys.stderr)
-    if not errors.is_terminal:
+    if not Console(stderr=True).is_terminal:
         yield _lines(seconds_between_lines)
         return
-    with Progress(*columns, console=errors, refresh_per_second=refresh_per_second) as shown:
-        bar = shown.add_task("", total=None)
-
-        def report(done: int, total: int, what: str) -> None:
-            shown.update(bar, completed=done, total=total, description=what)
-
+    with progress_bar(refresh_per_second=refresh_per_second) as report:
         yield report
 
 

@@ -24,7 +24,7 @@ from nanofw.contracts.requests import FinishReason, SamplingParams
 from nanofw.errors import NanofwError
 from nanofw.llm.interrupt import Interrupt, noted_interrupt
 from nanofw.llm.opening import open_session
-from nanofw.llm.progress import ProgressBar
+from nanofw.llm.progress import RunProgress, run_progress
 from nanofw.llm.results import RequestResult
 from nanofw.llm.session import Session, SessionStep
 
@@ -150,7 +150,7 @@ class Run:
         Args:
             watched: show a progress bar.
         """
-        with ProgressBar(self._source.num_requests, enabled=watched) as bar:
+        with run_progress(self._source.num_requests, enabled=watched) as bar:
             while not self._interrupt.signal and self._failure is None:
                 self._source.feed(self._session)
                 if self._session.has_unfinished:
@@ -184,7 +184,7 @@ class Run:
         why = "" if self._output.is_read else f": {error}"
         self._take_events(self._session.fail(f"the run could not go on{why}"))
 
-    def _step(self, bar: ProgressBar) -> None:
+    def _step(self, bar: RunProgress) -> None:
         try:
             step = self._session.step()
         except NanofwError as error:

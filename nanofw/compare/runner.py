@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
@@ -15,6 +14,7 @@ from nanofw.assembly.selection import choose_workload
 from nanofw.compare.experiment import AA, Experiment
 from nanofw.compare.run import RunResult, run_once
 from nanofw.errors import ConfigError, ExecutorError
+from nanofw.machine import num_usable_cores
 from nanofw.measure.progress import ProgressReport, silent
 
 AA_SEED = 1_000_003
@@ -191,7 +191,7 @@ def _in_processes(
     done: list[tuple[Task, RunResult]],
 ) -> None:
     wanted = experiment.options.processes
-    num = min(len(tasks), _num_cores() if wanted == "auto" else wanted)
+    num = min(len(tasks), num_usable_cores() if wanted == "auto" else wanted)
     if num <= 1:
         selections = {arm: select(experiment.load(arm)) for arm in experiment.arms}
         _one_by_one(selections, experiment, tasks, report, done)
@@ -234,10 +234,6 @@ def _work(task: Task) -> RunResult:
     if arm not in _selections:
         _selections[arm] = select(_experiment.load(arm))
     return _run(_selections, _experiment, task)
-
-
-def _num_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _label(task: Task) -> str:

@@ -15,7 +15,7 @@ from nanofw.engine.base import BaseEngine
 from nanofw.llm.interrupt import postponed
 from nanofw.llm.keywords import nested_values
 from nanofw.llm.opening import open_session
-from nanofw.llm.progress import ProgressBar
+from nanofw.llm.progress import run_progress
 from nanofw.llm.prompts import PromptLike, chosen_ids, parse_prompt
 from nanofw.llm.results import RequestResult, StreamEvent
 from nanofw.llm.session import SessionStep
@@ -236,7 +236,7 @@ class LLM:
     def _collect(self, results: dict[int, RequestResult | None], progress: bool) -> None:
         """Step until all tickets have their result."""
         num_missing = len(results)
-        with ProgressBar(num_missing, enabled=progress) as bar:
+        with run_progress(num_missing, enabled=progress) as bar:
             while num_missing:
                 with postponed():
                     step = self._step()

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from contextlib import contextmanager
 
 from nanofw.contracts.outputs import StepReport
-
-if TYPE_CHECKING:
-    from rich.progress import Progress
+from nanofw.measure.progress import ProgressReport, progress_bar
 
 WINDOW_S = 2.0
 """Seconds over which the throughput is a mean."""
@@ -46,62 +45,42 @@ class Throughput:
         ) / seconds
 
 
-class ProgressBar:
-    """A context manager around the steps of a run; it shows nothing when it is not enabled.
+class RunProgress:
+    """How many requests are done and how fast it goes, told to a bar now and then.
 
     Args:
         total: requests of the run.
-        enabled: False shows nothing and imports nothing.
+        report: draws the bar; None: nobody watches.
     """
 
-    def __init__(self, total: int, *, enabled: bool) -> None:
+    def __init__(self, total: int, report: ProgressReport | None) -> None:
+        self._total, self._report = total, report
         self._throughput = Throughput()
         self._num_done = 0
         self._next_refresh = 0.0
-        self._bar = _make_bar() if enabled else None
-        self._task = self._bar.add_task("", total=total, speed="") if self._bar else None
-
-    def __enter__(self) -> ProgressBar:
-        if self._bar is not None:
-            self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._refresh()
-            self._bar.stop()
 
     def update(self, num_finished: int, report: StepReport | None) -> None:
         """Tell of one step."""
-        if self._bar is None:
+        if self._report is None:
             return
         self._num_done += num_finished
         if report is not None:
             self._throughput.add(report)
         now = time.monotonic()
-        if now >= self._next_refresh:
+        if now >= self._next_refresh or self._num_done == self._total:
             self._next_refresh = now + 1 / REFRESH_PER_SECOND
-            self._refresh(report)
-
-    def _refresh(self, report: StepReport | None = None) -> None:
-        assert self._bar is not None
-        assert self._task is not None
-        prefill, decode = self._throughput.rates()
-        speed = f"prefill {prefill:,.0f} tok/s · decode {decode:,.0f} tok/s"
-        if report is not None:
-            speed += f" · running {report.num_running} · waiting {report.num_waiting}"
-        self._bar.update(self._task, completed=self._num_done, speed=speed, refresh=True)
+            prefill, decode = self._throughput.rates()
+            text = f"requests · prefill {prefill:,.0f} tok/s · decode {decode:,.0f} tok/s"
+            if report is not None:
+                text += f" · running {report.num_running} · waiting {report.num_waiting}"
+            self._report(self._num_done, self._total, text)
 
 
-def _make_bar() -> Progress:
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-
-    return Progress(
-        BarColumn(bar_width=24),
-        MofNCompleteColumn(),
-        TextColumn("requests · {task.fields[speed]}"),
-        console=Console(stderr=True),
-        auto_refresh=False,
-        transient=True,
-    )
+@contextmanager
+def run_progress(total: int, *, enabled: bool) -> Generator[RunProgress]:
+    """Around the steps of a run; when it is not enabled it shows and imports nothing."""
+    if not enabled:
+        yield RunProgress(total, None)
+        return
+    with progress_bar(refresh_per_second=None, transient=True) as report:
+        yield RunProgress(total, report)

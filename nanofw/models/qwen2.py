@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5, dense: biases on queries, keys and values, whatever `config.json` says.
+"""Qwen2 and Qwen2.5, dense: queries, keys and values always have biases.
 
 Yang et al., "Qwen2 Technical Report"; "Qwen2.5 Technical Report".
 """

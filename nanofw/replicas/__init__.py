@@ -1,1 +1,1 @@
-"""Several engines of one model behind one front: `engine.replicas`."""
+"""Several engines of one model behind one router: `engine.replicas`."""

@@ -25,7 +25,7 @@ from nanofw.replicas.messages import (
 )
 from nanofw.replicas.replica import RemoteReplica
 from nanofw.runtime.ray import cluster
-from nanofw.runtime.ray.placement_group import Room, bundle_of
+from nanofw.runtime.ray.placement_group import ReservedPlacementGroup, bundle_of
 
 _END_WAIT_S = 5.0
 _ANSWER_WAIT_S = 30.0
@@ -85,16 +85,16 @@ class ReplicaActors:
     ) -> None:
         engine = loaded.config.engine
         self._options, self._now, self._is_open = options, now, True
-        self._rooms: list[Room] = []
+        self._groups: list[ReservedPlacementGroup] = []
         self._asked: dict[Any, int] = {}
         self.all: list[ReplicaActor] = []
         cluster.join(options.address)
         try:
             bundle = bundle_of(options.cpus_per_rank, device)
-            places = self._reserve(engine.replicas, engine.tensor_parallel_size, bundle)
-            for place, room in places:
+            reserved = self._reserve(engine.replicas, engine.tensor_parallel_size, bundle)
+            for place, group in reserved:
                 remote = RemoteReplica.options(max_restarts=options.max_restarts, **place)
-                self.all.append(ReplicaActor(remote.remote(loaded, list(sys.path), room)))
+                self.all.append(ReplicaActor(remote.remote(loaded, list(sys.path), group)))
             for number in range(engine.replicas):
                 self._ask_ready(number)
             self._wait_until_ready(options.start_timeout_s)
@@ -153,8 +153,8 @@ class ReplicaActors:
             for ref in self._asked:  # these fail when Ray knows that the actor is dead
                 with contextlib.suppress(RayError):
                     ray.get(ref, timeout=_END_WAIT_S)
-            for room in self._rooms:
-                room.give_back()
+            for group in self._groups:
+                group.release()
         self._asked = {}
         cluster.leave()
 
@@ -179,20 +179,24 @@ class ReplicaActors:
     def _reserve(
         self, count: int, size: int, bundle: dict[str, float]
     ) -> list[tuple[dict[str, Any], Any]]:
-        """Options of each replica's actor, and the room for its ranks if it has several.
+        """Options of each replica's actor, and the placement group of its ranks if it has several.
 
         Ray keeps what an actor itself reserves until the job ends, even if the actor dies.
         """
         options = self._options
         if size == 1:
-            room = Room("replicas", count, bundle, "spread", options.placement_timeout_s)
-            self._rooms.append(room)
-            return [(room.place(number), None) for number in range(count)]
-        for _ in range(count):
-            self._rooms.append(
-                Room("ranks", size, bundle, options.placement, options.placement_timeout_s)
+            group = ReservedPlacementGroup(
+                "replicas", count, bundle, "spread", options.placement_timeout_s
             )
-        return [(room.guest(), room.group) for room in self._rooms]
+            self._groups.append(group)
+            return [(group.bundle_options(number), None) for number in range(count)]
+        for _ in range(count):
+            self._groups.append(
+                ReservedPlacementGroup(
+                    "ranks", size, bundle, options.placement, options.placement_timeout_s
+                )
+            )
+        return [(group.inheritor_options(), group.group) for group in self._groups]
 
     def _ask_ready(self, number: int) -> None:
         self._asked[self.all[number].handle.ready.remote()] = number

@@ -33,7 +33,7 @@ from nanofw.replicas.messages import (
     StopReplica,
 )
 from nanofw.runtime.ray.mailbox import Mailbox
-from nanofw.runtime.ray.placement_group import RoomHere
+from nanofw.runtime.ray.placement_group import InheritedPlacementGroup
 
 WATCH_INTERVAL_S = 0.5
 
@@ -52,16 +52,16 @@ class Replica:
     Args:
         loaded: the configuration of the run.
         path: `sys.path` of the router; what is not there is added.
-        room: for the ranks; None: there is one rank, in this process.
+        group: placement group of the ranks; None: there is one rank, in this process.
     """
 
-    def __init__(self, loaded: LoadedConfig, path: list[str], room: Any) -> None:
+    def __init__(self, loaded: LoadedConfig, path: list[str], group: Any) -> None:
         sys.path += [entry for entry in path if entry not in sys.path]
         if not os.environ.get("CUDA_VISIBLE_DEVICES", "all"):
             # Ray hides all GPUs from an actor that asked for none. This one holds no memory
             # there, its ranks do, but it must see what there is to choose components.
             del os.environ["CUDA_VISIBLE_DEVICES"]
-        RoomHere.remember(room)
+        InheritedPlacementGroup.keep(group)
         self._mailbox: Mailbox[ReplicaCommand | _CallEngine, ReplicaOutput] = Mailbox()
         self._made: Future[ReplicaReady | ReplicaFailed] = Future()
         self._has_ended = threading.Event()

@@ -17,7 +17,7 @@ from nanofw.runtime.rows import RowState
 
 
 @dataclass(slots=True)
-class Pass:
+class MicroBatch:
     """A part of a plan that the model computes at once. Fields as in `StepPlan`."""
 
     rows: IntArray
@@ -29,19 +29,19 @@ class Pass:
 
 @dataclass(slots=True)
 class StepBatch:
-    """The forward passes of a step, and who samples after them.
+    """The micro-batches of a step, and the rows that sample after them.
 
     Attributes:
-        passes: what the model takes, in this order.
+        micro_batches: what the model takes, in this order; empty where a graph was replayed.
         rows: int32[s], rows that sample, in the plan's order.
         positions: int32[s], the position that each of their new tokens will have.
         device_rows, device_positions: the same, int64 on the device.
-        graph_size: the bucket whose graph ran the pass; 0: it ran eagerly.
-        logprobs, prompt_logprobs: of the tokens drawn and of prompt tokens, where rows asked,
+        graph_size: the bucket whose graph ran the step; 0: it ran eagerly.
+        logprobs, prompt_logprobs: of the sampled tokens and of prompt tokens, where rows asked,
             once they were found.
     """
 
-    passes: list[ForwardBatch]
+    micro_batches: list[ForwardBatch]
     rows: IntArray
     positions: IntArray
     device_rows: torch.Tensor
@@ -56,18 +56,18 @@ def make_batch(
     state: RowState,
     block_size: int,
     device: torch.device,
-    max_pass_tokens: int | None = None,
+    max_micro_batch_tokens: int | None = None,
 ) -> StepBatch:
     """The batch of a plan whose changes were applied to `state`."""
-    parts = split(plan, max_pass_tokens)
+    parts = split(plan, max_micro_batch_tokens)
     rows, positions = plan.rows, plan.starts + plan.num_tokens
     if not plan.samples.all():
         rows, positions = rows[plan.samples], positions[plan.samples]
     packed = Packed(device)
-    rows_at, positions_at = packed.add(rows), packed.add(positions)
+    rows_at, positions_at = packed.add_array(rows), packed.add_array(positions)
     packed.send()
     return StepBatch(
-        passes=[_forward_batch(part, state, block_size, device) for part in parts],
+        micro_batches=[_forward_batch(part, state, block_size, device) for part in parts],
         rows=rows,
         positions=positions,
         device_rows=packed[rows_at],
@@ -75,42 +75,43 @@ def make_batch(
     )
 
 
-def split(plan: StepPlan, max_tokens: int | None) -> list[Pass]:
-    """The plan as passes of at most so many tokens; None: as one.
+def split(plan: StepPlan, max_tokens: int | None) -> list[MicroBatch]:
+    """The plan as micro-batches of at most `max_tokens` tokens; None: as one.
 
     Rows stay in order and whole, unless one alone is longer: its parts follow one another.
     """
     if not len(plan.rows):
         return []
     if max_tokens is None or plan.total_tokens <= max_tokens:
-        return [Pass(plan.rows, plan.num_tokens, plan.starts, plan.samples, plan.num_decodes)]
-    pieces: list[list[tuple[int, int, int]]] = [[]]  # (line of the plan, first token, tokens)
+        return [MicroBatch(plan.rows, plan.num_tokens, plan.starts, plan.samples, plan.num_decodes)]
+    pieces: list[list[tuple[int, int, int]]] = [[]]  # (index in the plan, first token, tokens)
     room = max_tokens
-    for line, count in enumerate(plan.num_tokens.tolist()):
+    for index, count in enumerate(plan.num_tokens.tolist()):
         for first in range(0, count, max_tokens):
             length = min(max_tokens, count - first)
             if length > room:
                 pieces.append([])
                 room = max_tokens
-            pieces[-1].append((line, first, length))
+            pieces[-1].append((index, first, length))
             room -= length
     return [_part(plan, part) for part in pieces]
 
 
-def _part(plan: StepPlan, pieces: list[tuple[int, int, int]]) -> Pass:
-    lines, firsts, lengths = (np.array(column, np.int32) for column in zip(*pieces, strict=True))
-    is_last = firsts + lengths == plan.num_tokens[lines]
-    return Pass(
-        rows=plan.rows[lines],
+def _part(plan: StepPlan, pieces: list[tuple[int, int, int]]) -> MicroBatch:
+    columns = (np.array(column, np.int32) for column in zip(*pieces, strict=True))
+    indices, firsts, lengths = columns
+    is_last = firsts + lengths == plan.num_tokens[indices]
+    return MicroBatch(
+        rows=plan.rows[indices],
         num_tokens=lengths,
-        starts=plan.starts[lines] + firsts,
-        samples=plan.samples[lines] & is_last,
-        num_decodes=int((lines < plan.num_decodes).sum()),
+        starts=plan.starts[indices] + firsts,
+        samples=plan.samples[indices] & is_last,
+        num_decodes=int((indices < plan.num_decodes).sum()),
     )
 
 
 def _forward_batch(
-    part: Pass, state: RowState, block_size: int, device: torch.device
+    part: MicroBatch, state: RowState, block_size: int, device: torch.device
 ) -> ForwardBatch:
     """Everything that the host knows goes to the device as one array; token ids and block
     tables are there already."""
@@ -122,13 +123,13 @@ def _forward_batch(
     slots = blocks.astype(np.int64) * block_size + positions % block_size
     padding = padded_rows(len(slots)) - len(slots) if device.type == "cpu" else 0
     packed = Packed(device)
-    token_rows_at = packed.add(np.pad(token_rows, (0, padding)))
-    positions_at = packed.add(np.pad(positions, (0, padding)))
-    slots_at = packed.add(np.pad(slots, (0, padding), constant_values=-1))
-    logits_at = packed.add(query_starts[1:][part.samples] - 1)
-    starts_at = packed.add(query_starts)
-    ends_at = packed.add(ends)
-    rows_at = packed.add(part.rows)
+    token_rows_at = packed.add_array(np.pad(token_rows, (0, padding)))
+    positions_at = packed.add_array(np.pad(positions, (0, padding)))
+    slots_at = packed.add_array(np.pad(slots, (0, padding), constant_values=-1))
+    logits_at = packed.add_array(query_starts[1:][part.samples] - 1)
+    starts_at = packed.add_array(query_starts)
+    ends_at = packed.add_array(ends)
+    rows_at = packed.add_array(part.rows)
     packed.send()
     device_positions = packed[positions_at]
     width = -(-int(ends.max()) // block_size)
@@ -155,7 +156,7 @@ class Packed:
         self._arrays: list[np.ndarray] = []
         self._parts: tuple[torch.Tensor, ...] = ()
 
-    def add(self, array: np.ndarray) -> int:
+    def add_array(self, array: np.ndarray) -> int:
         """Put an array in; returns where to find it again."""
         self._arrays.append(array)
         return len(self._arrays) - 1
@@ -169,7 +170,7 @@ class Packed:
         return self._parts[index]
 
 
-def _tokens(part: Pass, query_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def _tokens(part: MicroBatch, query_starts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """int64[t] row and position of each token, rows one after another."""
     if query_starts[-1] == len(part.rows):  # one token each
         return part.rows.astype(np.int64), part.starts.astype(np.int64)

@@ -14,9 +14,9 @@ import torch
 from torch import distributed
 from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
 
-from nanofw.runtime.parallel.lost import RankLost
+from nanofw.runtime.parallel.messages import RankLost
+from nanofw.runtime.parallel.transport import LOOPBACK
 
-LOOPBACK = "127.0.0.1"
 _SIOCGIFADDR = 0x8915
 _TIMEOUT = timedelta(days=1)  # the engine's process watches over the ranks, and knows more
 

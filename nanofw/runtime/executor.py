@@ -7,25 +7,25 @@ that two steps may be in flight.
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from nanofw.contracts.communicator import Communicator, SingleRank
-from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.executor import Executor, ExecutorConfig
 from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import Request
 from nanofw.errors import ExecutorError, NanofwError
 from nanofw.kernels.aot.start import start_compiling
-from nanofw.runtime import memory, profiling
+from nanofw.runtime import profiling, sizing
 from nanofw.runtime.batch import StepBatch
-from nanofw.runtime.graphs.capture import CudaRecorder
+from nanofw.runtime.graphs.capture import CudaCapturer
 from nanofw.runtime.graphs.sizes import largest_prefill
 from nanofw.runtime.options import TorchOptions
+from nanofw.runtime.parallel.executor import ParallelExecutor
 from nanofw.runtime.phases import Phases
 from nanofw.runtime.results import Timer, Transfer
 from nanofw.runtime.runner import Runner
@@ -95,17 +95,17 @@ class TorchExecutor:
     ) -> int:
         """Load, size the pool, capture; returns the number of blocks."""
         self._runner = runner = Runner(config, communicator)
-        phases.end("weights")
+        phases.end_phase("weights")
         if ahead is not None:
             ahead.close()
-            phases.end("waiting for compilers")
-        num_blocks = _num_blocks(runner, config, communicator, prefill_tokens)
-        phases.end("memory profile")
+            phases.end_phase("waiting for compilers")
+        num_blocks = sizing.num_blocks(runner, config, communicator, prefill_tokens)
+        phases.end_phase("memory profile")
         runner.allocate(num_blocks)
-        phases.end("KV pool")
+        phases.end_phase("KV pool")
         if config.cuda_graphs and runner.device.type == "cuda":
-            runner.capture(CudaRecorder(), prefill_tokens)
-            phases.end("graphs")
+            runner.capture(CudaCapturer(), prefill_tokens)
+            phases.end_phase("graphs")
         return num_blocks
 
     def capacity(self) -> Capacity:
@@ -126,14 +126,14 @@ class TorchExecutor:
 
     @property
     def host_phases(self) -> dict[str, tuple[object, str]]:
-        """Parts of `submit`, for whoever times them: an object and its method, by name."""
+        """Parts of `submit` that can be timed: an object and its method, by name."""
         runner = self._open()
         return {"apply": (runner, "apply"), "forward": (runner, "forward"),
-                "draw": (runner, "sample")}  # fmt: skip
+                "sample": (runner, "sample")}  # fmt: skip
 
     def check(self, request: Request) -> None:
         """Raise ValueError when the sampler or a logits processor cannot do what is asked."""
-        self._open().check(request)
+        self._open().plugins.check(request)
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> None:
@@ -222,48 +222,18 @@ class TorchExecutor:
             )
 
 
-def _num_blocks(
-    runner: Runner, config: ExecutorConfig, communicator: Communicator, graph_tokens: int
-) -> int:
-    """As configured, or what memory allows on the rank that has the least."""
-    if config.num_blocks is not None:
-        return memory.check_num_blocks(
-            config.num_blocks,
-            config.block_size,
-            runner.backend.bytes_per_block(),
-            memory.free_memory(runner.device),
-        )
-    _least(0, communicator, runner.device)  # all have loaded their weights
-    fitting = _num_fitting_blocks(runner, config, communicator, graph_tokens)
-    return _least(fitting, communicator, runner.device)
+def torch_executor(options: TorchOptions | None, config: ExecutorConfig) -> Executor:
+    """The target of the plugin: one rank computes in this process, several in one process each."""
+    if config.engine.tensor_parallel_size > 1:
+        return ParallelExecutor(options, config)
+    return TorchExecutor(options, config)
 
 
-def _num_fitting_blocks(
-    runner: Runner, config: ExecutorConfig, communicator: Communicator, graph_tokens: int
-) -> int:
-    bytes_per_block = runner.backend.bytes_per_block()
-    if runner.device.type == "cuda":
-        weights = torch.cuda.memory_allocated(runner.device)
-        peak = profiling.activation_peak(runner, config) + runner.deferred_bytes
-        if config.cuda_graphs:  # they keep what their largest step takes
-            num_tokens = max(config.max_num_seqs, graph_tokens)
-            peak += memory.activation_estimate(config.spec, num_tokens, config.max_num_seqs)
-        facts = memory.cuda_memory(runner.device, weights, peak)
-        return memory.num_kv_blocks(facts, config.engine.memory_utilization, bytes_per_block)
-    blocks_per_row = -(-config.max_model_len // config.block_size)
-    num_tokens = min(config.max_num_batched_tokens, runner.max_pass_tokens or sys.maxsize)
-    peak = memory.activation_estimate(config.spec, num_tokens, config.max_num_seqs)
-    return memory.num_cpu_blocks(
-        memory.available_main_memory() // communicator.size,
-        config.max_num_seqs * blocks_per_row,
-        peak,
-        bytes_per_block,
-    )
-
-
-def _least(number: int, communicator: Communicator, device: torch.device) -> int:
-    """The smallest of the ranks' numbers, known once all have theirs."""
-    return int(communicator.all_gather(torch.tensor([number], device=device)).min())
+def probe(device: str, options: Any) -> dict[str, Any] | str:
+    """What `auto` and `explain` ask: whether this machine has the device."""
+    if device.startswith("cuda") and not torch.cuda.is_available():
+        return "PyTorch finds no CUDA device here"
+    return {}
 
 
 def _failure(what: str, error: Exception) -> NanofwError:

@@ -1,7 +1,7 @@
 """Which rows ask for log probabilities, and what the device finds for them.
 
 They are those of the model's own distribution: taken from the logits before processors, masks
-and sampling parameters change anything, whichever sampler draws.
+and sampling parameters change anything, whichever sampler is chosen.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PromptTokens:
     """Positions of a step after which a prompt token stands whose log probability is asked for.
 
     Attributes:
-        indices: for each forward pass, int64[p_i] places among its tokens.
+        indices: for each micro-batch, int64[p_i] positions among its tokens.
         rows, positions: int64[p], the row and the position of each of those prompt tokens.
     """
 
@@ -79,7 +79,7 @@ class PromptTokens:
 
 
 class LogprobRows:
-    """Who asks for log probabilities, of drawn tokens and of prompts."""
+    """Who asks for log probabilities, of sampled tokens and of prompts."""
 
     def __init__(self, num_rows: int, vocab_size: int) -> None:
         self._vocab_size = vocab_size
@@ -89,7 +89,7 @@ class LogprobRows:
 
         self._num_top, self._num_prompt_top, self._num_prompt = numbers(), numbers(), numbers()
 
-    def add(self, new: NewRow) -> None:
+    def add_row(self, new: NewRow) -> None:
         """A request entered a row."""
         row, sampling = new.row, new.sampling
         self._num_top[row] = _NONE if sampling.logprobs is None else sampling.logprobs
@@ -97,15 +97,15 @@ class LogprobRows:
         self._num_prompt_top[row] = _NONE if asked is None else asked
         self._num_prompt[row] = new.num_prompt_tokens
 
-    def lines(self, rows: IntArray) -> LongArray | None:
-        """Which of int32[s] rows ask for log probabilities of what they draw; None: none."""
-        lines = np.flatnonzero(self._num_top[rows] != _NONE)
-        return lines if len(lines) else None
+    def asking(self, rows: IntArray) -> LongArray | None:
+        """Indices of those int32[s] rows that ask for log probabilities; None: no row does."""
+        indices = np.flatnonzero(self._num_top[rows] != _NONE)
+        return indices if len(indices) else None
 
-    def of_drawn(
+    def of_sampled(
         self, rows: IntArray, logits: torch.Tensor, token_ids: torch.Tensor
     ) -> RowLogprobs:
-        """Of int[s] tokens that int32[s] rows drew; float32[s, vocab] logits as the model made
+        """Of int[s] tokens that int32[s] rows sampled; float32[s, vocab] logits as the model made
         them."""
         num_top = self._num_top[rows]
         found = logprobs_of(logits, token_ids.long(), int(num_top.max()))
@@ -113,31 +113,31 @@ class LogprobRows:
 
     def ask_for_prompts(self, plan: StepPlan) -> bool:
         """Whether the plan computes anything for rows that ask for their prompts."""
-        return bool(self._asking(plan).any())
+        return bool(self._asks_for_prompts(plan).any())
 
-    def prompt_tokens(self, plan: StepPlan, pass_lengths: Sequence[int]) -> PromptTokens | None:
+    def prompt_tokens(self, plan: StepPlan, lengths: Sequence[int]) -> PromptTokens | None:
         """What the plan computes for rows that ask for their prompts; None: nothing.
 
         Args:
-            pass_lengths: tokens of each forward pass without its padding; the plan's tokens in
-                their order.
+            lengths: tokens of each micro-batch without its padding; the plan's tokens in their
+                order.
         """
-        asks = self._asking(plan)
+        asks = self._asks_for_prompts(plan)
         if not asks.any():
             return None
-        lines = np.repeat(np.arange(len(plan.rows)), plan.num_tokens)
+        indices = np.repeat(np.arange(len(plan.rows)), plan.num_tokens)
         firsts = np.cumsum(plan.num_tokens) - plan.num_tokens
-        positions = np.arange(len(lines)) - firsts[lines] + plan.starts[lines] + 1
-        rows = plan.rows[lines]
-        wanted = asks[lines] & (positions < self._num_prompt[rows])
-        parts = np.split(wanted, np.cumsum(pass_lengths)[:-1])
+        positions = np.arange(len(indices)) - firsts[indices] + plan.starts[indices] + 1
+        rows = plan.rows[indices]
+        wanted = asks[indices] & (positions < self._num_prompt[rows])
+        parts = np.split(wanted, np.cumsum(lengths)[:-1])
         return PromptTokens(
             [np.flatnonzero(part) for part in parts],
             rows[wanted].astype(np.int64),
             positions[wanted].astype(np.int64),
         )
 
-    def _asking(self, plan: StepPlan) -> BoolArray:
+    def _asks_for_prompts(self, plan: StepPlan) -> BoolArray:
         """bool[n], the rows of a plan that have prompt tokens whose log probability is wanted."""
         asks = self._num_prompt_top[plan.rows] != _NONE
         return asks & (plan.starts < self._num_prompt[plan.rows] - 1)
@@ -156,9 +156,9 @@ class LogprobRows:
                 so that the vocabulary's width bounds the memory and not the prompts' length.
         """
         # A row's tokens are next to each other: it is in a plan once.
-        places, first, counts = np.unique(wanted.rows, return_index=True, return_counts=True)
+        found_rows, first, counts = np.unique(wanted.rows, return_index=True, return_counts=True)
         order = np.argsort(first)
-        rows: IntArray = places[order].astype(np.int32)
+        rows: IntArray = found_rows[order].astype(np.int32)
         num_top = self._num_prompt_top[rows]
         count = lines_at_once(self._vocab_size)
         parts = zip(hidden.split(count), token_ids.long().split(count), strict=True)

@@ -21,7 +21,7 @@ def executor() -> list[Plugin]:
     return [
         Plugin(
             "torch",
-            "nanofw.runtime.placement:torch_executor",
+            "nanofw.runtime.executor:torch_executor",
             api="executor/1",
             options="nanofw.runtime.options:TorchOptions",
             capabilities=CAPABILITIES,

@@ -20,7 +20,7 @@ class DeviceMemory:
 
     Attributes:
         total: what it has.
-        free: what nobody uses now.
+        free: what is not in use now.
         own: what this process uses, weights included.
         weights: what the weights take.
         activation_peak: what the largest step takes beyond `own`.

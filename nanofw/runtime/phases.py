@@ -17,7 +17,7 @@ class Phases:
         self.seconds: dict[str, float] = {}
         self._last = time.perf_counter()
 
-    def end(self, name: str, parts: Mapping[str, float] | None = None) -> None:
+    def end_phase(self, name: str, parts: Mapping[str, float] | None = None) -> None:
         """A phase is over.
 
         Args:

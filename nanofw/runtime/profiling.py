@@ -10,7 +10,7 @@ from nanofw.contracts.communicator import Communicator
 from nanofw.contracts.executor import ExecutorConfig
 from nanofw.contracts.plan import NewRow, StepPlan
 from nanofw.contracts.requests import SamplingParams
-from nanofw.runtime.graphs.capture import EagerRecorder
+from nanofw.runtime.graphs.capture import EagerCapturer
 from nanofw.runtime.runner import Runner
 
 
@@ -48,7 +48,7 @@ def carry_out_steps(
     runner.allocate(_num_blocks(plan))
     _carry_out(runner, plan)
     if config.cuda_graphs:
-        runner.capture(EagerRecorder(), prefill_tokens)
+        runner.capture(EagerCapturer(), prefill_tokens)
         return
     runner.apply(empty_plan(plan.rows))
     whole = largest_plan(config, SamplingParams())
@@ -105,7 +105,7 @@ def largest_plan(config: ExecutorConfig, sampling: SamplingParams | None = None)
 
 
 def empty_plan(removed: IntArray) -> StepPlan:
-    """A step in which rows leave and nothing is computed."""
+    """A step in which rows are removed and nothing is computed."""
     nothing = np.empty(0, np.int32)
     return StepPlan(
         step=0,

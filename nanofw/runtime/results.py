@@ -16,7 +16,7 @@ class Transfer:
     """What a step found, on its way to the host; nothing may be read before `wait`.
 
     Args:
-        sampled: the drawn tokens.
+        sampled: the sampled tokens.
         logprobs, prompt_logprobs: of them and of the prompts, where rows asked.
     """
 
@@ -42,7 +42,7 @@ class Transfer:
         return self._token_ids.numpy(), self._failed.numpy()
 
     def logprobs(self) -> dict[int, TokenLogprobs]:
-        """Of the drawn tokens, by row."""
+        """Of the sampled tokens, by row."""
         return {} if self._logprobs is None else self._logprobs.by_row()
 
     def prompt_logprobs(self) -> dict[int, TokenLogprobs]:

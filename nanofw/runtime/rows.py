@@ -43,15 +43,15 @@ class RowState:
         self.host_block_tables[block_rows, block_positions] = block_ids
         tokens_at = rows * self.token_ids.shape[1] + positions
         blocks_at = block_rows * self.block_tables.shape[1] + block_positions
-        places = np.concatenate((tokens_at, blocks_at))
+        indices = np.concatenate((tokens_at, blocks_at))
         values = np.concatenate((token_ids, block_ids))
-        packed = to_device(np.stack((places, values)).astype(np.int64), self._device)
-        places_there, values_there = packed[0], packed[1].to(torch.int32)
+        packed = to_device(np.stack((indices, values)).astype(np.int64), self._device)
+        indices_there, values_there = packed[0], packed[1].to(torch.int32)
         count = len(token_ids)
         if count:
-            self.token_ids.view(-1).scatter_(0, places_there[:count], values_there[:count])
+            self.token_ids.view(-1).scatter_(0, indices_there[:count], values_there[:count])
         if self._device.type != "cpu":
-            self.block_tables.view(-1).scatter_(0, places_there[count:], values_there[count:])
+            self.block_tables.view(-1).scatter_(0, indices_there[count:], values_there[count:])
 
     def append(self, rows: torch.Tensor, positions: torch.Tensor, token_ids: torch.Tensor) -> None:
         """Write int32[s] sampled tokens to int64[s] positions of int64[s] rows, on the device."""
@@ -61,14 +61,14 @@ class RowState:
 def _new_tokens(plan: StepPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """int64 row and position, and the token, of all that new rows bring."""
     lengths = [len(new.token_ids) for new in plan.new]
-    rows, positions = _places([new.row for new in plan.new], lengths)
+    rows, positions = _first_entries([new.row for new in plan.new], lengths)
     return rows, positions, np.concatenate([_NOTHING, *(new.token_ids for new in plan.new)])
 
 
 def _blocks(plan: StepPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """int64 row and position, and the block, of all that new rows bring and others are given."""
     counts = [len(new.block_ids) for new in plan.new]
-    rows, positions = _places([new.row for new in plan.new], counts)
+    rows, positions = _first_entries([new.row for new in plan.new], counts)
     return (
         np.concatenate((rows, plan.block_rows)),
         np.concatenate((positions, plan.block_positions)),
@@ -76,7 +76,7 @@ def _blocks(plan: StepPlan) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     )
 
 
-def _places(rows: list[int], counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
+def _first_entries(rows: list[int], counts: list[int]) -> tuple[np.ndarray, np.ndarray]:
     """int64 row and position of the first `counts[i]` entries of each row, one after another."""
     if not rows:
         return _NOTHING, _NOTHING

@@ -13,7 +13,7 @@ class ConstantOptions(Options):
     """`cost_model: {name: constant, ...}`."""
 
     seconds_per_step: NonNegativeFloat = 0.01
-    """Time of a step, whatever is in it."""
+    """Time of every step."""
     seconds_per_token: NonNegativeFloat = 0.0
     """Time of each token computed in it, on top."""
 

@@ -35,7 +35,7 @@ class ContextPool:
         self._max_num_batched_tokens = config.max_num_batched_tokens
         self._max_model_len = config.max_model_len
         self._kv: HashArray = np.zeros((self._num_blocks, self._block_size), np.uint64)
-        self._rows: dict[int, _Row] = {}
+        self._rows: dict[int, _ContextRow] = {}
         self._last: tuple[IntArray, IntArray, BoolArray] | None = None
 
     def compute(self, plan: StepPlan, sampled: IntArray, failed: BoolArray | None) -> HashArray:
@@ -57,7 +57,7 @@ class ContextPool:
             raise ExecutorError(f"plan {plan.step}: {error}") from None
 
     def append(self, rows: IntArray, token_ids: IntArray) -> None:
-        """The rows drew these tokens."""
+        """The rows sampled these tokens."""
         for row, token in zip(rows.tolist(), token_ids.tolist(), strict=True):
             self._rows[row].tokens.append(token)
 
@@ -70,7 +70,7 @@ class ContextPool:
             _need(new.row not in self._rows, f"new row {new.row} is taken")
             _need(len(new.token_ids) > 0, f"new row {new.row} has no tokens")
             self._check_blocks(new.block_ids)
-            self._rows[new.row] = _Row(new)
+            self._rows[new.row] = _ContextRow(new)
         self._check_blocks(plan.block_ids)
         appended = zip(plan.block_rows.tolist(), plan.block_positions.tolist(),
                        plan.block_ids.tolist(), strict=True)  # fmt: skip
@@ -105,7 +105,7 @@ class ContextPool:
         self._last = now
 
     def _slots(self, plan: StepPlan, i: int) -> LongArray:
-        """The slots that line i of the plan writes, after checking where it starts."""
+        """The slots that entry i of the plan writes, after checking where it starts."""
         index, start, num = int(plan.rows[i]), int(plan.starts[i]), int(plan.num_tokens[i])
         row, end = self._rows[index], start + num
         expected = start if row.computed is None else row.computed
@@ -155,7 +155,7 @@ class ContextPool:
         return int(np.bitwise_xor.reduce(mix_array(seen)))
 
 
-class _Row:
+class _ContextRow:
     """What the device knows of a request; `computed` None until its first pass."""
 
     __slots__ = ("computed", "num_prompt_tokens", "table", "tokens")

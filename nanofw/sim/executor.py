@@ -37,8 +37,8 @@ _MAX_POOL_TOKENS = (1 << 31) - 1
 
 
 @dataclass(slots=True)
-class _Pending:
-    """A submitted step. `hashes` are kept only for rows that wait for masks."""
+class _SubmittedStep:
+    """A step in flight. `hashes` are kept only for rows that wait for masks."""
 
     step: int
     rows: IntArray
@@ -63,10 +63,10 @@ class SimExecutor:
             config.spec.vocab_size, config.spec.eos_token_ids, options.eos_probability
         )
         # Whether a token is an end token has to be chance; which of the others it is, need not.
-        self._draw = position_hash if options.eos_probability else position_number
+        self._number_of = position_hash if options.eos_probability else position_number
         self._keys: HashArray = np.zeros(config.max_num_seqs, np.uint64)
         self._broken: BoolArray = np.zeros(config.max_num_seqs, np.bool_)
-        self._pending: deque[_Pending] = deque()
+        self._pending: deque[_SubmittedStep] = deque()
         self._busy_until = config.clock.now()
         self._next_step = 0
         self._closed = False
@@ -81,7 +81,7 @@ class SimExecutor:
         """Every valid request can be simulated."""
 
     def submit(self, plan: StepPlan) -> None:
-        """Draw the tokens and book the device; the clock moves on by what the host takes."""
+        """Sample the tokens and book the device; the clock moves on by what the host takes."""
         self._check_order(plan)
         for new in plan.new:
             if not 0 <= new.row < len(self._keys):
@@ -92,7 +92,7 @@ class SimExecutor:
         if len(rows) < len(ends):
             ends = ends[plan.samples]
         failed = self._failures(rows, ends)
-        hashes = self._draw(self._keys[rows], ends)
+        hashes = self._number_of(self._keys[rows], ends)
         if self._pool is not None:
             hashes = mix_array(hashes ^ self._pool.compute(plan, rows, failed))
         started = self._clock.now()
@@ -100,7 +100,7 @@ class SimExecutor:
             self._clock.wait_until(started + self._host(plan))
         seconds = self._cost_model.seconds(plan)
         self._busy_until = max(max(self._busy_until, started) + seconds, self._clock.now())
-        pending = _Pending(
+        pending = _SubmittedStep(
             plan.step, rows, self._rule.tokens(hashes), failed, hashes, plan.host_rows,
             seconds, self._busy_until, bool(len(plan.host_rows)),
         )  # fmt: skip
@@ -110,7 +110,7 @@ class SimExecutor:
             self._store(pending)
 
     def provide(self, masks: HostMasks) -> None:
-        """Redraw the host rows of the last submitted step among the allowed tokens."""
+        """Sample the host rows of the last submitted step again, among the allowed tokens."""
         pending = self._pending[-1] if self._pending else None
         if pending is None or not pending.waits_for_masks or pending.step != masks.step:
             raise ExecutorError(
@@ -122,7 +122,7 @@ class SimExecutor:
                 f"step {masks.step}: {len(masks.bits)} masks for {len(pending.host_rows)} host rows"
             )
         for row, bits in zip(pending.host_rows, masks.bits, strict=True):
-            self._redraw(pending, int(row), bits)
+            self._resample(pending, int(row), bits)
         pending.waits_for_masks = False
         self._busy_until = pending.done = max(pending.done, self._clock.now())
         self._store(pending)
@@ -171,7 +171,7 @@ class SimExecutor:
         self._broken[rows] = failed
         return failed if failed.any() else None
 
-    def _redraw(self, pending: _Pending, row: int, bits: IntArray) -> None:
+    def _resample(self, pending: _SubmittedStep, row: int, bits: IntArray) -> None:
         (where,) = np.nonzero(pending.rows == row)
         if len(where) != 1:
             raise ExecutorError(f"step {pending.step}: host row {row} does not sample")
@@ -183,8 +183,8 @@ class SimExecutor:
             pending.failed = np.zeros(len(pending.rows), np.bool_)
         pending.failed[where] = True
 
-    def _store(self, pending: _Pending) -> None:
-        """Keep the drawn tokens where the next step reads them."""
+    def _store(self, pending: _SubmittedStep) -> None:
+        """Keep the sampled tokens where the next step reads them."""
         if self._pool is not None:
             self._pool.append(pending.rows, pending.token_ids)
 

@@ -88,7 +88,7 @@ class Fit:
 
     @classmethod
     def read(cls, path: Path) -> Fit:
-        """Read a file. Raises `ConfigError` when it is none of `nanofw calibrate`."""
+        """Read a file. Raises `ConfigError` when `nanofw calibrate` did not write it."""
         try:
             record = json.loads(path.read_text(encoding="utf-8"))
             coefficients = _times(record["coefficients"])
@@ -99,7 +99,7 @@ class Fit:
             raise ConfigError(f"cannot be read: {error.strerror}", source=str(path)) from None
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ConfigError(
-                "is no fitted cost model; nanofw calibrate writes one", source=str(path)
+                "is not a fitted cost model; nanofw calibrate writes one", source=str(path)
             ) from None
         if unknown := sorted({*coefficients, *host} - set(FEATURES)):
             raise ConfigError(
@@ -109,10 +109,10 @@ class Fit:
 
 
 def _times(record: Mapping[str, Any]) -> dict[str, float]:
-    """Seconds by feature. Raises ValueError for what is no time: a fit has none below 0."""
+    """Seconds by feature. Raises ValueError for what is not a time: none is below 0."""
     for value in record.values():
         if type(value) not in (int, float) or not 0 <= value < math.inf:
-            raise ValueError(f"{value!r} is no time")
+            raise ValueError(f"{value!r} is not a time")
     return {str(name): float(value) for name, value in record.items()}
 
 

@@ -17,9 +17,9 @@ class SimOptions(Options):
     max_in_flight: Annotated[int, Field(ge=1, le=8)] = 2
     """Steps that may be submitted before the first is collected."""
     eos_probability: Annotated[float, Field(ge=0, le=1)] = 0.0
-    """Chance that a drawn token is the model's end token; 0: never."""
+    """Chance that a sampled token is the model's end token; 0: never."""
     failure_probability: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Chance that a sampling row fails as one with NaN logits does. For tests."""
     check_context: bool = False
-    """Keep the KV pool as numbers, draw each token from the whole context as the block table
+    """Keep the KV pool as numbers, sample each token from the whole context as the block table
     shows it, and refuse plans that break the protocol. For tests: slow."""

@@ -21,7 +21,7 @@ SHAPES = tuple(_QWEN3)
 
 
 def shape(name: str, dtype: str = "bfloat16") -> ModelSpec:
-    """The spec of a known model; ModelError lists the names when it is none."""
+    """The spec of a known model; ModelError lists the names when it is not known."""
     if name not in _QWEN3:
         raise ModelError(f"no model shape {name!r}; known: {', '.join(SHAPES)}")
     hidden, intermediate, layers, heads, tied = _QWEN3[name]

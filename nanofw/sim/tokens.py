@@ -47,7 +47,7 @@ def chance(hashes: HashArray, probability: float) -> BoolArray:
 class TokenRule:
     """Which token a number stands for: end tokens at a rate, any other uniformly.
 
-    Without `eos_probability` no end token is ever drawn, so that lengths are those asked for.
+    Without `eos_probability` no end token is ever sampled, so that lengths are those asked for.
     """
 
     def __init__(
@@ -64,10 +64,10 @@ class TokenRule:
         """int32[s], one token for each number."""
         if not len(self._others):
             return np.full(len(hashes), self._ends[0], np.int32)
-        drawn = self._others.take(below(hashes, len(self._others)))
+        sampled = self._others.take(below(hashes, len(self._others)))
         if self._probability:
-            drawn[chance(hashes, self._probability)] = self._ends[0]
-        return drawn
+            sampled[chance(hashes, self._probability)] = self._ends[0]
+        return sampled
 
     def allowed_token(self, number: HashArray, bits: IntArray) -> int | None:
         """The token of uint64[1] among those whose bit is set; None when none is."""

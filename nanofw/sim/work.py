@@ -16,10 +16,10 @@ class StepWork(NamedTuple):
         num_rows: requests in it.
         num_prefills: of them, those that compute prompts.
         num_tokens: tokens computed.
-        num_sampled: rows that draw a token.
+        num_sampled: rows that sample a token.
         num_keys: tokens whose keys and values are read, once for each row.
         num_pairs: query-key pairs under the causal mask.
-        num_removed: rows that ended since the plan before.
+        num_removed: rows that were removed since the plan before.
         num_prefills_before: rows of that plan that computed prompts, where it is known: the host
             takes over what they brought while the device waits, unless a step is in flight.
     """

@@ -156,8 +156,8 @@ class TestFile:
     @pytest.mark.parametrize(
         ("text", "message"),
         [
-            ("{", "is no fitted cost model"),
-            ("[]", "is no fitted cost model"),
+            ("{", "is not a fitted cost model"),
+            ("[]", "is not a fitted cost model"),
             (json.dumps({"coefficients": {"frob": 1.0}}), "unknown features frob"),
         ],
     )
@@ -234,7 +234,7 @@ def test_a_setting_that_does_not_exist_is_told_with_its_key(
 def test_a_file_whose_times_are_none_is_no_cost_model(tmp_path: Path, record: object) -> None:
     path = tmp_path / "cost.json"
     path.write_text(json.dumps(record), encoding="utf-8")
-    with pytest.raises(ConfigError, match=r"cost\.json: is no fitted cost model"):
+    with pytest.raises(ConfigError, match=r"cost\.json: is not a fitted cost model"):
         Fit.read(path)
     path.write_text(json.dumps({"coefficients": {"step": 0, "row": 1e-3}}), encoding="utf-8")
     assert Fit.read(path).coefficients == {"step": 0.0, "row": 1e-3}

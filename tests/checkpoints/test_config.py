@@ -246,7 +246,7 @@ def test_what_is_missing_is_listed(read: Any, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[]", encoding="utf-8")
     with pytest.raises(ModelError, match="JSON object"):
         read_checkpoint(tmp_path)
-    with pytest.raises(ModelError, match="is no checkpoint: it has no config.json"):
+    with pytest.raises(ModelError, match="is not a checkpoint: it has no config.json"):
         read_checkpoint(tmp_path / "absent")
 
 

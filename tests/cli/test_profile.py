@@ -45,7 +45,7 @@ def test_tables_json_and_trace_of_a_cpu(tmp_path: Path) -> None:
         host = result["host"]
         phases = sum(host[name] for name in TOP_PHASES if name in host)
         assert 0 < phases <= host["step"] <= result["step_seconds"]
-        parts = [host[f"submit.{name}"] for name in ("apply", "forward", "draw")]
+        parts = [host[f"submit.{name}"] for name in ("apply", "forward", "sample")]
         assert 0 < sum(parts) <= host["submit"]
         assert f"{1e3 * result['step_seconds']:.3f} ms a step" in text
     trace = json.loads(gzip.decompress(trace_path.read_bytes()))

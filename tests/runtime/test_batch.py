@@ -64,7 +64,7 @@ def test_batch_reads_tokens_and_slots_from_the_rows() -> None:
         num_decodes=1,
     )
     batch = make_batch(plan, state, 4, torch.device("cpu"))
-    (forward,) = batch.passes
+    (forward,) = batch.micro_batches
     assert forward.token_ids.tolist() == [209, 4, 5, 6]
     assert forward.positions.tolist() == [9, 4, 5, 6]
     assert forward.slots.tolist() == [22 * 4 + 1, 1 * 4, 1 * 4 + 1, 1 * 4 + 2]
@@ -79,7 +79,7 @@ def test_batch_reads_tokens_and_slots_from_the_rows() -> None:
 def test_tokens_are_padded_to_a_number_that_products_are_prepared_for() -> None:
     state = RowState(4, 64, 8, torch.device("cpu"))
     plan = plan_of([(0, 18, True), (5, 1, True)])
-    (forward,) = make_batch(plan, state, 16, torch.device("cpu")).passes
+    (forward,) = make_batch(plan, state, 16, torch.device("cpu")).micro_batches
     assert len(forward.token_ids) == len(forward.positions) == len(forward.slots) == 24
     assert (forward.slots[19:] == -1).all()
     assert (forward.slots[:19] >= 0).all()

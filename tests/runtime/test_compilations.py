@@ -142,8 +142,8 @@ def imports(folder: Path) -> None:
     from nanofw.kernels.aot.compiler import AheadCompiler
     from nanofw.kernels.aot.start import dry_config
     from nanofw.runtime.profiling import carry_out_steps
+    from tests.runtime.captured import COMPONENTS
     from tests.runtime.driver import executor_config
-    from tests.runtime.recorded import COMPONENTS
 
     driver.set_active(AbsentGpu())  # pyright: ignore[reportArgumentType]
     triton.compiler.compile = Variants().compile
@@ -185,13 +185,13 @@ def check(
     from nanofw.kernels.aot.start import dry_config
     from nanofw.plugins import Component
     from nanofw.runtime import executor as executors
-    from tests.runtime import driver, recorded
+    from tests.runtime import captured, driver
     from tests.runtime.checkpoints import write_model
 
     write_model(folder, family, **{**SMALL, **sizes})
     changes = {"dtype": "bfloat16", "cuda_graphs": True, "prefill_graphs": True, **changes}
     ranks, backend = changes.pop("ranks", 1), changes.pop("backend", None)
-    components = dict(recorded.COMPONENTS)
+    components = dict(captured.COMPONENTS)
     if backend is not None:
         plugins = {plugin.name: plugin for plugin in gpu_manifest.attention_backend()}
         components["attention_backend"] = Component(plugin=plugins[backend])
@@ -270,7 +270,7 @@ def two_ranks(width: int) -> Any:
 def start(runner: Any, prefill_tokens: int) -> None:
     """What an executor does on a GPU."""
     from nanofw.runtime import profiling
-    from nanofw.runtime.graphs.capture import EagerRecorder
+    from nanofw.runtime.graphs.capture import EagerCapturer
 
     plan = profiling.largest_plan(runner._config)
     pool = runner.pool
@@ -280,13 +280,13 @@ def start(runner: Any, prefill_tokens: int) -> None:
     runner.apply(profiling.empty_plan(plan.rows))
     runner.pool = pool
     if runner._config.cuda_graphs:
-        runner.capture(EagerRecorder(), prefill_tokens)
+        runner.capture(EagerCapturer(), prefill_tokens)
 
 
 def serve(driver: Any, *, graphs: bool) -> None:
     """Prompts together and one by one, decoding rows beside them, replayed and eager."""
     from nanofw.contracts.requests import SamplingParams
-    from tests.runtime.recorded import prompt
+    from tests.runtime.captured import prompt
 
     generator = np.random.default_rng(0)
     kinds = [

@@ -56,9 +56,9 @@ def main(folder: Path, threads: int | None) -> None:
     from nanofw.runtime.executor import TorchExecutor
     from nanofw.runtime.options import TorchOptions
     from nanofw.samplers import manifest as samplers
+    from tests.runtime.captured import prompt
     from tests.runtime.checkpoints import write_qwen3
     from tests.runtime.driver import Driver, executor_config
-    from tests.runtime.recorded import prompt
 
     phase = "start"
     compiled: dict[str, Counter[str]] = {"start": Counter(), "run": Counter()}

@@ -1,6 +1,6 @@
 """Which steps are replayed and what they are given, on a CPU with a plain backend.
 
-The backend reads the lengths of a recorded pass where a kernel would: from the device, when it
+The backend reads the lengths of a captured pass where a kernel would: from the device, when it
 runs. So whatever the host forgets to send, or leaves from a step before, shows in the tokens.
 """
 
@@ -20,11 +20,11 @@ from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.attention_backend import ForwardBatch
 from nanofw.contracts.requests import SamplingParams
 from nanofw.contracts.sampler import SampledTokens
-from nanofw.runtime.graphs.capture import EagerRecorder
+from nanofw.runtime.graphs.capture import EagerCapturer
 from nanofw.samplers.standard import StandardSampler
+from tests.runtime.captured import carry_out, prompt
 from tests.runtime.checkpoints import write_qwen3
 from tests.runtime.driver import GREEDY, Driver, component, make_executor
-from tests.runtime.recorded import carry_out, prompt
 
 SAMPLINGS = [
     GREEDY,
@@ -36,8 +36,8 @@ SAMPLINGS = [
 NUM_ROWS, LARGEST = 5, 70
 
 
-class RecordableBackend(SdpaBackend):
-    """The reference, over what the device says of a recorded pass."""
+class CapturableBackend(SdpaBackend):
+    """The reference, over what the device says of a captured pass."""
 
     def prepare(self, batch: ForwardBatch) -> SdpaMetadata:
         if batch.max_chunks is None:
@@ -61,7 +61,7 @@ class RecordableBackend(SdpaBackend):
         return super().prepare(real)
 
 
-class RecordableSampler(StandardSampler):
+class CapturableSampler(StandardSampler):
     """The reference, drawing for rows that stand on the device, the spare one among them."""
 
     variants: tuple[str, ...] = ("all",)
@@ -85,9 +85,9 @@ class RecordableSampler(StandardSampler):
 
 
 BACKEND = component(
-    "attention_backend", "recordable", "tests.runtime.test_graph_steps:RecordableBackend"
+    "attention_backend", "capturable", "tests.runtime.test_graph_steps:CapturableBackend"
 )
-SAMPLER = component("sampler", "recordable", "tests.runtime.test_graph_steps:RecordableSampler")
+SAMPLER = component("sampler", "capturable", "tests.runtime.test_graph_steps:CapturableSampler")
 
 
 def make_driver(folder: Any, prefill_tokens: int | None) -> Driver:
@@ -99,7 +99,7 @@ def make_driver(folder: Any, prefill_tokens: int | None) -> Driver:
     )
     if prefill_tokens is not None:
         with torch.inference_mode():
-            executor._runner.capture(EagerRecorder(), prefill_tokens)
+            executor._runner.capture(EagerCapturer(), prefill_tokens)
     return Driver(executor)
 
 

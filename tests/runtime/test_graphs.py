@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from nanofw.contracts.executor import ExecutorConfig
-from nanofw.runtime.graphs.sizes import buckets, describe, num_lines, token_buckets
+from nanofw.runtime.graphs.sizes import buckets, describe, num_padded_rows, token_buckets
 from nanofw.runtime.options import TorchOptions
 from tests.runtime.checkpoints import write_qwen3
 from tests.runtime.driver import executor_config
@@ -56,10 +56,10 @@ def test_the_lines_of_a_prefill_graph_are_those_of_a_draw() -> None:
     for max_num_seqs in (1, 3, 60, 100, 256):
         sizes = buckets(max_num_seqs)
         for num_tokens in range(1, 600):
-            lines = num_lines(num_tokens, sizes)
-            assert lines in sizes
+            num_rows = num_padded_rows(num_tokens, sizes)
+            assert num_rows in sizes
             for num_sampled in range(1, min(num_tokens, max_num_seqs) + 1, 7):
-                assert num_lines(num_sampled, sizes) <= lines
+                assert num_padded_rows(num_sampled, sizes) <= num_rows
 
 
 def test_what_is_captured_is_told_by_kind(tmp_path: Path) -> None:

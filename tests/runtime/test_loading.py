@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 
 from nanofw.checkpoints.weight_files import INDEX, SINGLE
 from nanofw.errors import ModelError
-from nanofw.runtime import runner
+from nanofw.plugins import Component
 from tests.runtime.checkpoints import write_qwen3
 from tests.runtime.driver import Driver, make_executor
 
@@ -77,7 +77,7 @@ def test_B067_missing_shard_stops_before_anything_is_allocated(
     files = sorted(set(json.loads((tmp_path / INDEX).read_text("utf-8"))["weight_map"].values()))
     (tmp_path / files[-1]).unlink()
     built: list[str] = []
-    monkeypatch.setattr(runner.Runner, "_make", lambda self, kind, facts: built.append(kind))
+    monkeypatch.setattr(Component, "load", lambda self: built.append(self.kind))
     with pytest.raises(ModelError, match=files[-1].replace(".", r"\.")):
         make_executor(tmp_path)
     assert built == []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from nanofw import LLM
 from nanofw.errors import ConfigError
-from nanofw.runtime import executor, memory
+from nanofw.runtime import memory
 from nanofw.runtime.memory import (
     GIB,
     DeviceMemory,
@@ -129,7 +129,7 @@ def test_pool_is_sized_from_memory_on_request(
     write_qwen3(tmp_path)
     wanted = make_executor(tmp_path, num_blocks=None).capacity()
     assert wanted.num_blocks == 8 * (512 // 16)
-    monkeypatch.setattr(executor.memory, "available_main_memory", lambda: 1000)
+    monkeypatch.setattr(memory, "available_main_memory", lambda: 1000)
     with pytest.raises(ConfigError, match="no memory is left for KV"):
         make_executor(tmp_path, num_blocks=None)
 

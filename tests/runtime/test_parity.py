@@ -234,7 +234,7 @@ def test_B083_positions_are_the_number_of_tokens_before(checkpoints: Any) -> Non
 def test_steps_are_computed_in_passes(checkpoints: Any, max_tokens: int) -> None:
     folder, model = checkpoints("gqa2")
     executor = make_executor(folder)
-    executor._runner.max_pass_tokens = max_tokens
+    executor._runner.max_micro_batch_tokens = max_tokens
     driver = Driver(executor)
     forced = Forced(driver, model)
     early = [forced.add(row, 10 + row, 60) for row in range(3)]

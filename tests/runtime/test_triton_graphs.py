@@ -1,4 +1,4 @@
-"""Captured decode steps against eager ones; see `recorded.py`."""
+"""Captured decode steps against eager ones; see `captured.py`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from nanofw.kernels.decode_inputs import DecodeInputs, gather_decode_inputs
 from nanofw.kernels.triton import decode_inputs as triton_decode_inputs
 from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
 from tests.kernels.paged import device
+from tests.runtime.captured import make_driver, prompt
 from tests.runtime.checkpoints import reference_logits, write_qwen3
 from tests.runtime.driver import GREEDY, component
-from tests.runtime.recorded import make_driver, prompt
 
 # The interpreter's numpy warns of what padded lines hold.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

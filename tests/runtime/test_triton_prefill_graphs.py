@@ -1,4 +1,4 @@
-"""Captured steps with prefill against eager ones; see `recorded.py`."""
+"""Captured steps with prefill against eager ones; see `captured.py`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from nanofw.kernels.triton import step_inputs as triton_step_inputs
 from nanofw.runtime.graphs.step import prefill as prefill_graphs
 from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
 from tests.kernels.paged import device
+from tests.runtime.captured import carry_out, make_driver, prompt
 from tests.runtime.checkpoints import reference_logits, write_qwen3
 from tests.runtime.driver import GREEDY, Driver, component
-from tests.runtime.recorded import carry_out, make_driver, prompt
 
 # The interpreter's numpy warns of what padded lines hold.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")

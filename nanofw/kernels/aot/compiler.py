@@ -12,7 +12,6 @@ one that launches wait for (3.7): launch when `close` has returned.
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from triton.runtime.driver import driver
 from nanofw.errors import ExecutorError
 from nanofw.kernels.aot.meta_device import dry_run
 from nanofw.kernels.aot.meta_shapes import MetaShapes
+from nanofw.machine import num_usable_cores
 
 MAX_THREADS = 16
 """More variants are seldom needed, and the first passes take turns anyway."""
@@ -38,7 +38,7 @@ logger = logging.getLogger(__name__)
 
 def default_threads(num_ranks: int) -> int:
     """Threads of one rank where all ranks share a host."""
-    return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) // num_ranks))
+    return max(1, min(MAX_THREADS, num_usable_cores() // num_ranks))
 
 
 class AheadCompiler:

@@ -5,7 +5,7 @@ Public: what `__all__` lists. The modules in this package are private.
 
 from __future__ import annotations
 
-from nanofw.models.layers.attention import Attention, PassInputs, pass_inputs
+from nanofw.models.layers.attention import Attention, ForwardInputs, forward_inputs
 from nanofw.models.layers.decoder import DecoderFeatures, DecoderLayer, PreNormDecoder
 from nanofw.models.layers.embedding import ParallelHead, VocabParallelEmbedding, VocabularyRange
 from nanofw.models.layers.layer import Layer
@@ -34,7 +34,7 @@ __all__ = [
     "Linear",
     "MergedColumnParallelLinear",
     "ParallelHead",
-    "PassInputs",
+    "ForwardInputs",
     "PreNormDecoder",
     "Projection",
     "QKVParallelLinear",
@@ -49,5 +49,5 @@ __all__ = [
     "fill",
     "joined",
     "load_tensors",
-    "pass_inputs",
+    "forward_inputs",
 ]

@@ -23,7 +23,7 @@ from nanofw.models.layers.rope import RotaryEmbedding
 
 
 @dataclass(slots=True)
-class PassInputs:
+class ForwardInputs:
     """What all layers of one forward pass share.
 
     Attributes:
@@ -75,7 +75,7 @@ class Attention(Layer):
         self._eps, self._layer, self._rope = spec.norm_eps, layer, rope
         self._backend, self._scale = context.attention, spec.head_dim**-0.5
 
-    def forward(self, hidden: torch.Tensor, inputs: PassInputs) -> torch.Tensor:
+    def forward(self, hidden: torch.Tensor, inputs: ForwardInputs) -> torch.Tensor:
         """[t, hidden] to the same."""
         qkv = self.qkv_proj(hidden)
         attended = self._fused(qkv, inputs) if inputs.angles is None else self._plain(qkv, inputs)
@@ -90,7 +90,7 @@ class Attention(Layer):
             *(norm.targets(f"{prefix}{n}.weight") for n, norm in norms.items() if norm is not None),
         )
 
-    def _plain(self, qkv: torch.Tensor, inputs: PassInputs) -> torch.Tensor:
+    def _plain(self, qkv: torch.Tensor, inputs: ForwardInputs) -> torch.Tensor:
         assert inputs.angles is not None
         query_norm, key_norm = self._norms()
         query, key, value = qk_norm_rope(
@@ -101,7 +101,7 @@ class Attention(Layer):
             query, key, value, self._layer, inputs.pool[self._layer], inputs.batch, self._scale
         )
 
-    def _fused(self, qkv: torch.Tensor, inputs: PassInputs) -> torch.Tensor:
+    def _fused(self, qkv: torch.Tensor, inputs: ForwardInputs) -> torch.Tensor:
         query_norm, key_norm = self._norms()
         fused = FusedInputs(
             qkv=qkv,
@@ -120,10 +120,10 @@ class Attention(Layer):
         return self.q_norm.weight, self.k_norm.weight
 
 
-def pass_inputs(
+def forward_inputs(
     batch: ForwardBatch, pool: list[Any], rope: RotaryEmbedding, context: ModelContext
-) -> PassInputs:
+) -> ForwardInputs:
     """What the layers of this pass need beside the hidden states."""
     fused = hasattr(context.attention, "forward_fused")  # FusedAttentionBackend, asked cheaply
     angles = None if fused else rope.at(batch.positions, context.dtype)
-    return PassInputs(batch, pool, angles)
+    return ForwardInputs(batch, pool, angles)

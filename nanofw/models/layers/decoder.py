@@ -15,7 +15,7 @@ from nanofw.contracts.attention_backend import ForwardBatch
 from nanofw.contracts.model import ModelContext
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ModelError
-from nanofw.models.layers.attention import Attention, PassInputs, pass_inputs
+from nanofw.models.layers.attention import Attention, ForwardInputs, forward_inputs
 from nanofw.models.layers.embedding import ParallelHead, VocabParallelEmbedding
 from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.loading import Targets, joined, load_tensors
@@ -75,7 +75,7 @@ class DecoderLayer(Layer):
         self._ranks = context.communicator
 
     def forward(
-        self, hidden: torch.Tensor, residual: torch.Tensor | None, inputs: PassInputs
+        self, hidden: torch.Tensor, residual: torch.Tensor | None, inputs: ForwardInputs
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """This rank's part of the feed-forward part's output, and the residual stream.
 
@@ -86,9 +86,13 @@ class DecoderLayer(Layer):
         if residual is None:
             hidden, residual = self.input_layernorm(hidden), hidden
         else:
-            hidden, residual = self.input_layernorm.add_parts(hidden, residual, self._ranks)
+            hidden, residual = self.input_layernorm.add_parts_and_norm(
+                hidden, residual, self._ranks
+            )
         hidden = self.self_attn(hidden, inputs)
-        hidden, residual = self.post_attention_layernorm.add_parts(hidden, residual, self._ranks)
+        hidden, residual = self.post_attention_layernorm.add_parts_and_norm(
+            hidden, residual, self._ranks
+        )
         return self.mlp(hidden), residual
 
     def targets(self, prefix: str) -> Targets:
@@ -159,7 +163,7 @@ class PreNormDecoder(Layer):
 
     def forward(self, batch: ForwardBatch, pool: list[Any]) -> torch.Tensor:
         """Hidden states [s, hidden] at `batch.logits_indices`, after the last norm."""
-        inputs = pass_inputs(batch, pool, self._rope, self._context)
+        inputs = forward_inputs(batch, pool, self._rope, self._context)
         hidden, residual = self.embed_tokens(batch.token_ids), None
         for layer in self._layers():
             hidden, residual = layer(hidden, residual, inputs)
@@ -168,7 +172,7 @@ class PreNormDecoder(Layer):
         ranks = self._context.communicator
         if not len(wanted) == batch.num_decodes == len(hidden):  # else all tokens, in order
             hidden, residual = hidden[wanted], residual[wanted]
-        return self.norm.add_parts(hidden, residual, ranks)[0]
+        return self.norm.add_parts_and_norm(hidden, residual, ranks)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [s, vocabulary of this rank] of [s, hidden], padding of the range included."""

@@ -125,7 +125,7 @@ class ColumnParallelLinear(Linear):
 
 
 class MergedColumnParallelLinear(ColumnParallelLinear):
-    """Projections of equal rights, each split evenly: gate and up, say."""
+    """Projections that are each split evenly, for example gate and up."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class RowParallelLinear(Linear):
     """A product whose inputs are split over ranks, summed over them.
 
     `name` is how checkpoints call it. The bias is added once, by the first rank.
-    With `is_partial`, the output is this rank's part, and whoever takes it sums.
+    With `is_partial`, the output is this rank's part, and the caller sums over ranks.
     """
 
     def __init__(

@@ -24,18 +24,20 @@ class RMSNorm(Layer):
         """[..., size] to the same."""
         return rms_norm(x, self.weight, self.eps)
 
-    def add(self, x: torch.Tensor, residual: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    def add_and_norm(
+        self, x: torch.Tensor, residual: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Add [t, size] `x` to the residual stream in place; the normed sum, and the sum."""
         return add_rms_norm(x, residual, self.weight, self.eps)
 
-    def add_parts(
+    def add_parts_and_norm(
         self, x: torch.Tensor, residual: torch.Tensor, communicator: Communicator
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        """As `add`, of the sum of the ranks' `x`."""
+        """As `add_and_norm`, of the sum of the ranks' `x`."""
         at_once = getattr(communicator, "all_reduce_add_rms_norm", None)  # NormCommunicator
         if at_once is not None:
             return at_once(x, residual, self.weight, self.eps)
-        return self.add(communicator.all_reduce(x), residual)
+        return self.add_and_norm(communicator.all_reduce(x), residual)
 
     def targets(self, name: str) -> Targets:
         """Where the checkpoint's tensor `name` goes."""

@@ -1,1 +1,1 @@
-"""CUDA graphs: their sizes, their capture, and the steps that they replay."""
+"""CUDA graphs: their sizes, their capture, and the steps that are replayed from them."""

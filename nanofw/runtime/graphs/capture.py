@@ -1,4 +1,4 @@
-"""Recording work for replay, and sending what a replay needs."""
+"""Capturing work for replay, and sending what a replay needs."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ Run = Callable[[], Any]
 _UPLOAD_BUFFERS = 4  # more than steps may be in flight: none is overwritten before it was sent
 
 
-class Recorder(Protocol):
-    """How a piece of work is recorded for replay."""
+class Capturer(Protocol):
+    """How a piece of work is captured for replay."""
 
-    def record(self, run: Run) -> Run:
-        """Record `run`; calling the result does its work again, on the same memory."""
+    def capture(self, run: Run) -> Run:
+        """Capture `run`; calling the result does its work again, on the same memory."""
         ...
 
 
-class CudaRecorder:
-    """Records CUDA graphs into one memory pool."""
+class CudaCapturer:
+    """Captures CUDA graphs into one memory pool."""
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()
 
-    def record(self, run: Run) -> Run:
+    def capture(self, run: Run) -> Run:
         """Run once, so that kernels are compiled and libraries ready, then capture."""
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
@@ -45,24 +45,25 @@ class CudaRecorder:
         return graph.replay
 
 
-class EagerRecorder:
+class EagerCapturer:
     """Replays by running again: for dry runs, and for machines without a GPU."""
 
-    def record(self, run: Run) -> Run:
+    def capture(self, run: Run) -> Run:
         """Run once."""
         run()
         return run
 
 
-Draw = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, str], SampledTokens]
+SampleOnDevice = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, str], SampledTokens]
 """Hidden states, rows and positions on the device, variant of the sampler -> tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class GraphParts:
-    """What a captured step runs. `draw` computes the logits and draws, on all ranks together.
+    """What a captured step runs.
 
     Attributes:
+        sample: computes the logits and samples, on all ranks together.
         hidden: [>= rows, hidden size], where forward passes leave their result.
     """
 
@@ -72,7 +73,7 @@ class GraphParts:
     rows: RowState
     pool: list[Any]
     block_size: int
-    draw: Draw
+    sample: SampleOnDevice
     hidden: torch.Tensor
 
     @property
@@ -82,15 +83,15 @@ class GraphParts:
 
 
 class Upload:
-    """Numbers by line on the device, and host buffers in turn, pinned where that matters.
+    """Numbers of each row of a step on the device, and host buffers in turn, pinned for a GPU.
 
     Attributes:
-        lines: int64[size, width] on the device.
+        on_device: int64[size, width].
     """
 
     def __init__(self, size: int, width: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
-        self.lines = torch.zeros(size, width, dtype=torch.int64, device=device)
+        self.on_device = torch.zeros(size, width, dtype=torch.int64, device=device)
         self._buffers = [
             torch.zeros(size, width, dtype=torch.int64, pin_memory=pinned)
             for _ in range(_UPLOAD_BUFFERS)
@@ -104,5 +105,5 @@ class Upload:
         return self._arrays[self._turn]
 
     def send(self, size: int) -> None:
-        """Copy the first lines of that buffer to the device, without waiting."""
-        self.lines[:size].copy_(self._buffers[self._turn][:size], non_blocking=True)
+        """Copy the first rows of that buffer to the device, without waiting."""
+        self.on_device[:size].copy_(self._buffers[self._turn][:size], non_blocking=True)

@@ -5,7 +5,7 @@ are what the first token waits for. A graph of t tokens serves every step of up 
 prompts, chunks and extends over a prefix, decoding rows beside them. Lengths stand on the device
 alone, and each row's share of the work is found there.
 
-The hidden states of the rows that sample come first and in order, so that the draw is that of a
+The hidden states of the rows that sample come first and in order, so that sampling is that of a
 decode step of as many rows.
 """
 
@@ -21,15 +21,15 @@ from nanofw.contracts.plan import StepPlan
 from nanofw.kernels.decode_inputs import DecodeInputs
 from nanofw.kernels.step_inputs import StepInputs, gather_step_inputs
 from nanofw.runtime.batch import StepBatch
-from nanofw.runtime.graphs.capture import GraphParts, Recorder, Run, Upload
-from nanofw.runtime.graphs.sizes import MAX_CHUNKS, num_lines
+from nanofw.runtime.graphs.capture import Capturer, GraphParts, Run, Upload
+from nanofw.runtime.graphs.sizes import MAX_CHUNKS, num_padded_rows
 
 
 @dataclass(frozen=True, slots=True)
-class _Bucket:
-    """The graph of one number of tokens, and how many lines it has."""
+class _PrefillBucket:
+    """The graph of one number of tokens, and how many rows it has."""
 
-    num_lines: int
+    num_rows: int
     forward: Run
 
 
@@ -40,7 +40,7 @@ class PrefillGraphs:
         sizes: numbers of tokens, rising.
 
     Args:
-        inputs: what decode steps read: what is kept by line is shared with them.
+        inputs: what decode steps read: what is kept by row is shared with them.
         row_sizes: batch sizes of decode steps, rising.
     """
 
@@ -50,16 +50,16 @@ class PrefillGraphs:
         inputs: DecodeInputs,
         row_sizes: list[int],
         sizes: list[int],
-        recorder: Recorder,
+        capturer: Capturer,
     ) -> None:
         self.sizes = sizes
         self._parts, self._row_sizes = parts, row_sizes
         self._inputs = StepInputs.allocate(sizes[-1], inputs)
         self._upload = Upload(row_sizes[-1], 4, parts.hidden.device)
         self._send(np.empty((0, 3), np.int64), np.empty(0, np.int64), row_sizes[-1])
-        self._buckets = {size: self._record(size, recorder) for size in reversed(sizes)}
+        self._buckets = {size: self._capture(size, capturer) for size in reversed(sizes)}
 
-    def misfit(self, plan: StepPlan) -> str | None:
+    def miss_reason(self, plan: StepPlan) -> str | None:
         """Why no graph serves the plan, or None."""
         if plan.total_tokens > self.sizes[-1]:
             return "prefill of more tokens than the largest graph"
@@ -70,41 +70,42 @@ class PrefillGraphs:
         return None
 
     def forward(self, plan: StepPlan) -> tuple[StepBatch, torch.Tensor]:
-        """Replay the model for a plan without misfit. See `StepGraphs.forward`."""
+        """Replay the model for a plan without a `miss_reason`. See `StepGraphs.forward`."""
         ends = np.cumsum(plan.num_tokens)
         size = self.sizes[int(np.searchsorted(self.sizes, int(ends[-1])))]
         sampling = np.flatnonzero(plan.samples)
         bucket = self._buckets[size]
-        self._send(np.stack((plan.rows, plan.starts, ends), axis=1), sampling, bucket.num_lines)
+        self._send(np.stack((plan.rows, plan.starts, ends), axis=1), sampling, bucket.num_rows)
         bucket.forward()
         num_sampled = len(sampling)
         batch = StepBatch(
-            passes=[],
+            micro_batches=[],
             rows=plan.rows[sampling],
             positions=(plan.starts + plan.num_tokens)[sampling],
             device_rows=self._inputs.rows[:num_sampled],
             device_positions=self._inputs.next_positions[:num_sampled],
-            graph_size=num_lines(num_sampled, self._row_sizes) if num_sampled else 0,
+            graph_size=num_padded_rows(num_sampled, self._row_sizes) if num_sampled else 0,
         )
         return batch, self._parts.hidden[:num_sampled]
 
-    def _record(self, size: int, recorder: Recorder) -> _Bucket:
-        lines = num_lines(size, self._row_sizes)
-        inputs = self._inputs.first(size, lines)
-        return _Bucket(lines, recorder.record(lambda: self._run(inputs, lines)))
+    def _capture(self, size: int, capturer: Capturer) -> _PrefillBucket:
+        num_rows = num_padded_rows(size, self._row_sizes)
+        inputs = self._inputs.first(size, num_rows)
+        run = capturer.capture(lambda: self._run(inputs, num_rows))
+        return _PrefillBucket(num_rows, run)
 
-    def _run(self, inputs: StepInputs, lines: int) -> None:
+    def _run(self, inputs: StepInputs, num_rows: int) -> None:
         parts = self._parts
         gather_step_inputs(
-            self._upload.lines[:lines], parts.rows.token_ids, parts.rows.block_tables,
+            self._upload.on_device[:num_rows], parts.rows.token_ids, parts.rows.block_tables,
             parts.block_size, inputs,
         )  # fmt: skip
         batch = self._batch(inputs)
         batch.attention = parts.backend.prepare(batch)
-        parts.hidden[:lines].copy_(parts.model.forward(batch, parts.pool))
+        parts.hidden[:num_rows].copy_(parts.model.forward(batch, parts.pool))
 
     def _batch(self, inputs: StepInputs) -> ForwardBatch:
-        num_tokens, lines = len(inputs.token_ids), len(inputs.rows)
+        num_tokens, num_rows = len(inputs.token_ids), len(inputs.rows)
         return ForwardBatch(
             token_ids=inputs.token_ids,
             positions=inputs.positions,
@@ -112,18 +113,18 @@ class PrefillGraphs:
             block_tables=inputs.block_tables,
             query_starts=inputs.query_starts,
             context_lens=inputs.context_lens,
-            host_query_lens=np.full(lines, num_tokens, np.int32),
-            host_context_lens=np.full(lines, self._parts.longest, np.int32),
+            host_query_lens=np.full(num_rows, num_tokens, np.int32),
+            host_context_lens=np.full(num_rows, self._parts.longest, np.int32),
             num_decodes=0,
             logits_indices=inputs.logits_indices,
             max_chunks=MAX_CHUNKS,
         )
 
     def _send(self, columns: np.ndarray, sampling: np.ndarray, size: int) -> None:
-        """Send row, start and end of each line of a step, padded to `size`, and who samples."""
-        lines = self._upload.next()
+        """Send row, start and end of what a step computes, padded to `size`, and who samples."""
+        sent = self._upload.next()
         n, end = len(columns), columns[-1, 2] if len(columns) else 0
-        lines[:n, :3] = columns
-        lines[n:size, 0], lines[n:size, 1], lines[n:size, 2] = self._parts.rows.spare_row, 0, end
-        lines[: len(sampling), 3], lines[len(sampling) : size, 3] = sampling, -1
+        sent[:n, :3] = columns
+        sent[n:size, 0], sent[n:size, 1], sent[n:size, 2] = self._parts.rows.spare_row, 0, end
+        sent[: len(sampling), 3], sent[len(sampling) : size, 3] = sampling, -1
         self._upload.send(size)

@@ -14,7 +14,7 @@ DEFAULT_PREFILL_TOKENS = 512
 
 
 def buckets(max_num_seqs: int) -> list[int]:
-    """Batch sizes to capture, rising; the last is `max_num_seqs`, whatever it is.
+    """Batch sizes to capture, rising; the last is always `max_num_seqs`.
 
     Small ones are powers of two, then steps of 8, 16 and 32, and beyond 1024 steps that double
     with the size: what padding costs stays under a few percent, and so does the number of graphs.
@@ -48,8 +48,8 @@ def _doubling(start: int, count: int, end: int) -> list[int]:
     return sizes
 
 
-def num_lines(num_tokens: int, row_sizes: list[int]) -> int:
-    """Rows of a captured step of so many tokens: one of the batch sizes."""
+def num_padded_rows(num_tokens: int, row_sizes: list[int]) -> int:
+    """Rows of a captured step of `num_tokens`: one of the batch sizes."""
     return next((size for size in row_sizes if size >= num_tokens), row_sizes[-1])
 
 
@@ -69,7 +69,7 @@ def describe(options: Any, config: ExecutorConfig) -> list[dict[str, Any]]:
     captured = [
         {"graphs": "decode, the model", "count": len(rows), "sizes": f"{_some(rows)} rows"},
         {
-            "graphs": "draw, per variant of the sampler",
+            "graphs": "sampling, per variant of the sampler",
             "count": len(rows),
             "sizes": f"{_some(rows)} rows",
         },

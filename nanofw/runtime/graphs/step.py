@@ -4,10 +4,10 @@ A step is two replays. The first gathers the step's inputs from the rows on the 
 the model up to the hidden states of the rows that sample; there is one graph for each batch size
 of decode steps (`DecodeGraphs`), and one for each number of tokens of steps with prefill
 (`PrefillGraphs`). The second, one for each batch size and variant of the sampler, computes the
-logits, draws and appends the tokens to the rows; it serves both. Steps whose draw needs the host
+logits, samples and appends the tokens to the rows; it serves both. Steps that sample with the host
 (masks, logits processors, log probabilities) replay the first and go on eagerly.
 
-The host sends a few numbers of each line and nothing else. Lines that fill a bucket up are
+The host sends a few numbers of each row and nothing else. Rows that fill a bucket up are
 padding: no context, slot -1, the spare row after all others.
 
 All graphs share one memory pool; the largest are captured first, so that the others fit in what
@@ -28,7 +28,7 @@ from nanofw.contracts.plan import StepPlan
 from nanofw.contracts.sampler import DeviceSampler, SampledTokens
 from nanofw.kernels.decode_inputs import DecodeInputs, gather_decode_inputs
 from nanofw.runtime.batch import StepBatch
-from nanofw.runtime.graphs.capture import GraphParts, Recorder, Run, Upload
+from nanofw.runtime.graphs.capture import Capturer, GraphParts, Run, Upload
 from nanofw.runtime.graphs.prefill import PrefillGraphs
 from nanofw.runtime.graphs.sizes import buckets, token_buckets
 
@@ -44,7 +44,7 @@ class StepGraphs:
     """
 
     def __init__(
-        self, parts: GraphParts, max_num_seqs: int, prefill_tokens: int, recorder: Recorder
+        self, parts: GraphParts, max_num_seqs: int, prefill_tokens: int, capturer: Capturer
     ) -> None:
         """`prefill_tokens`: of the largest step with prefill; 0: none is captured."""
         self.hits: Counter[str] = Counter()
@@ -53,8 +53,8 @@ class StepGraphs:
         inputs = DecodeInputs.allocate(max_num_seqs, width, parts.hidden.device)
         sizes = buckets(max_num_seqs)
         tokens = token_buckets(prefill_tokens)
-        self.prefill = PrefillGraphs(parts, inputs, sizes, tokens, recorder) if tokens else None
-        self.decode = DecodeGraphs(parts, inputs, sizes, recorder)
+        self.prefill = PrefillGraphs(parts, inputs, sizes, tokens, capturer) if tokens else None
+        self.decode = DecodeGraphs(parts, inputs, sizes, capturer)
 
     @property
     def counts(self) -> dict[str, int]:
@@ -76,12 +76,14 @@ class StepGraphs:
         """
         n = len(plan.rows)
         if n and plan.num_decodes == n and plan.samples.all():
-            kind, miss = "decode", self.decode.misfit(plan)
+            kind, miss = "decode", self.decode.miss_reason(plan)
         elif self.prefill is None or not n:
             kind, miss = "prefill", "prefill"
         else:
             kind = "prefill"
-            miss = "log probabilities of prompts" if asks_prompts else self.prefill.misfit(plan)
+            miss = (
+                "log probabilities of prompts" if asks_prompts else self.prefill.miss_reason(plan)
+            )
         if miss is not None:
             self.misses[miss] += 1
             return None
@@ -91,31 +93,31 @@ class StepGraphs:
         assert self.prefill is not None
         return self.prefill.forward(plan)
 
-    def draw(self, batch: StepBatch, variant: str) -> SampledTokens:
-        """Replay the draw after `forward`, with a variant of the sampler."""
-        return self.decode.draw(batch, variant)
+    def sample(self, batch: StepBatch, variant: str) -> SampledTokens:
+        """Replay the sampling after `forward`, with a variant of the sampler."""
+        return self.decode.sample(batch, variant)
 
 
 @dataclass(slots=True)
-class _Bucket:
-    """The graphs of one batch size, and their results."""
+class _DecodeBucket:
+    """The graphs of one batch size; sampling and its results by variant of the sampler."""
 
     inputs: DecodeInputs
     forward: Run
-    draws: dict[str, Run]
-    drawn: dict[str, SampledTokens]
+    sample: dict[str, Run]
+    sampled: dict[str, SampledTokens]
 
 
 class DecodeGraphs:
-    """Steps of one token a row, all of which sample; and the draw of any step.
+    """Steps of one token a row, all of which sample; and the sampling of any step.
 
     Args:
-        inputs: what steps read, of as many lines as the largest batch.
+        inputs: what steps read, of as many rows as the largest batch.
         sizes: the batch sizes, rising.
     """
 
     def __init__(
-        self, parts: GraphParts, inputs: DecodeInputs, sizes: list[int], recorder: Recorder
+        self, parts: GraphParts, inputs: DecodeInputs, sizes: list[int], capturer: Capturer
     ) -> None:
         self.sizes = sizes
         self._parts, self._inputs = parts, inputs
@@ -124,9 +126,9 @@ class DecodeGraphs:
         self._starts = torch.arange(sizes[-1] + 1, dtype=torch.int32, device=device)
         self._indices = torch.arange(sizes[-1], device=device)
         self._fill([], [], sizes[-1])
-        self._buckets = {size: self._record(size, recorder) for size in reversed(sizes)}
+        self._buckets = {size: self._capture(size, capturer) for size in reversed(sizes)}
 
-    def misfit(self, plan: StepPlan) -> str | None:
+    def miss_reason(self, plan: StepPlan) -> str | None:
         """Why no graph serves a plan in which every row decodes, or None."""
         return "more rows than the largest graph" if len(plan.rows) > self.sizes[-1] else None
 
@@ -138,7 +140,7 @@ class DecodeGraphs:
         bucket = self._buckets[size]
         bucket.forward()
         batch = StepBatch(
-            passes=[],
+            micro_batches=[],
             rows=plan.rows,
             positions=plan.starts + 1,
             device_rows=bucket.inputs.rows[:n],
@@ -147,40 +149,40 @@ class DecodeGraphs:
         )
         return batch, self._parts.hidden[:n]
 
-    def draw(self, batch: StepBatch, variant: str) -> SampledTokens:
-        """Replay the draw after a forward pass of either kind."""
+    def sample(self, batch: StepBatch, variant: str) -> SampledTokens:
+        """Replay the sampling after a forward pass of either kind."""
         bucket, n = self._buckets[batch.graph_size], len(batch.rows)
-        bucket.draws[variant]()
-        drawn = bucket.drawn[variant]
-        return SampledTokens(token_ids=drawn.token_ids[:n], failed=drawn.failed[:n])
+        bucket.sample[variant]()
+        sampled = bucket.sampled[variant]
+        return SampledTokens(token_ids=sampled.token_ids[:n], failed=sampled.failed[:n])
 
-    def _record(self, size: int, recorder: Recorder) -> _Bucket:
+    def _capture(self, size: int, capturer: Capturer) -> _DecodeBucket:
         inputs = self._inputs.first(size)
-        bucket = _Bucket(inputs, recorder.record(lambda: self._run(inputs, size)), {}, {})
+        bucket = _DecodeBucket(inputs, capturer.capture(lambda: self._run(inputs, size)), {}, {})
         sampler = self._parts.sampler
         for variant in sampler.variants if isinstance(sampler, DeviceSampler) else ():
 
             def run(variant: str = variant) -> None:
-                bucket.drawn[variant] = self._run_draw(inputs, size, variant)
+                bucket.sampled[variant] = self._sample(inputs, size, variant)
 
-            bucket.draws[variant] = recorder.record(run)
+            bucket.sample[variant] = capturer.capture(run)
         return bucket
 
     def _run(self, inputs: DecodeInputs, size: int) -> None:
         parts = self._parts
         gather_decode_inputs(
-            self._upload.lines[:size], parts.rows.token_ids, parts.rows.block_tables,
+            self._upload.on_device[:size], parts.rows.token_ids, parts.rows.block_tables,
             parts.block_size, inputs,
         )  # fmt: skip
         batch = self._batch(inputs, size)
         batch.attention = parts.backend.prepare(batch)
         parts.hidden[:size].copy_(parts.model.forward(batch, parts.pool))
 
-    def _run_draw(self, inputs: DecodeInputs, size: int, variant: str) -> SampledTokens:
+    def _sample(self, inputs: DecodeInputs, size: int, variant: str) -> SampledTokens:
         parts = self._parts
-        drawn = parts.draw(parts.hidden[:size], inputs.rows, inputs.next_positions, variant)
-        parts.rows.append(inputs.rows, inputs.next_positions, drawn.token_ids)
-        return drawn
+        sampled = parts.sample(parts.hidden[:size], inputs.rows, inputs.next_positions, variant)
+        parts.rows.append(inputs.rows, inputs.next_positions, sampled.token_ids)
+        return sampled
 
     def _batch(self, inputs: DecodeInputs, size: int) -> ForwardBatch:
         return ForwardBatch(
@@ -198,9 +200,9 @@ class DecodeGraphs:
         )
 
     def _fill(self, rows: Any, starts: Any, size: int) -> None:
-        """Send the lines of a step, padded to `size`."""
-        lines = self._upload.next()
+        """Send the rows of a step, padded to `size`."""
+        sent = self._upload.next()
         n = len(rows)
-        lines[:n, 0], lines[:n, 1] = rows, starts
-        lines[n:size, 0], lines[n:size, 1] = self._parts.rows.spare_row, -1
+        sent[:n, 0], sent[:n, 1] = rows, starts
+        sent[n:size, 0], sent[n:size, 1] = self._parts.rows.spare_row, -1
         self._upload.send(size)

@@ -1,7 +1,7 @@
 """Executor `torch` over several ranks: the side of the engine's process.
 
 Every rank is a process of its own, so the engine plans while they compute. A plan is encoded
-once and sent to each; each rank carries out every plan, and rank 0 sends what was drawn.
+once and sent to each; each rank carries out every plan, and rank 0 sends what was sampled.
 """
 
 from __future__ import annotations
@@ -21,23 +21,21 @@ from nanofw.runtime.options import TorchOptions
 from nanofw.runtime.parallel.components import component_data
 from nanofw.runtime.parallel.group import WorkerGroup
 from nanofw.runtime.parallel.messages import (
-    Array,
     Check,
     Checked,
     Done,
-    Facts,
-    Inquire,
+    GetGraphSteps,
+    GraphSteps,
     Join,
     Listening,
     Masks,
     Ready,
     Reply,
-    ResultData,
     Start,
     encode,
 )
 from nanofw.runtime.parallel.transport import Place, ProcessTransport, Transport
-from nanofw.runtime.parallel.wire import PlanEncoder, decode_result, needed
+from nanofw.runtime.parallel.wire import PlanEncoder, needed
 
 T = TypeVar("T", bound=Reply)
 
@@ -90,7 +88,7 @@ class ParallelExecutor:
         return self._group.pids
 
     def capacity(self) -> Capacity:
-        """The pool's size: what the rank with the least room has."""
+        """The pool's size: that of the rank with the fewest blocks."""
         return self._capacity
 
     @property
@@ -101,8 +99,8 @@ class ParallelExecutor:
     @property
     def graph_steps(self) -> dict[str, int]:
         """As of `TorchExecutor`, asked of rank 0."""
-        self._group.send(Inquire(), (0,))
-        return self._wait_for(Facts, "answer").graph_steps
+        self._group.send(GetGraphSteps(), (0,))
+        return self._wait_for(GraphSteps, "answer").counts
 
     def check_alive(self) -> None:
         """Raise when a rank has failed meanwhile; returns at once."""
@@ -140,7 +138,7 @@ class ParallelExecutor:
 
     def provide(self, masks: HostMasks) -> None:
         """Send the masks to every rank."""
-        self._group.send(Masks(masks.step, Array.of(masks.bits)))
+        self._group.send(Masks(masks))
 
     def collect(self) -> StepResult:
         """Wait until every rank has done the oldest step."""
@@ -153,7 +151,7 @@ class ParallelExecutor:
         )  # fmt: skip
         self._in_flight.popleft()
         answers = [done.popleft() for done in self._done]
-        return decode_result(step, _agreed(step, answers))
+        return _agreed(step, answers)
 
     def close(self) -> None:
         """Let the ranks leave. Idempotent."""
@@ -224,14 +222,14 @@ def check_all_reduce(options: TorchOptions, device: str) -> None:
         )
 
 
-def _agreed(step: int, answers: list[Done]) -> ResultData:
-    """Rank 0's result, if every rank drew the same."""
+def _agreed(step: int, answers: list[Done]) -> StepResult:
+    """Rank 0's result, if every rank sampled the same."""
     result = answers[0].result
     assert result is not None
     others = [rank for rank, done in enumerate(answers) if done.digest != answers[0].digest]
     if others or any(done.step != step for done in answers):
         raise ExecutorError(
-            f"step {step}: ranks {others} drew other tokens than rank 0: their states have come "
+            f"step {step}: ranks {others} sampled other tokens than rank 0: their states have come "
             "apart. Sampler and logits processors must depend on the plan and the logits alone"
         )
     return result

@@ -27,7 +27,7 @@ class WorkerGroup:
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
         self._failure: NanofwError | None = None
-        self._finalizer = weakref.finalize(self, transport.end)
+        self._finalizer = weakref.finalize(self, transport.end_ranks)
 
     @property
     def pids(self) -> list[int]:
@@ -79,7 +79,7 @@ class WorkerGroup:
             for rank in range(self._transport.size):
                 with contextlib.suppress(OSError):
                     self._transport.send(rank, stop)
-            self._transport.leave(_CLOSE_WAIT_S)
+            self._transport.wait_for_exit(_CLOSE_WAIT_S)
         self._finalizer()
 
     def _check_open(self) -> None:

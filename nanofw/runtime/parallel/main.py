@@ -23,17 +23,17 @@ from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
 from nanofw.errors import NanofwError
 from nanofw.runtime.parallel.channel import Channel
-from nanofw.runtime.parallel.lost import RankLost
 from nanofw.runtime.parallel.messages import (
     Check,
     Checked,
-    Facts,
     Failed,
-    Inquire,
+    GetGraphSteps,
+    GraphSteps,
     Join,
     Listening,
     Masks,
     Plan,
+    RankLost,
     Ready,
     Start,
     Stop,
@@ -71,8 +71,8 @@ def main(channel_fd: int, stacks_fd: int) -> None:
     os._exit(0)
 
 
-class Ends(Protocol):
-    """A rank's end of whatever connects it with the engine's process."""
+class Connection(Protocol):
+    """A rank's end of its connection to the engine's process: a socket, a mailbox."""
 
     def send(self, content: bytes, /) -> None: ...
 
@@ -87,7 +87,7 @@ class Rank:
         leave: called after a failure of the other thread was reported.
     """
 
-    def __init__(self, channel: Ends, leave: Callable[[], object]) -> None:
+    def __init__(self, channel: Connection, leave: Callable[[], object]) -> None:
         self._channel, self._leave = channel, leave
         start = decode_command(channel.receive())
         assert isinstance(start, Start)
@@ -96,7 +96,6 @@ class Rank:
         self._submitted: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def serve(self) -> None:
-        from nanofw.contracts.plan import HostMasks
         from nanofw.runtime.parallel.wire import PlanDecoder
 
         decoder = PlanDecoder()
@@ -108,22 +107,22 @@ class Rank:
                 if not len(plan.host_rows):
                     self._submitted.put(None)
             elif isinstance(command, Masks):
-                self._executor.provide(HostMasks(step=command.step, bits=command.bits.array()))
+                self._executor.provide(command.masks)
                 self._submitted.put(None)
             elif isinstance(command, Check):
                 self._channel.send(encode(self._check(command)))
-            elif isinstance(command, Inquire):
-                self._channel.send(encode(Facts(dict(self._executor.graph_steps))))
+            elif isinstance(command, GetGraphSteps):
+                self._channel.send(encode(GraphSteps(dict(self._executor.graph_steps))))
 
     def _send_results(self) -> None:
         """Wait for each step and send what came out, while later ones are being enqueued."""
-        from nanofw.runtime.parallel.wire import encode_result
+        from nanofw.runtime.parallel.wire import done_message
 
         try:
             while True:
                 self._submitted.get()
                 result = self._executor.collect()
-                self._channel.send(encode(encode_result(result, whole=self._rank == 0)))
+                self._channel.send(encode(done_message(result, whole=self._rank == 0)))
         except BaseException as error:
             report(self._channel, error)
             self._leave()
@@ -237,7 +236,7 @@ def _config(start: Start) -> ExecutorConfig:
 
 
 def _watch(fd: int) -> None:
-    """End this process when the engine's is gone, whatever the other threads wait for."""
+    """End this process when the engine's has ended, also while other threads wait."""
     poll = select.poll()
     poll.register(fd, getattr(select, "POLLRDHUP", select.POLLHUP))
     poll.poll()
@@ -252,7 +251,7 @@ def _report_crashes(fd: int) -> None:
     faulthandler.register(signal.SIGUSR1, _crashes, all_threads=True)
 
 
-def report(channel: Ends, error: BaseException) -> None:
+def report(channel: Connection, error: BaseException) -> None:
     """Say why this rank ends."""
     is_ours = isinstance(error, NanofwError)
     causes = [error, error.__cause__]

@@ -1,52 +1,33 @@
 """What the engine's process and its workers tell each other: plain data, encoded as msgpack.
 
-Arrays travel as their bytes. Nothing is pickled, and no message names a method.
+Arrays are sent as their bytes. Nothing is pickled, and no message names a method.
 """
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
-from numpy.typing import NDArray
 
+from nanofw.contracts.arrays import BoolArray, IntArray
 from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.plan import HostMasks, NewRow, StepResult
 from nanofw.contracts.requests import SamplingParams
+from nanofw.errors import ExecutorError
+from nanofw.plugins import Entry
+
+
+class RankLost(ExecutorError):
+    """A collective failed because another rank is gone; the cause is there."""
 
 
 class Message(msgspec.Struct, array_like=True, tag=True, frozen=True):
     """Base of all messages: an array that starts with the name of its type."""
 
 
-class Array(msgspec.Struct, array_like=True, frozen=True):
-    """Any numpy array."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    data: bytes
-
-    @staticmethod
-    def of(array: NDArray[Any]) -> Array:
-        return Array(array.dtype.str, array.shape, array.tobytes())
-
-    def array(self) -> NDArray[Any]:
-        """A writable copy."""
-        return np.frombuffer(self.data, self.dtype).reshape(self.shape).copy()
-
-
 # -- from the engine's process to a worker ------------------------------------------------
-
-
-class EntryData(msgspec.Struct, frozen=True):
-    """Where a plugin comes from (`nanofw.plugins.Entry`)."""
-
-    kind: str
-    name: str
-    module: str
-    provider: str
-    version: str
-    path: str | None
 
 
 class ComponentData(msgspec.Struct, frozen=True):
@@ -57,7 +38,7 @@ class ComponentData(msgspec.Struct, frozen=True):
     api: str
     options_model: str | None
     options: dict[str, Any] | None
-    entry: EntryData | None
+    entry: Entry | None
 
 
 class Start(Message, frozen=True):
@@ -95,22 +76,8 @@ class Join(Message, frozen=True):
     host: str
 
 
-class NewRowData(msgspec.Struct, array_like=True, frozen=True):
-    """`NewRow`: all tokens of the request, whatever phase it is in."""
-
-    row: int
-    request_id: str
-    token_ids: bytes
-    num_prompt_tokens: int
-    block_ids: bytes
-    sampling: SamplingParams
-    seed: int
-    sample_index: int
-    arguments: dict[str, Any]
-
-
 class Plan(Message, frozen=True):
-    """`StepPlan`, as a change against the plan before.
+    """`StepPlan`, as a change against the plan before; empty arrays are left out.
 
     Attributes:
         same_rows: `rows`, `num_tokens` and `samples` are those of the plan before, and left out.
@@ -118,28 +85,27 @@ class Plan(Message, frozen=True):
     """
 
     step: int
+    rows: IntArray | None
+    num_tokens: IntArray | None
+    starts: IntArray | None
+    samples: BoolArray | None
     num_decodes: int
-    same_rows: bool = False
-    follows: bool = False
-    rows: bytes = b""
-    num_tokens: bytes = b""
-    samples: bytes = b""
-    starts: bytes = b""
-    block_rows: bytes = b""
-    block_positions: bytes = b""
-    block_ids: bytes = b""
-    new: list[NewRowData] = []
-    removed: bytes = b""
-    copies: bytes = b""
-    host_rows: bytes = b""
-    lookahead: int = 0
+    new: list[NewRow]
+    removed: IntArray | None
+    block_rows: IntArray | None
+    block_positions: IntArray | None
+    block_ids: IntArray | None
+    copies: IntArray | None
+    host_rows: IntArray | None
+    lookahead: int
+    same_rows: bool
+    follows: bool
 
 
 class Masks(Message, frozen=True):
-    """`HostMasks`."""
+    """What the rows of the last plan that wait for the host may sample."""
 
-    step: int
-    bits: Array
+    masks: HostMasks
 
 
 class Check(Message, frozen=True):
@@ -149,15 +115,15 @@ class Check(Message, frozen=True):
     arguments: dict[str, Any]
 
 
-class Inquire(Message, frozen=True):
-    """What has happened so far?"""
+class GetGraphSteps(Message, frozen=True):
+    """How many steps were replayed so far?"""
 
 
 class Stop(Message, frozen=True):
     """Leave."""
 
 
-Command: TypeAlias = Start | Join | Plan | Masks | Check | Inquire | Stop
+Command: TypeAlias = Start | Join | Plan | Masks | Check | GetGraphSteps | Stop
 
 
 # -- from a worker to the engine's process ------------------------------------------------
@@ -188,15 +154,6 @@ class Ready(Message, frozen=True):
     start_seconds: dict[str, float] = {}
 
 
-class LogprobsData(msgspec.Struct, array_like=True, frozen=True):
-    """`TokenLogprobs`."""
-
-    token_logprobs: Array
-    ranks: Array
-    top_ids: Array
-    top_logprobs: Array
-
-
 class Done(Message, frozen=True):
     """A step is done.
 
@@ -207,17 +164,7 @@ class Done(Message, frozen=True):
 
     step: int
     digest: int
-    result: ResultData | None = None
-
-
-class ResultData(msgspec.Struct, array_like=True, frozen=True):
-    """`StepResult` without its number."""
-
-    token_ids: bytes
-    failed: bytes | None
-    logprobs: dict[int, LogprobsData]
-    prompt_logprobs: dict[int, LogprobsData]
-    seconds: float | None
+    result: StepResult | None = None
 
 
 class Checked(Message, frozen=True):
@@ -226,10 +173,10 @@ class Checked(Message, frozen=True):
     reason: str | None
 
 
-class Facts(Message, frozen=True):
-    """Counts of a rank: steps replayed from graphs, and others by reason."""
+class GraphSteps(Message, frozen=True):
+    """Steps that a rank replayed from graphs, and the others by reason."""
 
-    graph_steps: dict[str, int]
+    counts: dict[str, int]
 
 
 class Failed(Message, frozen=True):
@@ -247,11 +194,11 @@ class Failed(Message, frozen=True):
     is_echo: bool
 
 
-Reply: TypeAlias = Listening | Ready | Done | Checked | Facts | Failed
+Reply: TypeAlias = Listening | Ready | Done | Checked | GraphSteps | Failed
 
 
 def _plain(value: Any) -> Any:
-    """What msgspec does not know, as something that it does."""
+    """Turn a value that msgspec does not know into one that it knows."""
     if isinstance(value, np.generic):
         return value.item()
     if hasattr(value, "items"):
@@ -262,14 +209,40 @@ def _plain(value: Any) -> Any:
     )
 
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
-_commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command)
-_replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply)
+def _packed(value: Any) -> Any:
+    """The same for what only messages of our own hold: arrays and paths."""
+    if isinstance(value, np.ndarray):
+        if value.dtype == np.int32 and value.ndim == 1:  # nearly all of them
+            return value.tobytes()
+        return value.dtype.str, value.shape, value.tobytes()
+    return str(value) if isinstance(value, Path) else _plain(value)
+
+
+def _unpacked(kind: type, value: Any) -> Any:
+    """The other side of `_packed`. Arrays are writable: they belong to the receiver."""
+    if isinstance(value, bytes):
+        return np.frombuffer(value, np.int32).copy()
+    if kind is Path:
+        return Path(value)
+    dtype, shape, content = value
+    return np.frombuffer(content, dtype).reshape(shape).copy()
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_packed)
+_check_encoder = msgspec.msgpack.Encoder(enc_hook=_plain)
+_commands: msgspec.msgpack.Decoder[Command] = msgspec.msgpack.Decoder(Command, dec_hook=_unpacked)
+_replies: msgspec.msgpack.Decoder[Reply] = msgspec.msgpack.Decoder(Reply, dec_hook=_unpacked)
 
 
 def encode(message: Message) -> bytes:
-    """Raises TypeError or OverflowError for arguments of a request that cannot travel."""
-    return _encoder.encode(message)
+    """Encode a message.
+
+    Raises:
+        TypeError, OverflowError: arguments of a request that cannot be sent. Every request is
+            checked before its first plan, so a `Check` refuses what would not arrive as it was.
+    """
+    encoder = _check_encoder if isinstance(message, Check) else _encoder
+    return encoder.encode(message)
 
 
 def decode_command(content: bytes) -> Command:

@@ -64,13 +64,8 @@ class RankProcess:
         """Of the process."""
         return self._process.pid
 
-    @property
-    def is_alive(self) -> bool:
-        """Whether it runs still."""
-        return self._process.poll() is None
-
     def wait(self, timeout_s: float) -> bool:
-        """Whether it ended within so many seconds."""
+        """Whether it ended within `timeout_s`."""
         try:
             self._process.wait(timeout_s)
         except subprocess.TimeoutExpired:
@@ -94,7 +89,7 @@ class RankProcess:
             name = f"signal {-code}"
         hint = ""
         if name == "SIGKILL":
-            hint = "; if nobody killed it, the system had no memory left"
+            hint = "; if no user killed it, the system ran out of memory"
         return f"was ended by {name}{hint}"
 
     def stack(self) -> str:

@@ -67,11 +67,11 @@ class Transport(Protocol):
         """Where the threads of a rank are; empty when it does not answer."""
         ...
 
-    def leave(self, timeout_s: float) -> None:
+    def wait_for_exit(self, timeout_s: float) -> None:
         """Wait until the ranks, which were told to stop, have left; so long at most."""
         ...
 
-    def end(self) -> None:
+    def end_ranks(self) -> None:
         """End the ranks at once and give everything back. Idempotent."""
         ...
 
@@ -95,7 +95,7 @@ class ProcessTransport:
                 self._processes.append(process)
                 self._selector.register(process.channel, selectors.EVENT_READ, process)
         except BaseException:
-            self.end()
+            self.end_ranks()
             raise
         self.pids = [process.pid for process in self._processes]
 
@@ -123,12 +123,12 @@ class ProcessTransport:
     def stack(self, rank: int) -> str:
         return self._processes[rank].stack()
 
-    def leave(self, timeout_s: float) -> None:
+    def wait_for_exit(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         for process in self._processes:
             process.wait(max(0.0, deadline - time.monotonic()))
 
-    def end(self) -> None:
+    def end_ranks(self) -> None:
         if not self._is_open:
             return
         self._is_open = False

@@ -7,12 +7,26 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any
+from typing import Any, NamedTuple
 
 import ray
 
 from nanofw.runtime.parallel.main import Rank, report
 from nanofw.runtime.ray.mailbox import Mailbox
+
+
+class RankLocation(NamedTuple):
+    """Where Ray put a rank.
+
+    Attributes:
+        address: of the node, for other nodes.
+        gpus: that Ray gave to this rank.
+    """
+
+    pid: int
+    node_id: str
+    address: str
+    gpus: list[str]
 
 
 class RankActor:
@@ -28,11 +42,12 @@ class RankActor:
         self._mailbox: Mailbox[bytes, bytes] = Mailbox()
 
     @ray.method(concurrency_group="watch")
-    def whereabouts(self) -> tuple[int, str, str, list[str]]:
-        """Process, node, the node's address, and the GPUs that Ray gave to this rank."""
+    def location(self) -> RankLocation:
+        """Where this rank is."""
         context = ray.get_runtime_context()
         gpus = [str(index) for index in ray.get_gpu_ids()]
-        return os.getpid(), context.get_node_id(), ray.util.get_node_ip_address(), gpus
+        address = ray.util.get_node_ip_address()
+        return RankLocation(os.getpid(), context.get_node_id(), address, gpus)
 
     @ray.method(concurrency_group="watch")
     def begin(self, visible_gpus: list[str]) -> None:
@@ -84,6 +99,6 @@ RemoteRank: Any = _remote(
 
 
 def _stay() -> None:
-    """After a failure: the driver reads what was said of it, and ends the actor."""
+    """After a failure: the driver reads the report, and ends the actor."""
     while True:
         time.sleep(3600)

@@ -29,7 +29,7 @@ def join(address: str | None) -> None:
     with _lock:
         if not ray.is_initialized():
             _check_reachable(address)
-            # A library reports to nobody unless its user says so.
+            # A library sends usage reports only if its user asks for them.
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
             try:
                 ray.init(

@@ -6,9 +6,9 @@ import sys
 
 from nanofw.contracts.executor import Executor, ExecutorConfig
 from nanofw.errors import ConfigError
+from nanofw.runtime.executor import probe
 from nanofw.runtime.parallel.executor import ParallelExecutor, check_all_reduce
 from nanofw.runtime.parallel.transport import LOOPBACK, Place
-from nanofw.runtime.placement import probe
 from nanofw.runtime.ray.options import RayOptions
 from nanofw.runtime.ray.transport import RayTransport
 
@@ -24,7 +24,7 @@ def ray_executor(options: RayOptions | None, config: ExecutorConfig) -> Executor
     try:
         options = for_places(options, transport.places)
     except ConfigError:
-        transport.end()
+        transport.end_ranks()
         raise
     return ParallelExecutor(options, config, transport)
 

@@ -1,4 +1,4 @@
-"""Room for actors: one bundle of resources each, all or none."""
+"""Placement groups: a bundle of resources for each actor, all of them or none."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from nanofw.errors import ConfigError
 
-_here: PlacementGroup | None = None
+_inherited: PlacementGroup | None = None
 
 
-class Room:
-    """Reserved when made.
+class ReservedPlacementGroup:
+    """Reserved when made; released by the process that made it.
 
     Args:
-        what: it is for, in the plural.
+        what: the actors, in the plural, for messages.
         count: how many of them.
         bundle: what each gets: `{"CPU": 1, "GPU": 1}`.
-        strategy: how they lie on the nodes, as Ray names it.
-        timeout_s: longest time until there is room for all.
+        strategy: how Ray spreads them over nodes.
+        timeout_s: longest time until all bundles are reserved.
 
     Raises:
-        ConfigError: the cluster has not so much, or not in time.
+        ConfigError: the cluster does not have the resources, or not in time.
     """
 
     def __init__(
@@ -46,56 +46,56 @@ class Room:
                 key="executor.placement",
             )
 
-    def place(self, index: int) -> dict[str, Any]:
+    def bundle_options(self, index: int) -> dict[str, Any]:
         """Options of the actor that takes a bundle."""
-        return place_in(self._group, self._bundle, index)
+        return _bundle_options(self._group, self._bundle, index)
 
-    def guest(self) -> dict[str, Any]:
-        """Options of an actor beside the first bundle, which will fill all of them."""
+    def inheritor_options(self) -> dict[str, Any]:
+        """Options of an actor on the node of the first bundle that will fill all bundles."""
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=0)
         return {"num_cpus": 0, "scheduling_strategy": strategy}
 
     @property
     def group(self) -> PlacementGroup:
-        """For the guest, which remembers it (`RoomHere.remember`)."""
+        """For the inheritor, which keeps it (`InheritedPlacementGroup.keep`)."""
         return self._group
 
-    def give_back(self) -> None:
+    def release(self) -> None:
         """Idempotent."""
         remove_placement_group(self._group)
 
 
-class RoomHere:
-    """The room that this process, an actor, was given to fill (`Room.guest`).
+class InheritedPlacementGroup:
+    """The placement group that this process, an actor, was given to fill.
 
-    Ray keeps what an actor has reserved until the job ends, even if the actor dies; so whoever
-    starts it reserves for it.
+    Ray keeps what an actor has reserved until the job ends, even if the actor dies; so the
+    process that starts the actor reserves for it.
     """
 
     def __init__(self, group: PlacementGroup, bundle: dict[str, float]) -> None:
         self._group, self._bundle = group, bundle
 
-    def place(self, index: int) -> dict[str, Any]:
-        """As of `Room`."""
-        return place_in(self._group, self._bundle, index)
+    def bundle_options(self, index: int) -> dict[str, Any]:
+        """As of `ReservedPlacementGroup`."""
+        return _bundle_options(self._group, self._bundle, index)
 
-    def give_back(self) -> None:
-        """It belongs to another process."""
-
-    @staticmethod
-    def remember(group: PlacementGroup | None) -> None:
-        """What the next executor in this process shall fill."""
-        global _here
-        _here = group
+    def release(self) -> None:
+        """Nothing to do: it belongs to another process."""
 
     @staticmethod
-    def of_this_process(bundle: dict[str, float]) -> RoomHere | None:
-        """None: this process was given none."""
-        return None if _here is None else RoomHere(_here, bundle)
+    def keep(group: PlacementGroup | None) -> None:
+        """Set what the next executor in this process fills."""
+        global _inherited
+        _inherited = group
+
+    @staticmethod
+    def of_this_process(bundle: dict[str, float]) -> InheritedPlacementGroup | None:
+        """None: this process did not inherit a placement group."""
+        return None if _inherited is None else InheritedPlacementGroup(_inherited, bundle)
 
 
-def place_in(group: PlacementGroup, bundle: dict[str, float], index: int) -> dict[str, Any]:
-    """Options of an actor that takes a bundle of a group."""
+def _bundle_options(group: PlacementGroup, bundle: dict[str, float], index: int) -> dict[str, Any]:
+    """Options of an actor that takes a bundle of a placement group."""
     return {
         "num_cpus": bundle["CPU"],
         "num_gpus": bundle.get("GPU", 0),
@@ -106,10 +106,10 @@ def place_in(group: PlacementGroup, bundle: dict[str, float], index: int) -> dic
 
 
 def bundle_of(num_cpus: int, device: str) -> dict[str, float]:
-    """What one process on a device needs; a number of the device is Ray's to choose.
+    """What one process on a device needs. Ray chooses which GPU.
 
     Raises:
-        ConfigError: the device has one.
+        ConfigError: the device names its number.
     """
     kind, _, index = device.partition(":")
     if index:

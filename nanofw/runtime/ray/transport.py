@@ -12,9 +12,13 @@ from ray.exceptions import GetTimeoutError, RayError
 from nanofw.errors import ExecutorError
 from nanofw.runtime.parallel.transport import LOOPBACK, News, Place
 from nanofw.runtime.ray import cluster
-from nanofw.runtime.ray.actor import RemoteRank
+from nanofw.runtime.ray.actor import RankLocation, RemoteRank
 from nanofw.runtime.ray.options import RayOptions
-from nanofw.runtime.ray.placement_group import Room, RoomHere, bundle_of
+from nanofw.runtime.ray.placement_group import (
+    InheritedPlacementGroup,
+    ReservedPlacementGroup,
+    bundle_of,
+)
 
 _STACK_WAIT_S = 1.0
 _END_WAIT_S = 5.0
@@ -28,14 +32,14 @@ class RayTransport:
         device: `cpu` or `cuda`; which GPUs, Ray decides.
 
     Raises:
-        ConfigError: no cluster, or no room in it.
+        ConfigError: no cluster, or it does not have the resources.
         ExecutorError: a rank did not start.
     """
 
     def __init__(self, size: int, options: RayOptions, device: str, path: list[str]) -> None:
         bundle = bundle_of(options.cpus_per_rank, device)
         self.size = size
-        self._room: Room | RoomHere | None = None
+        self._group: ReservedPlacementGroup | InheritedPlacementGroup | None = None
         self._actors: list[Any] = []
         self._numbers = [0] * size
         self._polls: dict[Any, int] = {}
@@ -43,23 +47,23 @@ class RayTransport:
         self._is_open = True
         cluster.join(options.address)
         try:
-            self._room = RoomHere.of_this_process(bundle) or Room(
+            self._group = InheritedPlacementGroup.of_this_process(bundle) or ReservedPlacementGroup(
                 "ranks", size, bundle, options.placement, options.placement_timeout_s
             )
             for rank in range(size):
-                place = self._room.place(rank)
-                self._actors.append(RemoteRank.options(**place).remote(path))
+                bundle_options = self._group.bundle_options(rank)
+                self._actors.append(RemoteRank.options(**bundle_options).remote(path))
             self._begin(device, options.start_timeout_s)
         except BaseException:
-            self.end()
+            self.end_ranks()
             raise
 
     def _begin(self, kind: str, timeout_s: float) -> None:
         """Learn where the ranks are, and let them start."""
         try:
-            found = ray.get([a.whereabouts.remote() for a in self._actors], timeout=timeout_s)
-            self.pids = [pid for pid, _, _, _ in found]
-            self._nodes = [address for _, _, address, _ in found]
+            found = ray.get([actor.location.remote() for actor in self._actors], timeout=timeout_s)
+            self.pids = [location.pid for location in found]
+            self._addresses = [location.address for location in found]
             self.places, visible = places(kind, found)
             pairs = zip(self._actors, visible, strict=True)
             ray.get([actor.begin.remote(gpus) for actor, gpus in pairs], timeout=timeout_s)
@@ -100,7 +104,7 @@ class RayTransport:
         return news
 
     def end_text(self, rank: int) -> str:
-        where = f"rank {rank} (process {self.pids[rank]} on {self._nodes[rank]})"
+        where = f"rank {rank} (process {self.pids[rank]} on {self._addresses[rank]})"
         return f"{where} is gone: {self._ends.get(rank, 'Ray does not say why')}"
 
     def stack(self, rank: int) -> str:
@@ -108,12 +112,12 @@ class RayTransport:
             return ray.get(self._actors[rank].stack.remote(), timeout=_STACK_WAIT_S)
         return ""
 
-    def leave(self, timeout_s: float) -> None:
+    def wait_for_exit(self, timeout_s: float) -> None:
         deadline = time.monotonic() + timeout_s
         while self._polls and time.monotonic() < deadline:
             self.poll(deadline - time.monotonic())
 
-    def end(self) -> None:
+    def end_ranks(self) -> None:
         if not self._is_open:
             return
         self._is_open = False
@@ -121,8 +125,8 @@ class RayTransport:
             for actor in self._actors:
                 ray.kill(actor)
             self._wait_for_ends()
-            if self._room is not None:
-                self._room.give_back()
+            if self._group is not None:
+                self._group.release()
         self._actors = []
         cluster.leave()
 
@@ -138,21 +142,20 @@ class RayTransport:
         self._polls[self._actors[rank].replies.remote()] = rank
 
 
-def places(
-    kind: str, found: list[tuple[int, str, str, list[str]]]
-) -> tuple[list[Place], list[list[str]]]:
+def places(kind: str, found: list[RankLocation]) -> tuple[list[Place], list[list[str]]]:
     """Each rank's place, and the GPUs that it must see: those of all ranks on its node.
 
     Args:
         kind: of device.
-        found: by rank: process, node, the node's address, the rank's own GPUs.
+        found: where Ray put each rank.
     """
     by_node: dict[str, list[str]] = {}
-    for _, node, _, gpus in found:
-        by_node.setdefault(node, []).extend(gpus)
+    for location in found:
+        by_node.setdefault(location.node_id, []).extend(location.gpus)
     result: list[Place] = []
-    for _, node, address, gpus in found:
-        device = f"{kind}:{by_node[node].index(gpus[0])}" if kind == "cuda" else kind
-        host = LOOPBACK if len(by_node) == 1 else address
+    for location in found:
+        gpus = by_node[location.node_id]
+        device = f"{kind}:{gpus.index(location.gpus[0])}" if kind == "cuda" else kind
+        host = LOOPBACK if len(by_node) == 1 else location.address
         result.append(Place(device=device, host=host, shares_cores=False))
-    return result, [by_node[node] for _, node, _, _ in found]
+    return result, [by_node[location.node_id] for location in found]

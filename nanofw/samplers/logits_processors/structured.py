@@ -7,7 +7,6 @@ over a lexer of regex derivatives, walked through the tree of the vocabulary's b
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,6 +17,7 @@ from llguidance import LLExecutor, LLMatcher, LLParserLimits
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.logits_processor import HostProcessorConfig
 from nanofw.errors import ConfigError
+from nanofw.machine import num_usable_cores
 from nanofw.samplers.logits_processors.grammars import Grammar, Grammars, read_tokenizer, reason
 
 MAX_THREADS = 16
@@ -163,9 +163,7 @@ class Structured:
 
 def _most_cores() -> int:
     """Three quarters of the cores that this process may use, at most `MAX_THREADS`."""
-    affinity = getattr(os, "sched_getaffinity", None)
-    num_cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return min(MAX_THREADS, max(1, num_cores * 3 // 4))
+    return min(MAX_THREADS, max(1, num_usable_cores() * 3 // 4))
 
 
 def _fill_line(matcher: LLMatcher, line: IntArray) -> None:

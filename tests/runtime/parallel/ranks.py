@@ -21,8 +21,8 @@ from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.engine.engine import Engine
 from nanofw.engine.scheduler import Scheduler
+from nanofw.runtime.executor import torch_executor
 from nanofw.runtime.options import TorchOptions
-from nanofw.runtime.placement import torch_executor
 from tests.engine.sim_engines import FirstCome, make_allocator
 from tests.runtime.driver import component
 

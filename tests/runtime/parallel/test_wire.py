@@ -19,7 +19,6 @@ from nanofw.contracts.plan import HostMasks, NewRow, StepPlan, StepResult
 from nanofw.contracts.requests import SamplingParams
 from nanofw.runtime.parallel.channel import Channel
 from nanofw.runtime.parallel.messages import (
-    Array,
     Check,
     Masks,
     Message,
@@ -30,8 +29,7 @@ from nanofw.runtime.parallel.messages import (
 from nanofw.runtime.parallel.wire import (
     PlanDecoder,
     PlanEncoder,
-    decode_result,
-    encode_result,
+    done_message,
     needed,
 )
 
@@ -201,26 +199,28 @@ def test_results_and_masks_arrive_as_they_were() -> None:
         step=3, token_ids=ints(4, 9), failed=np.array([False, True]), logprobs={1: logprobs},
         prompt_logprobs={0: logprobs}, seconds=0.25,
     )  # fmt: skip
-    done = roundtrip(encode_result(result, whole=True))
-    arrived = decode_result(done.step, done.result)
+    done = roundtrip(done_message(result, whole=True))
+    arrived = done.result
     assert arrived.token_ids.tolist() == [4, 9]
     assert arrived.failed is not None
     assert arrived.failed.tolist() == [False, True]
     assert arrived.seconds == 0.25
     assert_equal(arrived.logprobs[1], logprobs)
     assert_equal(arrived.prompt_logprobs[0], logprobs)
-    brief = roundtrip(encode_result(result, whole=False))
+    brief = roundtrip(done_message(result, whole=False))
     assert brief.result is None
     assert brief.digest == done.digest
     bits = np.arange(6, dtype=np.int32).reshape(2, 3)
-    masks = decode_command(encode(Masks(5, Array.of(HostMasks(step=5, bits=bits).bits))))
+    masks = decode_command(encode(Masks(HostMasks(step=5, bits=bits))))
     assert isinstance(masks, Masks)
-    np.testing.assert_array_equal(masks.bits.array(), bits)
+    np.testing.assert_array_equal(masks.masks.bits, bits)
 
 
 def test_arguments_that_are_no_plain_data_are_refused_with_the_reason() -> None:
     with pytest.raises(TypeError, match="type object cannot be sent .* only numbers, texts"):
         encode(Check(SamplingParams(), {"x": object()}))
+    with pytest.raises(TypeError, match="type ndarray cannot be sent"):
+        encode(Check(SamplingParams(), {"x": ints(1)}))
     frozen = MappingProxyType({"schema": MappingProxyType({"type": "string"})})
     arrived = decode_command(encode(Check(SamplingParams(seed=np.int64(3)), dict(frozen))))
     assert isinstance(arrived, Check)

@@ -198,9 +198,14 @@ def test_no_room_says_what_was_asked_and_what_there_is() -> None:
 
 
 def test_each_rank_sees_the_gpus_of_all_on_its_node() -> None:
+    from nanofw.runtime.ray.actor import RankLocation
     from nanofw.runtime.ray.transport import places
 
-    found = [(1, "a", "10.0.0.1", ["3"]), (2, "b", "10.0.0.2", ["0"]), (3, "a", "10.0.0.1", ["1"])]
+    found = [
+        RankLocation(1, "a", "10.0.0.1", ["3"]),
+        RankLocation(2, "b", "10.0.0.2", ["0"]),
+        RankLocation(3, "a", "10.0.0.1", ["1"]),
+    ]
     where, visible = places("cuda", found)
     assert [place.device for place in where] == ["cuda:0", "cuda:0", "cuda:1"]
     assert [place.host for place in where] == ["10.0.0.1", "10.0.0.2", "10.0.0.1"]

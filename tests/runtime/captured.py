@@ -1,4 +1,4 @@
-"""Executors whose steps are recorded and replayed; where there is no GPU, by running them again.
+"""Executors whose steps are captured and replayed; where there is no GPU, by running them again.
 
 In the interpreter nothing is captured: what a graph would replay is run again, on the same
 persistent buffers.
@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from nanofw.contracts.requests import SamplingParams
-from nanofw.runtime.graphs.capture import CudaRecorder, EagerRecorder
+from nanofw.runtime.graphs.capture import CudaCapturer, EagerCapturer
 from tests.kernels.paged import device
 from tests.runtime.driver import Driver, component, make_executor
 
@@ -26,14 +26,14 @@ COMPONENTS = {
 }
 
 
-def recorder():
-    return CudaRecorder() if device().type == "cuda" else EagerRecorder()
+def capturer():
+    return CudaCapturer() if device().type == "cuda" else EagerCapturer()
 
 
 def make_driver(
     folder: Path, graphs: bool, *, prefill_tokens: int = 0, seed: int = 0, **components: Any
 ) -> Driver:
-    """A driver of an executor with four rows; with `graphs`, its steps are recorded."""
+    """A driver of an executor with four rows; with `graphs`, its steps are captured."""
     executor = make_executor(
         folder,
         components={**COMPONENTS, **components},
@@ -43,7 +43,7 @@ def make_driver(
     )
     if graphs:
         with torch.inference_mode():
-            executor._runner.capture(recorder(), prefill_tokens)
+            executor._runner.capture(capturer(), prefill_tokens)
     return Driver(executor, seed=seed)
 
 
