@@ -13,6 +13,7 @@ from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from nanofw.contracts.logits_processor import HostProcessorConfig
 from nanofw.errors import ConfigError
+from nanofw.samplers.logits_processors.trial_process import TrialProcess
 
 WHITESPACE: Mapping[str, Any] = {
     "none": {"whitespace_flexible": False},
@@ -30,6 +31,16 @@ seldom is compiled seldom."""
 
 MAX_REASON = 200
 """Characters of a grammar that an error quotes."""
+
+MAX_CHARACTERS = 1 << 20
+"""Of a grammar; longer ones are refused."""
+
+NUM_SAFE_CHARACTERS = 2048
+"""Grammars up to this length cannot fill a stack, and compile within a second or two; longer ones
+are tried in a process of their own first."""
+
+MAX_KEPT_PROBLEMS = 256
+"""Grammars whose refusal is remembered."""
 
 
 PROBE = "a b"
@@ -109,6 +120,36 @@ class Grammars:
         self._capacity, self._num_lexers = capacity, num_lexers
         self._json_options = WHITESPACE[whitespace]
         self._kept: OrderedDict[tuple[str, str], Grammar] = OrderedDict()
+        self._problems: OrderedDict[tuple[str, int], str] = OrderedDict()
+        self._trials: TrialProcess | None = None
+
+    @classmethod
+    def of(
+        cls,
+        config: HostProcessorConfig,
+        *,
+        max_lexer_states: int,
+        capacity: int,
+        whitespace: str,
+        num_lexers: int,
+    ) -> Grammars:
+        """Grammars over the tokenizer of a model.
+
+        Raises:
+            ConfigError: the tokenizer cannot be used.
+        """
+        limits = LLParserLimits(max_lexer_states=max_lexer_states, verbose_errors=False)
+        return cls(
+            read_tokenizer(config),
+            limits,
+            capacity=capacity,
+            whitespace=whitespace,
+            num_lexers=num_lexers,
+        )
+
+    def try_outside(self, trials: TrialProcess) -> None:
+        """From now on try grammars that may crash or hang in that process first."""
+        self._trials = trials
 
     def __len__(self) -> int:
         return len(self._kept)
@@ -122,14 +163,35 @@ class Grammars:
         kind, text = as_text(arguments)
         grammar = self._kept.get((kind, text))
         if grammar is None:
-            grammar = self._compile(kind, text)
+            self._check_size(kind, text)
+            grammar = self.compile(kind, text)
             self._kept[kind, text] = grammar
             if len(self._kept) > self._capacity:
                 self._kept.popitem(last=False)
         self._kept.move_to_end((kind, text))
         return grammar
 
-    def _compile(self, kind: str, text: str) -> Grammar:
+    def _check_size(self, kind: str, text: str) -> None:
+        """Raise ValueError when it is too long, or cannot be compiled without harm."""
+        if len(text) > MAX_CHARACTERS:
+            raise ValueError(
+                f"{kind} has {len(text)} characters; at most {MAX_CHARACTERS} are read"
+            )
+        if self._trials is None or len(text) <= NUM_SAFE_CHARACTERS:
+            return
+        key = kind, hash(text)
+        problem = self._problems.get(key)
+        if problem is None:
+            problem = self._trials.problem(kind, text)
+        if problem is None:
+            return
+        self._problems[key] = problem
+        if len(self._problems) > MAX_KEPT_PROBLEMS:
+            self._problems.popitem(last=False)
+        raise ValueError(problem)
+
+    def compile(self, kind: str, text: str) -> Grammar:
+        """A grammar of the text that `as_text` gives. Raises ValueError when it cannot be used."""
         tokenizer = self._tokenizers.get(kind, self._tokenizer)
         try:
             if kind == "json_schema":

@@ -32,6 +32,9 @@ class StructuredOptions(Options):
     max_lexer_states: int = Field(default=250_000, ge=16)
     """Most states that a request's lexer may have, 1 to 2 kB each; a request that needs more
     ends with an error."""
+    compile_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
+    """Most seconds for a grammar to compile; one that takes longer is refused. Requests wait
+    for it."""
 
 
 @hookimpl

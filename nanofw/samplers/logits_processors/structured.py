@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from llguidance import LLExecutor, LLMatcher, LLParserLimits
+from llguidance import LLExecutor, LLMatcher
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.logits_processor import HostProcessorConfig
 from nanofw.errors import ConfigError
 from nanofw.machine import num_usable_cores
-from nanofw.samplers.logits_processors.grammars import Grammar, Grammars, read_tokenizer, reason
+from nanofw.samplers.logits_processors.grammars import Grammar, Grammars, reason
+from nanofw.samplers.logits_processors.trial_process import TrialProcess
 
 MAX_THREADS = 16
 """More of them hardly gain anything with the rows of one step."""
@@ -43,15 +44,20 @@ class Structured:
     """
 
     def __init__(self, options: Any, config: HostProcessorConfig) -> None:
-        limits = LLParserLimits(max_lexer_states=options.max_lexer_states, verbose_errors=False)
         num_threads = options.num_threads or _most_cores()
-        self._grammars = Grammars(
-            read_tokenizer(config),
-            limits,
-            capacity=options.max_cached_grammars,
-            whitespace=options.json_whitespace,
-            num_lexers=num_threads,
-        )
+        settings = {
+            "max_lexer_states": options.max_lexer_states,
+            "capacity": options.max_cached_grammars,
+            "whitespace": options.json_whitespace,
+        }
+        self._grammars = Grammars.of(config, **settings, num_lexers=num_threads)
+        facts = {
+            "vocab_size": config.vocab_size,
+            "eos_token_ids": config.eos_token_ids,
+            "tokenizer_path": config.tokenizer_path,
+        }
+        setup = {"config": facts, **settings, "num_lexers": 1}
+        self._grammars.try_outside(TrialProcess(setup, options.compile_timeout_s))
         self._default = options.default
         self._end_ids = frozenset(config.eos_token_ids)
         self._executor = LLExecutor(num_threads)

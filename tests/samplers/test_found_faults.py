@@ -1,0 +1,62 @@
+"""Faults that people found in samplers and logits processors, by their ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from nanofw.samplers.logits_processors.grammars import MAX_CHARACTERS
+from tests.samplers.test_structured import make
+
+
+def schema_chain(length: int, level: Callable[[dict[str, str]], Any]) -> dict[str, Any]:
+    """Definitions that each refer to the next, as `level` writes it."""
+    names = [{"$ref": f"#/$defs/d{i}"} for i in range(length + 1)]
+    chain = {f"d{i}": level(names[i + 1]) for i in range(length)}
+    return {"json_schema": {**names[0], "$defs": {**chain, f"d{length}": {"type": "string"}}}}
+
+
+def lark_chain(length: int, name: str) -> dict[str, str]:
+    rules = "".join(f"{name}{i}: {name}{i + 1}\n" for i in range(length))
+    return {"lark": f'start: {name}0\n{rules}{name}{length}: "a"\n'}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        schema_chain(1000, lambda ref: {"type": "object", "properties": {"a": ref}}),
+        schema_chain(3000, lambda ref: {"items": ref}),
+        schema_chain(3000, lambda ref: ref),
+        schema_chain(3000, lambda ref: {"allOf": [ref]}),
+        lark_chain(3000, "r"),
+        lark_chain(30_000, "T"),
+        {"lark": 'start: r\nr: "x"\n' + "  | r\n" * 30_000},  # takes minutes
+    ],
+    ids=["objects", "arrays", "references", "allOf", "rules", "terminals", "alternatives"],
+)
+def test_F001_a_grammar_that_ends_or_stops_its_compiler_is_refused(arguments: Any) -> None:
+    processor = make(compile_timeout_s=3)
+    with pytest.raises(ValueError, match=r"compile|stack|nested|large|deep"):
+        processor.check(arguments)
+    processor.check({"regex": "[0-9]+"})
+    with pytest.raises(ValueError):
+        processor.check(arguments)
+
+
+def test_F001_grammars_of_some_length_are_served() -> None:
+    processor = make()
+    deep = schema_chain(60, lambda ref: {"type": "object", "properties": {"a": ref}})
+    wide = {"json_schema": {"properties": {f"key{i}": {"type": "string"} for i in range(300)}}}
+    for arguments in (deep, wide, {"choice": [f"word {i}" for i in range(500)]}):
+        assert processor.start("a", arguments, None)  # pyright: ignore[reportArgumentType]
+        processor.finish("a")
+
+
+@pytest.mark.parametrize("kind", ["regex", "lark", "choice", "json_schema"])
+def test_F001_a_grammar_without_bounds_is_refused(kind: str) -> None:
+    text = "a" * MAX_CHARACTERS
+    value: Any = {"choice": [text, "b"], "json_schema": {"const": text}}.get(kind, f"{text}b")
+    with pytest.raises(ValueError, match=f"at most {MAX_CHARACTERS} are read"):
+        make().check({kind: value})
