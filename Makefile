@@ -7,13 +7,14 @@ BIN := $(VENV)/bin
 TORCH := 'torch>=2.11,<2.14'
 UNMARKED := not slow and not gpu and not multigpu and not weights
 
-.PHONY: help demo run check format test slow gpu clean
+.PHONY: help demo run check format test slow gpu fuzz clean
 
 help:
 	@echo "make demo    create the environment and run the embedded model"
 	@echo "make test    create the environment if needed; checks and tests"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make slow    the long tests: full products, soak runs"
+	@echo "make fuzz    random folders against transformers: 2,000 of them, about half an hour"
 	@echo "make gpu     the tests that need an accelerator"
 
 $(VENV)/.base: pyproject.toml
@@ -46,6 +47,12 @@ test: check
 
 slow: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'slow and not gpu and not multigpu and not weights'
+
+# FOLDERS of each family; the seeds are FIRST to FIRST + FOLDERS - 1.
+FOLDERS ?= 500
+FIRST ?= 0
+fuzz: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.checkpoints --folders $(FOLDERS) --first $(FIRST)
 
 gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m 'gpu or multigpu'

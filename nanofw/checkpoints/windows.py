@@ -24,11 +24,12 @@ def no_windows(keys: ConfigKeys, num_layers: int) -> Windows:
 
 
 def windows_everywhere(keys: ConfigKeys, num_layers: int) -> Windows:
-    """`sliding_window` is the window of every layer; null is no window."""
+    """`sliding_window` is the window of every layer, or of those that `layer_types` names."""
+    kinds = _layer_types(keys, num_layers) or ["sliding_attention"] * num_layers
     # Here null is not "not there": the family's default is a window.
     if "sliding_window" in keys.config and keys.config["sliding_window"] is None:
         return ()
-    return _window(keys), *[_window(keys)] * (num_layers - 1)
+    return _by_kind(kinds, _window(keys))
 
 
 def windows_by_layer(keys: ConfigKeys, num_layers: int) -> Windows:
@@ -43,9 +44,7 @@ def windows_by_layer(keys: ConfigKeys, num_layers: int) -> Windows:
     if kinds is None:
         first = keys.integer("max_window_layers")
         kinds = [_LAYER_TYPES[layer >= first] for layer in range(num_layers)]
-    window = _window(keys)
-    windows = tuple(window if kind == "sliding_attention" else None for kind in kinds)
-    return windows if any(windows) else ()
+    return _by_kind(kinds, _window(keys))
 
 
 def windows_as_stated(keys: ConfigKeys, num_layers: int) -> Windows:
@@ -53,7 +52,10 @@ def windows_as_stated(keys: ConfigKeys, num_layers: int) -> Windows:
     kinds = _layer_types(keys, num_layers) or ["sliding_attention"] * num_layers
     if keys.value("sliding_window") is None or not keys.flag("use_sliding_window"):
         return ()
-    window = _window(keys)
+    return _by_kind(kinds, _window(keys))
+
+
+def _by_kind(kinds: list[str], window: int) -> Windows:
     windows = tuple(window if kind == "sliding_attention" else None for kind in kinds)
     return windows if any(windows) else ()
 

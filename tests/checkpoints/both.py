@@ -34,14 +34,19 @@ def our_logits(folder: Path) -> torch.Tensor:
     return torch.stack([logits[i, length] for i, length in enumerate(LENGTHS)])
 
 
-def load_theirs(folder: Path, **settings: Any) -> Any:
+def load_theirs(folder: Path) -> Any:
     """The model that transformers makes of the folder, in float32."""
+    return load_with_report(folder)[0]
+
+
+def load_with_report(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """The same, and the names of tensors that were missing, needless or of another shape."""
     from transformers import AutoModelForCausalLM
 
-    model = AutoModelForCausalLM.from_pretrained(
-        folder, dtype=torch.float32, attn_implementation="eager", **settings
+    model, report = AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
-    return model.eval()
+    return model.eval(), report
 
 
 @torch.inference_mode()

@@ -107,12 +107,20 @@ def test_F033_llama_has_no_window(
     assert "sliding_window: ignored" in caplog.text
 
 
-@pytest.mark.parametrize("keys", [{"use_sliding_window": False}, {"max_window_layers": 3}])
+@pytest.mark.parametrize("keys", [{"use_sliding_window": False}, {"max_window_layers": 3},
+                                  {"layer_types": None}])  # fmt: skip
 def test_F034_mistral_has_its_window_whatever_switch_there_is(
     tmp_path: Path, keys: dict[str, Any]
 ) -> None:
     write_model(tmp_path, "Mistral", sliding_window=8)
     check_equal(rewrite(tmp_path, **keys))
+
+
+def test_F034_a_mistral_with_layer_types_is_a_ministral(tmp_path: Path) -> None:
+    write_model(tmp_path, "Mistral", sliding_window=8)
+    kinds = ["sliding_attention", "full_attention", "full_attention"]
+    check_equal(rewrite(tmp_path, layer_types=kinds, use_sliding_window=False))
+    assert read_checkpoint(tmp_path).sliding_windows == (8, None, None)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,7 @@
-"""Mistral, dense: every layer has the window, 4096 tokens unless the file says null; no biases."""
+"""Mistral, dense: every layer has the window, 4096 tokens unless the file says null; no biases.
+
+With `layer_types` it is a Ministral by another name, and only the layers that it names have it.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +32,7 @@ FAMILY = Family(
             "eos_token_id": 2,
             "tie_word_embeddings": False,
             "sliding_window": 4096,
+            "layer_types": None,
         }
     ),
     read_windows=windows_everywhere,
