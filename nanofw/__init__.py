@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         PluginLoadError,
         PolicyError,
         RequestError,
+        RequestShed,
         UnknownPlugin,
     )
     from nanofw.llm.async_llm import AsyncLLM
@@ -54,6 +55,7 @@ __all__ = [
     "PluginLoadError",
     "PolicyError",
     "RequestError",
+    "RequestShed",
     "UnknownPlugin",
     "__version__",
 ]

@@ -10,6 +10,7 @@ NanofwError
 ├── CapabilityError        the chosen components cannot work together
 ├── ModelError             a checkpoint that cannot be loaded
 ├── RequestError           one request is refused; the others go on (also a ValueError)
+│   └── RequestShed        the policy refused it
 ├── PolicyError            a policy returned nonsense or lets nothing progress
 ├── AllocatorError         the block accounting does not add up
 └── ExecutorError          the forward pass failed or a worker died
@@ -96,6 +97,18 @@ class RequestError(NanofwError, ValueError):
     def __init__(self, request_id: str, reason: str) -> None:
         self.request_id, self.reason = request_id, reason
         super().__init__(f"request {request_id!r}: {reason}")
+
+
+class RequestShed(RequestError):
+    """The policy refused the request on arrival.
+
+    Attributes:
+        retry_after_s: when it may be worth to try again, in seconds from now, if that is known.
+    """
+
+    def __init__(self, request_id: str, reason: str, retry_after_s: float | None = None) -> None:
+        self.retry_after_s = retry_after_s
+        super().__init__(request_id, reason)
 
 
 class PolicyError(NanofwError):

@@ -14,13 +14,14 @@ from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.logits_processor import HostProcessor, HostProcessorConfig
 from nanofw.contracts.plan import Capacity
-from nanofw.contracts.scheduler import Policy
+from nanofw.contracts.scheduler import Policy, SchedulerConfig
 from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.engine.engine import Engine
 from nanofw.engine.host_processors import HostProcessors
+from nanofw.engine.plugin_names import PluginNames
 from nanofw.engine.scheduler import Scheduler
 from nanofw.errors import NanofwError
-from nanofw.plugins.component import construct, guarded
+from nanofw.plugins.component import Component, guarded
 from nanofw.plugins.descriptor import load_target
 
 
@@ -60,9 +61,8 @@ def build(selection: Selection, *, clock: Clock | None = None) -> Engine:
     for sentence in selection.registry.warnings:
         warnings.warn(sentence, PluginSettingWarning, stacklevel=2)
     clock = clock or (VirtualClock() if selection.virtual_time else RealClock())
-    executor: Any = construct(
-        selection.components["executor"], Executor, executor_config(selection, clock)
-    )
+    component: Component = selection.components["executor"]
+    executor = component.make(Executor, executor_config(selection, clock))
     try:
         return build_on(selection, executor, clock)
     except BaseException:
@@ -78,17 +78,18 @@ def build_on(selection: Selection, executor: Executor, clock: Clock) -> Engine:
     config, spec, components = selection.loaded.config, selection.spec, selection.components
     capacity = executor.capacity()
     limits = _limits(selection, capacity)
-    allocator = construct(
-        components["kv_allocator"],
+    allocator = components["kv_allocator"].make(
         KVAllocator,
         AllocatorConfig(
             num_blocks=limits.num_blocks,
             block_size=limits.block_size,
             max_num_seqs=limits.max_rows,
             max_blocks_per_row=-(-limits.max_model_len // limits.block_size) + 1,
+            name=components["kv_allocator"].name,
         ),
     )
-    policy = construct(components["scheduler"], Policy)
+    scheduler: Component = components["scheduler"]
+    policy = scheduler.make(Policy, SchedulerConfig(name=scheduler.name, limits=limits))
     overlap = selection.overlap
     if config.engine.overlap == "auto" and capacity.max_in_flight < 2:
         overlap = False
@@ -100,7 +101,7 @@ def build_on(selection: Selection, executor: Executor, clock: Clock) -> Engine:
         overlap=overlap,
         seed=config.engine.seed,
         host_processors=_host_processors(selection),
-        processor_names=tuple(item.name for item in components["logits_processor"]),
+        names=plugin_names(selection),
     )
 
 
@@ -127,7 +128,7 @@ def build_workload(
         time_scale=time_scale,
         sampling=config.sampling,
     )
-    return construct(choose_workload(selection.loaded, selection.registry), Workload, facts)
+    return choose_workload(selection.loaded, selection.registry).make(Workload, facts)
 
 
 def executor_config(selection: Selection, clock: Clock) -> ExecutorConfig:
@@ -157,6 +158,17 @@ def executor_config(selection: Selection, clock: Clock) -> ExecutorConfig:
     )
 
 
+def plugin_names(selection: Selection) -> PluginNames:
+    """The chosen plugins that may take arguments of requests."""
+    components = selection.components
+    model: Component | None = components.get("model")
+    return PluginNames(
+        policy=components["scheduler"].name,
+        model="" if model is None else model.name,
+        others=tuple(item.name for item in components["logits_processor"]),
+    )
+
+
 def _limits(selection: Selection, capacity: Capacity) -> Limits:
     engine = selection.loaded.config.engine
     return Limits(
@@ -179,7 +191,7 @@ def _host_processors(selection: Selection) -> HostProcessors:
         tokenizer_path=None if ":" in spec.path else spec.path,
     )
     chosen = [item for item in selection.components["logits_processor"] if is_host(item)]
-    made = {item.name: construct(item, HostProcessor, config) for item in chosen}
+    made = {item.name: item.make(HostProcessor, config) for item in chosen}
     return HostProcessors(made, spec.vocab_size)
 
 

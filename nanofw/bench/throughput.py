@@ -222,8 +222,12 @@ def run_pass(
     """Run a workload through an engine that is idle, and measure it."""
     before, graphs = engine.stats(), graph_steps(engine)
     outputs, times, seconds = _serve(engine, workload, note)
-    failed = [o for o in outputs if o.finish_reason in (FinishReason.REFUSED, FinishReason.ERROR)]
-    served = [o for o in outputs if o.finish_reason is not FinishReason.REFUSED]
+    failed = [
+        output
+        for output in outputs
+        if output.finish_reason.is_refused or output.finish_reason is FinishReason.ERROR
+    ]
+    served = [output for output in outputs if not output.finish_reason.is_refused]
     num_cached = sum(o.num_cached_tokens for o in served)
     return ThroughputPass(
         number=number,

@@ -114,7 +114,7 @@ class RecordingSampler:
 
     def __init__(self, options: Recording, config: SamplerConfig) -> None:
         self._recording = options
-        self._inner: Sampler = options.inner.load()(options.inner.options, config)
+        self._inner = options.inner.make(Sampler, config)
         self._ids: dict[int, str] = {}
 
     def check(self, sampling: SamplingParams, vocab_size: int) -> None:

@@ -203,7 +203,7 @@ class Run:
             if result is None:
                 self._output.show_text(ticket, event.text)
                 continue
-            if result.finish_reason is FinishReason.REFUSED:
+            if result.finish_reason.is_refused:
                 result = self._with_place(ticket, result)
             self._summary.add(result)
             self._output.put_result(ticket, result)

@@ -52,7 +52,7 @@ class FinishedRequests:
                 output.num_preemptions,
                 output.num_recomputed_tokens,
                 client,
-                reason is FinishReason.REFUSED,
+                reason.is_refused,
                 reason.is_served,
             )
         )

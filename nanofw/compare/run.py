@@ -148,7 +148,7 @@ class _Run:
         self._finished_requests.add_output(output, client)
         if output.finish_reason.is_served:  # a sum, since samples share their request's id
             self._served_checksum += zlib.crc32(output.id.encode())
-        if output.finish_reason is FinishReason.REFUSED:
+        if output.finish_reason.is_refused:
             return
         self._checksum ^= checksum([output])
         if num_left > 1:

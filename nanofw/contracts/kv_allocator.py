@@ -1,4 +1,4 @@
-"""Contract `kv_allocator/1` (provisional): where the keys and values of a request live.
+"""Contract `kv_allocator/2` (provisional): where the keys and values of a request live.
 
 The pool has `num_blocks` blocks of `block_size` tokens. A row owns a table of blocks; position
 p of its tokens lives in slot `p % block_size` of block `table[p // block_size]`. The allocator
@@ -7,8 +7,8 @@ is the one writer of block tables; it knows token ids only through what it is ha
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
 
 from nanofw.contracts.arrays import EMPTY_COPIES, EMPTY_INT, IntArray
 
@@ -27,6 +27,19 @@ class Match:
 
 
 NO_MATCH = Match(0, EMPTY_INT)
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """The blocks of a row that was empty.
+
+    Attributes:
+        block_ids: int32[ceil(t / block_size)], the row's table.
+        copies: int32[c, 2], blocks to copy (source, target) before the step.
+    """
+
+    block_ids: IntArray
+    copies: IntArray = field(default_factory=lambda: EMPTY_COPIES)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,40 +82,62 @@ class AllocatorStats:
     num_duplicates: int = 0
 
 
-@runtime_checkable
-class KVAllocator(Protocol):
-    """Implemented by allocators. Constructed as `target(options, AllocatorConfig)`."""
+class KVAllocator(ABC):
+    """Base of allocators. Constructed as `target(options, AllocatorConfig)`.
+
+    The ordinary life of a row:
+
+        match = allocator.match(tokens[:-1], salt)             # what the cache holds
+        allocation = allocator.acquire(row, tokens, match, salt)  # None: no room
+        allocator.extend(rows, num_tokens)                     # room for the next token
+        allocator.commit(rows, num_tokens, tokens)             # its blocks may be shared
+        allocator.release(row)
+
+    `salt` keeps prefixes apart that have equal tokens and other KV or other owners; 0: none.
+    Blocks are shared only under equal salts.
+    """
 
     @property
+    @abstractmethod
     def num_available(self) -> int:
         """Blocks that could be taken now: free and evictable."""
-        ...
 
-    def match(self, token_ids: IntArray) -> Match:
+    @abstractmethod
+    def match(self, token_ids: IntArray, salt: int = 0) -> Match:
         """The longest cached prefix of int32[t] tokens. Changes nothing.
 
         A request must compute at least one token: a caller that needs that hands in all tokens
         but the last, and the match may still be given to `acquire` with all of them.
         """
-        ...
 
-    def acquire(self, row: int, token_ids: IntArray, match: Match | None) -> IntArray | None:
+    def num_cached_tokens(self, token_ids: IntArray, salt: int = 0) -> int:
+        """The length of the match of int32[t] tokens. Changes nothing.
+
+        Policies ask for it of many waiting requests in each step: override it where it can be
+        found for less than what `match` costs.
+        """
+        return self.match(token_ids, salt).num_tokens
+
+    @abstractmethod
+    def acquire(
+        self, row: int, token_ids: IntArray, match: Match | None, salt: int = 0
+    ) -> Allocation | None:
         """Give an empty row blocks for all of its int32[t] tokens.
 
         Takes the match (of these tokens or the first of them, with no change in between) and
-        new blocks for the rest: all or nothing. Returns the row's table
-        int32[ceil(t / block_size)], or None when there is no room, and then nothing has changed.
+        new blocks for the rest: all or nothing. None when there is no room, and then nothing has
+        changed.
         """
-        ...
 
+    @abstractmethod
     def extend(self, rows: IntArray, num_tokens: IntArray) -> Extension | None:
         """Make room for `num_tokens[i]` tokens in all in each row (int32[n] both).
 
         All or nothing: None when there is no room for all of them, and nothing has changed.
         Rows that have room already get nothing.
         """
-        ...
 
+    @abstractmethod
     def commit(self, rows: IntArray, num_tokens: IntArray, tokens: IntArray) -> None:
         """The first `num_tokens[i]` tokens of each row are computed and may be shared.
 
@@ -110,42 +145,34 @@ class KVAllocator(Protocol):
         the row's token ids (int32[max_num_seqs, t]); they are to be read, never kept. A row
         is not named with fewer tokens than before, nor one whose step failed.
         """
-        ...
 
+    @abstractmethod
     def release(self, row: int) -> None:
         """The row gives up its blocks. Idempotent: an empty row stays empty."""
-        ...
 
+    @abstractmethod
     def reset(self) -> None:
         """Forget cached content and counters. Called with no row in use."""
-        ...
 
+    @abstractmethod
     def stats(self) -> AllocatorStats:
         """Counters for reports."""
-        ...
 
+    @abstractmethod
     def check_integrity(self) -> None:
         """Raise `AllocatorError` when the accounting does not add up. For tests; may be slow."""
-        ...
-
-
-@runtime_checkable
-class CountsMatches(Protocol):
-    """An allocator that can say how long a match is for less than what finding it costs.
-
-    Policies ask that of many waiting requests in each step.
-    """
-
-    def num_cached_tokens(self, token_ids: IntArray) -> int:
-        """The length of the match of int32[t] tokens. Changes nothing."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorConfig:
-    """Facts that an allocator is built with."""
+    """Facts that an allocator is built with.
+
+    Attributes:
+        name: what the configuration calls the allocator.
+    """
 
     num_blocks: int
     block_size: int
     max_num_seqs: int
     max_blocks_per_row: int
+    name: str = ""

@@ -165,8 +165,11 @@ class StepOutput:
         finished: requests that finished, in this order.
         deltas: new tokens of streaming requests.
         report: the committed step, or None when only planning happened.
+        wake_at: nothing runs, and the policy asks to be called again at this time, in seconds on
+            the engine's clock; None: step again at once.
     """
 
     finished: list[RequestOutput] = field(default_factory=list[RequestOutput])
     deltas: list[TokenDelta] = field(default_factory=list[TokenDelta])
     report: StepReport | None = None
+    wake_at: float | None = None

@@ -26,7 +26,7 @@ class NewRow:
         block_ids: int32[b], its block table so far.
         seed: 64-bit start of its random numbers.
         sample_index: which of the `n` siblings it is.
-        arguments: per-request arguments of logits processors, by their name.
+        arguments: what the request carries for single plugins, by the plugin's name.
     """
 
     row: int

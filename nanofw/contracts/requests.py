@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nanofw.contracts.arrays import IntArray
+from nanofw.errors import RequestError, RequestShed
 
 
 class FinishReason(StrEnum):
@@ -19,11 +20,22 @@ class FinishReason(StrEnum):
     ABORT = "abort"  # the caller asked for it
     ERROR = "error"  # numerical trouble or a failing component
     REFUSED = "refused"  # never accepted
+    SHED = "shed"  # the policy refused to serve it
 
     @property
     def is_served(self) -> bool:
         """Whether the request got what it asked for; with the other reasons it finished early."""
         return self in (FinishReason.STOP, FinishReason.LENGTH)
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether the request was turned away, by a check or by the policy."""
+        return self in (FinishReason.REFUSED, FinishReason.SHED)
+
+    @classmethod
+    def of_refusal(cls, error: RequestError) -> FinishReason:
+        """Why a request that was not accepted ended."""
+        return cls.SHED if isinstance(error, RequestShed) else cls.REFUSED
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +107,8 @@ class Request:
         deadline: when it should be finished, on the engine's clock, in seconds.
         expected_output_tokens: a guess of the output's length, for policies that order by it.
         stream: report the tokens of each step, not only the finished output.
-        arguments: per-request arguments of logits processors, by their name.
+        arguments: what single plugins are told about the request, by the plugin's name.
+        cache_salt: requests of different salts share nothing in the prefix cache.
     """
 
     id: str
@@ -108,3 +121,4 @@ class Request:
     expected_output_tokens: int | None = None
     stream: bool = False
     arguments: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    cache_salt: str = ""

@@ -1,190 +1,320 @@
-"""Contract `scheduler/1` (stable): whom to serve first.
-
-The policy proposes, the core disposes. The core owns queues, budgets, chunking, preemption and
-the accounting of blocks; a policy orders requests by a key and may, if it wants to, admit, cut
-and give up. Whatever it answers, no block leaks, no budget is exceeded and no request is lost:
-nonsense is a `PolicyError` that shows the decision.
+"""Contract `scheduler/2` (stable): whom to serve first.
 
 A minimal policy:
 
     class ShortestPromptFirst(Policy):
-        def key(self, request, now):
+        def key(self, request, view):
             return request.num_prompt_tokens
+
+The policy proposes, the core disposes. The core owns queues, budgets, chunking, preemption and
+the accounting of blocks; a policy orders requests and may, if it wants to, admit, cut, pause,
+refuse and give up. Whatever it answers, no block leaks, no budget is exceeded and no request is
+lost: nonsense is a `PolicyError` that shows the decision.
 """
 
 from __future__ import annotations
 
-import operator
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Sequence
-from typing import Any, Protocol, TypeAlias
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import numpy as np
+import xxhash
 
-from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.requests import FinishReason
+from nanofw.contracts.arrays import EMPTY_INT, IntArray
+from nanofw.contracts.limits import Limits
+from nanofw.contracts.requests import FinishReason, Request
 
 SortKey: TypeAlias = Any
 """Anything sortable: a number, a string, a tuple of such. Smaller is served first."""
 
 
-class RequestView(Protocol):
-    """What a policy may know of a request. Read-only."""
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """An answer of `key`, `window_key` and `admit`: the request will not be served.
+
+    It ends with `FinishReason.SHED`. On arrival it is never queued, and `Engine.add_request`
+    raises `RequestShed`.
+
+    Attributes:
+        reason: the sentence for the request's user.
+        retry_after_s: when it may be worth to try again, in seconds from now, if that is known.
+    """
+
+    reason: str
+    retry_after_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulerConfig:
+    """Facts that a policy is built with, beside its options.
+
+    Attributes:
+        name: what the configuration calls the policy.
+        limits: the bounds of a step; None where a policy is built outside of a run.
+    """
+
+    name: str = ""
+    limits: Limits | None = None
+
+
+class RequestView:
+    """What a policy may know of a request. Read-only; the same object for as long as it lives.
+
+    Attributes:
+        index: submission index, unique and increasing; samples of a request share it.
+        arrival: seconds on the engine's clock.
+        max_tokens: most tokens that it may generate (resolved: never None).
+        prompt_token_ids: int32[num_prompt_tokens], read-only.
+        arguments: what the request carries under the policy's name, or None.
+    """
+
+    __slots__ = ("_request", "_salt", "arguments", "arrival", "index", "max_tokens",
+                 "prompt_token_ids", "sample_index")  # fmt: skip
+
+    def __init__(
+        self,
+        request: Request,
+        tokens: IntArray | None = None,
+        *,
+        index: int = 0,
+        arrival: float = 0.0,
+        max_tokens: int = 16,
+        sample_index: int = 0,
+        salt: int = 0,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._request, self._salt = request, salt
+        self.index, self.arrival, self.sample_index = index, arrival, sample_index
+        self.max_tokens, self.arguments = max_tokens, arguments
+        prompt = np.asarray(request.prompt_token_ids if tokens is None else tokens, np.int32).view()
+        prompt.flags.writeable = False
+        self.prompt_token_ids: IntArray = prompt
 
     @property
-    def id(self) -> str: ...
-    @property
-    def index(self) -> int:
-        """Submission index, unique and increasing."""
-        ...
+    def id(self) -> str:
+        return self._request.id
 
     @property
-    def arrival(self) -> float:
-        """Seconds on the engine's clock."""
-        ...
+    def client(self) -> str:
+        return self._request.client
 
-    @property
-    def client(self) -> str: ...
     @property
     def priority(self) -> int:
         """Smaller is more urgent."""
-        ...
+        return self._request.priority
 
     @property
     def deadline(self) -> float | None:
         """Seconds on the engine's clock."""
-        ...
-
-    @property
-    def num_prompt_tokens(self) -> int: ...
-    @property
-    def num_output_tokens(self) -> int:
-        """Tokens generated and committed so far."""
-        ...
-
-    @property
-    def max_tokens(self) -> int:
-        """Most tokens that it may generate (resolved: never None)."""
-        ...
+        return self._request.deadline
 
     @property
     def expected_output_tokens(self) -> int | None:
         """A guess of its output length that came with the request."""
-        ...
+        return self._request.expected_output_tokens
 
     @property
-    def num_preemptions(self) -> int: ...
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
 
+    def prefix_id(self, num_tokens: int) -> int:
+        """64-bit identity of the prompt's first `num_tokens` tokens and of the cache salt.
 
-class SchedulerView(Protocol):
-    """What a policy may know of the engine while it decides. Read-only, valid in that call."""
-
-    @property
-    def now(self) -> float: ...
-    @property
-    def num_blocks(self) -> int:
-        """Blocks in the pool."""
-        ...
-
-    @property
-    def num_free_blocks(self) -> int:
-        """Blocks that an admission could take now, evictable ones included."""
-        ...
+        Two requests whose ids agree can share the KV of these tokens. A shorter prompt counts
+        whole.
+        """
+        prefix = self.prompt_token_ids[:num_tokens]
+        return xxhash.xxh3_64_intdigest(prefix.tobytes(), seed=self._salt)
 
     @property
-    def block_size(self) -> int:
-        """Tokens in a block."""
-        ...
+    def num_output_tokens(self) -> int:
+        """Tokens generated and committed so far."""
+        return 0
 
     @property
-    def num_running(self) -> int: ...
-    @property
-    def num_waiting(self) -> int: ...
-    @property
-    def max_num_seqs(self) -> int: ...
-    @property
-    def budget(self) -> int:
-        """Tokens left in the step being planned."""
-        ...
+    def num_computed_tokens(self) -> int:
+        """Positions whose KV is computed, steps in flight included; 0 while it waits."""
+        return 0
 
     @property
-    def running(self) -> RunningView:
-        """The running requests."""
-        ...
+    def num_preemptions(self) -> int:
+        return 0
 
-    def cached_tokens(self, request: RequestView) -> int:
-        """Tokens of the request that the prefix cache holds now. Costs a walk of its prompt."""
-        ...
+    @property
+    def is_running(self) -> bool:
+        """Whether it has a row. In `on_finish`: whether it had one when it finished."""
+        return False
 
-    def blocks_needed(self, request: RequestView) -> int:
-        """Blocks that its known tokens fill, cached ones included."""
-        ...
+    @property
+    def row(self) -> int | None:
+        """Its row while it runs."""
+        return None
+
+    @property
+    def scheduled(self) -> float | None:
+        """When a step first ran it, in seconds on the engine's clock."""
+        return None
+
+    @property
+    def first_token(self) -> float | None:
+        """When its first token was committed, in seconds on the engine's clock."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"<request {self.id!r}: {self.num_prompt_tokens}+{self.num_output_tokens} tokens>"
 
 
-class RunningView(Protocol):
+class RunningView:
     """The running requests as arrays over k rows. Read-only, valid in that call."""
 
     @property
     def rows(self) -> IntArray:
-        """int32[k], in order of admission."""
-        ...
+        """int32[k], in order of admission. Paused rows are among them."""
+        return EMPTY_INT
 
     @property
     def num_blocks(self) -> IntArray:
         """int32[k], blocks in each row's table."""
-        ...
+        return EMPTY_INT
 
     @property
     def num_tokens(self) -> IntArray:
         """int32[k], tokens known or in flight of each row."""
-        ...
+        return EMPTY_INT
 
     def request(self, row: int) -> RequestView:
         """The request in a row."""
-        ...
+        raise LookupError(f"row {row} is not running")
 
     def key(self, row: int) -> SortKey:
-        """The key under which the request in a row was queued."""
-        ...
+        """The key that the policy gave the request in a row last."""
+        raise LookupError(f"row {row} is not running")
+
+
+class SchedulerView:
+    """What a policy may know of the engine. Read-only, valid during the call that it is given to.
+
+    Attributes:
+        now: seconds on the engine's clock.
+        limits: bounds of a step, and the pool.
+        budget: tokens left in the step being planned.
+    """
+
+    __slots__ = ("budget", "limits", "now")
+
+    def __init__(self, limits: Limits, now: float = 0.0) -> None:
+        self.limits, self.now, self.budget = limits, now, 0
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in the pool."""
+        return self.limits.num_blocks
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block."""
+        return self.limits.block_size
+
+    @property
+    def max_num_seqs(self) -> int:
+        return self.limits.max_num_seqs
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that an admission could take now, evictable ones included."""
+        return self.limits.num_blocks
+
+    @property
+    def num_running(self) -> int:
+        """Requests that have a row, paused ones included."""
+        return 0
+
+    @property
+    def num_decoding(self) -> int:
+        """Rows that would decode in the step being planned."""
+        return 0
+
+    @property
+    def num_waiting(self) -> int:
+        return 0
+
+    @property
+    def running(self) -> RunningView:
+        """The running requests."""
+        return RunningView()
+
+    def cached_tokens(self, request: RequestView) -> int:
+        """Tokens of a waiting request that the prefix cache holds now. Costs a walk of its
+        prompt."""
+        return 0
+
+    def blocks_needed(self, request: RequestView) -> int:
+        """Blocks that its known tokens fill, cached ones included."""
+        return self.limits.blocks_for(request.num_prompt_tokens + request.num_output_tokens)
 
 
 class Policy(ABC):
     """Base of scheduling policies. Only `key` must be written.
 
-    A policy may keep state of its own. It is called from one thread and never concurrently.
+    A policy may keep state of its own. It is called from one thread and never concurrently. A
+    hook that is not overridden is never called. `view` is the last argument of every hook that
+    decides something or is told something; it is valid during that call.
+
+    Constructed as `target(options, SchedulerConfig)`.
 
     Attributes:
+        options: its validated options, None where the descriptor names none.
+        config: what it was built with.
         window: when positive, the first `window` waiting requests by `key` get new keys from
             `window_key` in each step that could admit one: for keys that change without an
             event. Bounds the cost of a step.
         skip_ahead: how many requests past a head that does not fit may be tried in one step.
             0: the core stops at the head, so that no request overtakes it.
+        max_rekeys: how many requests `rekey` may name before one step.
     """
 
     window: int = 0
     skip_ahead: int = 0
+    max_rekeys: int = 0
+
+    def __init__(self, options: Any = None, config: SchedulerConfig | None = None) -> None:
+        self.options = options
+        self.config = config or SchedulerConfig()
+
+    def check(self, arguments: Any) -> None:
+        """Raise ValueError with the allowed values when a request's arguments are wrong.
+
+        `arguments` is what the request carries under the policy's name; None: it carries
+        nothing.
+        """
+        if arguments is not None:
+            raise ValueError("this policy takes no arguments")
 
     @abstractmethod
-    def key(self, request: RequestView, now: float) -> SortKey:
+    def key(self, request: RequestView, view: SchedulerView) -> SortKey | Refuse:
         """The request's key; smaller is served first.
 
-        Called when the request arrives and when it returns after a preemption, and not again
-        while it waits: a step costs O(what runs, times the logarithm of what waits). Keys
-        must be comparable with each other. Among equals, preempted requests come before those
-        that never started, then the earlier arrival. Linear ageing is a static key:
-        `cost + weight * request.arrival` orders as `cost - weight * waited` does at any time.
+        Called when the request arrives, when it returns after a preemption, and when `rekey`
+        names it; not again while it waits: a step costs O(what runs, times the logarithm of
+        what waits). Keys must be comparable with each other. Among equals, preempted requests
+        come before those that never started, then the earlier arrival. Linear ageing is a
+        static key: `cost + weight * request.arrival` orders as `cost - weight * waited` does
+        at any time.
 
-        An exception here refuses that request alone.
+        `Refuse` ends the request. A running request cannot be refused. An exception here, when
+        the request arrives, refuses that request alone.
         """
 
     def group(self, request: RequestView) -> Hashable:
-        """The group that the request queues in, a client say. One heap per group.
+        """The group that the request queues in, for example its client. One heap per group.
 
         Called once for each request, after `on_arrival` and before `key`.
         """
         return None
 
-    def group_key(self, group: Hashable, now: float) -> SortKey:
+    def group_key(self, group: Hashable, view: SchedulerView) -> SortKey:
         """The key of a group that has waiting requests; the smallest is served first.
 
         Read anew when the group is about to be served, so it may grow at any time; it must not
@@ -192,15 +322,26 @@ class Policy(ABC):
         """
         return 0
 
-    def window_key(self, requests: Sequence[RequestView], view: SchedulerView) -> Sequence[SortKey]:
+    def window_key(
+        self, requests: Sequence[RequestView], view: SchedulerView
+    ) -> Sequence[SortKey | Refuse]:
         """New keys of the first `window` waiting requests, one each, in their order."""
         return range(len(requests))
 
-    def admit(self, request: RequestView, view: SchedulerView) -> bool:
+    def rekey(self, view: SchedulerView) -> Iterable[RequestView]:
+        """Requests, waiting or running, for which `key` is called anew before this step.
+
+        At most `max_rekeys`. A waiting request moves to its new place in the queue, or is
+        refused. The key of a running one decides whom a waiting request may replace and who
+        gives way first. With `group`, a waiting request stays in its group.
+        """
+        return ()
+
+    def admit(self, request: RequestView, view: SchedulerView) -> bool | Refuse:
         """Whether the request may enter now, though the core has room for it.
 
-        False makes it a head that does not fit (see `skip_ahead`). When nothing runs, a policy
-        that admits no request is a `PolicyError`: nothing could ever change.
+        False makes it a head that does not fit (see `skip_ahead`). When nothing runs and no
+        request is admitted, `wake` says when to ask again.
         """
         return True
 
@@ -208,45 +349,58 @@ class Policy(ABC):
         """Most prefill tokens of the request in this step, at least 1; None: as configured."""
         return None
 
-    def victim(self, running: RunningView, for_request: RequestView | None) -> int | None:
-        """The row to give up, or None.
+    def step_budget(self, view: SchedulerView) -> int | None:
+        """Most tokens of this step; None: as configured, which it cannot exceed.
 
-        `for_request` None: the pool is short for the running requests. None lets the core
-        choose: the greatest key, the latest arrival among equals.
-        Otherwise: a waiting request with a smaller key than some running one does not fit;
-        only rows of a greater key than its own may be named. None leaves it waiting, and is
-        what the base class answers.
+        Rows that decode come first, in order of admission; those beyond the budget wait a
+        step. The rest is for prefill: a budget of `view.num_decoding` allows none.
         """
         return None
 
-    def on_arrival(self, request: RequestView, now: float) -> None:
+    def pause(self, view: SchedulerView) -> Iterable[int]:
+        """Rows that do not run in this step. They keep their row and their KV.
+
+        A paused request gives up its blocks before others when the pool is short. When every
+        row is paused and nothing else runs, `wake` says when to ask again.
+        """
+        return ()
+
+    def victim(self, for_request: RequestView | None, view: SchedulerView) -> int | None:
+        """The row to give up, or None.
+
+        `for_request` None: the pool is short for the running requests. None lets the core
+        choose: a paused request before others, then the greatest key, the latest arrival among
+        equals. Otherwise: a waiting request with a smaller key than some running one does not
+        fit; only rows of a greater key than its own may be named. None leaves it waiting, and
+        is what the base class answers.
+        """
+        return None
+
+    def wake(self, view: SchedulerView) -> float | None:
+        """When to ask again, in seconds on the engine's clock, later than `view.now`.
+
+        Called when nothing runs and no request was admitted. None: nothing will change, which
+        is a `PolicyError`.
+        """
+        return None
+
+    def on_arrival(self, request: RequestView, view: SchedulerView) -> None:
         """The request was accepted; called just before `key`."""
 
-    def on_start(self, row: int, request: RequestView, now: float) -> None:
+    def on_start(self, row: int, request: RequestView, view: SchedulerView) -> None:
         """The request entered the running set in `row`, first or again."""
 
-    def on_preempt(self, row: int, request: RequestView, now: float) -> None:
+    def on_preempt(self, row: int, request: RequestView, view: SchedulerView) -> None:
         """The request left `row` and waits again; `key` is called next."""
 
-    def on_progress(self, rows: IntArray, num_tokens: IntArray, num_decodes: int) -> None:
+    def on_progress(
+        self, rows: IntArray, num_tokens: IntArray, num_decodes: int, view: SchedulerView
+    ) -> None:
         """int32[n] rows and the tokens that each computes in the plan just made. Once a step.
 
         The first `num_decodes` rows generate; the rest compute prompts, or recompute after a
-        preemption. `on_start` of each row was called before.
+        preemption. `on_start` of each row was called before. The arrays are read-only.
         """
 
-    def on_finish(self, request: RequestView, reason: FinishReason, now: float) -> None:
+    def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
         """The request finished, whether it ran or not. Once for each that `on_arrival` saw."""
-
-
-def check_chunk(value: Any) -> int:
-    """The value as a chunk length, or ValueError with what is wrong with it."""
-    try:
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-        chunk = operator.index(value)
-    except TypeError:
-        raise ValueError(f"chunk must be an int or None, not {value!r}") from None
-    if chunk < 1:
-        raise ValueError(f"chunk must be at least 1, not {chunk}")
-    return chunk

@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.kv_allocator import NO_MATCH, KVAllocator
-from nanofw.contracts.limits import Limits
+from nanofw.contracts.kv_allocator import NO_MATCH
 from nanofw.contracts.plan import NewRow
-from nanofw.engine.counters import Counters
-from nanofw.engine.policy_guard import PolicyGuard
+from nanofw.contracts.scheduler import Refuse
+from nanofw.engine.parts import Parts
 from nanofw.engine.request_state import RequestState
-from nanofw.engine.running import RunningSet
-from nanofw.engine.views import EngineView
-from nanofw.engine.waiting import QueueEntry, WaitingQueue
+from nanofw.engine.waiting import QueueEntry
 
 RETRY_STEPS = 8
 """A head that did not fit is tried again when blocks were freed, and anyway after this many plans:
@@ -29,6 +26,7 @@ class Prefills:
     rows: list[int] = field(default_factory=list[int])
     counts: list[int] = field(default_factory=list[int])
     new: list[NewRow] = field(default_factory=list[NewRow])
+    copies: list[IntArray] = field(default_factory=list[IntArray])
 
     def add_row(self, row: int, count: int) -> None:
         self.rows.append(row)
@@ -51,32 +49,28 @@ class _Blocked:
 class Admission:
     """Fills the token budget of a step with prefill, in the policy's order."""
 
-    def __init__(
-        self,
-        limits: Limits,
-        running: RunningSet,
-        queue: WaitingQueue,
-        guard: PolicyGuard,
-        view: EngineView,
-        allocator: KVAllocator,
-        counters: Counters,
-    ) -> None:
-        self._limits, self._running, self._queue = limits, running, queue
-        self._guard, self._view = guard, view
-        self._allocator, self._counters = allocator, counters
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._limits, self._running = parts, parts.limits, parts.running
+        self._queue, self._guard = parts.queue, parts.guard
+        self._allocator, self._counters = parts.allocator, parts.counters
         self._blocked: _Blocked | None = None
-        self._no_room = False  # the last request tried found no blocks
+        self._no_room: RequestState | None = None  # the last request that found no blocks
         self._attempt = 0
 
-    def fill(self, now: float, budget: int, *, closed: bool) -> Prefills | None:
+    @property
+    def refused_by_allocator(self) -> RequestState | None:
+        """The request for which the allocator found no blocks when it was last asked."""
+        return self._no_room
+
+    def fill(self, budget: int, *, closed: bool) -> Prefills | None:
         """Prefill of at most `budget` tokens; `closed`: no new request is admitted."""
         self._attempt += 1
         part = Prefills()
         for row in list(self._running.prefilling):
-            if budget > 0:
+            if budget > 0 and not self._running.rows.paused[row]:
                 budget -= self._continue(row, budget, part)
-        if budget > 0 and not closed and self._worth_looking(now):
-            self._admit(now, budget, part)
+        if budget > 0 and not closed and self._worth_looking():
+            self._admit(budget, part)
         return part if part.rows else None
 
     def _continue(self, row: int, budget: int, part: Prefills) -> int:
@@ -92,11 +86,11 @@ class Admission:
 
     def _chunk_limit(self, state: RequestState, budget: int) -> int:
         limit = min(self._limits.chunk_tokens or budget, budget)
-        self._view.budget = budget
-        chunk = self._guard.chunk(state, self._view)
+        self._guard.view.budget = budget
+        chunk = self._guard.chunk(state)
         return limit if chunk is None else min(limit, chunk)
 
-    def _worth_looking(self, now: float) -> bool:
+    def _worth_looking(self) -> bool:
         """A row is free, and something changed since the head found no room."""
         if not len(self._queue) or not self._running.rows.free:
             return False
@@ -105,83 +99,103 @@ class Admission:
             return True
         if self._allocator.num_available > blocked.num_available:
             return True
-        entry = self._queue.peek(now)
+        entry = self._queue.peek()
         return entry is None or entry.state is not blocked.state
 
-    def _admit(self, now: float, budget: int, part: Prefills) -> None:
+    def _admit(self, budget: int, part: Prefills) -> None:
         """Start waiting requests until the head does not fit, nor `skip_ahead` after it."""
         policy = self._guard.policy
-        window = self._window(now) if policy.window > 0 else None
+        window = self._window() if policy.window > 0 else None
         passed: list[QueueEntry] = []
-        self._blocked, self._no_room = None, False
+        self._blocked = self._no_room = None
         try:
             while budget > 0 and self._running.rows.free and len(passed) <= policy.skip_ahead:
-                entry = self._next(window, now)
+                entry = self._next(window)
                 if entry is None:
                     break
                 passed.append(entry)
-                count = self._start(entry.state, now, budget, part)
-                if count:
-                    passed.pop()
-                    budget -= count
+                count = self._start(entry.state, budget, part)
+                if count is None:
+                    continue  # it stays, and those behind it may be tried
+                passed.pop()
+                budget -= count
         finally:
             self._note_blocked(passed, window)
             for entry in passed + (window or []):
-                self._queue.push_back(entry, now)
+                self._queue.push_back(entry)
 
     def _note_blocked(self, passed: list[QueueEntry], window: list[QueueEntry] | None) -> None:
         plain = window is None and not self._guard.admits and not self._guard.policy.skip_ahead
-        if plain and passed and self._no_room:
+        if plain and passed and self._no_room is not None:
             available = self._allocator.num_available
             self._blocked = _Blocked(passed[0].state, available, self._attempt)
 
-    def _next(self, window: list[QueueEntry] | None, now: float) -> QueueEntry | None:
+    def _next(self, window: list[QueueEntry] | None) -> QueueEntry | None:
         if window is None:
-            return self._queue.pop(now)
+            return self._queue.pop()
         return window.pop(0) if window else None
 
-    def _window(self, now: float) -> list[QueueEntry]:
+    def _window(self) -> list[QueueEntry]:
         """The first `window` requests in the order of their keys in the window."""
         entries: list[QueueEntry] = []
         size = self._guard.policy.window
-        while len(entries) < size and (entry := self._queue.pop(now)) is not None:
+        while len(entries) < size and (entry := self._queue.pop()) is not None:
             entries.append(entry)
-        self._view.budget = self._limits.max_num_batched_tokens
+        self._guard.view.budget = self._limits.max_num_batched_tokens
         try:
-            order = self._guard.window_order([entry.state for entry in entries], self._view)
+            keys = self._guard.window_keys([entry.state for entry in entries])
+            kept = [i for i, key in enumerate(keys) if type(key) is not Refuse]
+            kept = self._guard.call(
+                "window_key",
+                lambda: sorted(kept, key=lambda i: (keys[i], entries[i].state.queue_key)),
+            )
         except BaseException:
             for entry in entries:
-                self._queue.push_back(entry, now)
+                self._queue.push_back(entry)
             raise
-        return [entries[i] for i in order]
+        for entry, key in zip(entries, keys, strict=True):
+            if type(key) is Refuse:
+                self._parts.shed(entry.state, key)
+        return [entries[i] for i in kept]
 
-    def _start(self, state: RequestState, now: float, budget: int, part: Prefills) -> int:
-        """Admit a waiting request: the tokens that it computes in this step, 0 if it stays."""
-        self._view.budget = budget
-        if not self._guard.admit(state, self._view):
+    def _start(self, state: RequestState, budget: int, part: Prefills) -> int | None:
+        """Admit a waiting request: the tokens that it computes in this step.
+
+        0 if the policy refused it, None if it stays in the queue.
+        """
+        self._guard.view.budget = budget
+        answer = self._guard.admit(state)
+        if type(answer) is Refuse:
+            self._parts.shed(state, answer)
             return 0
+        return self._take_row(state, budget, part) if answer else None
+
+    def _take_row(self, state: RequestState, budget: int, part: Prefills) -> int | None:
         tokens = state.tokens
         # The last token is always computed: its logits are what the request waits for.
-        match = NO_MATCH if state.wants_prompt_logprobs else self._allocator.match(tokens[:-1])
+        is_new = state.wants_prompt_logprobs
+        match = NO_MATCH if is_new else self._allocator.match(tokens[:-1], state.salt)
         left = len(tokens) - match.num_tokens
         count = min(left, self._chunk_limit(state, budget))
         partial = count < left
         if partial and len(self._running.prefilling) >= self._limits.max_partial_prefills:
-            return 0
-        table = self._allocator.acquire(self._running.rows.free[-1], tokens, match)
-        if table is None:
-            self._no_room = True
-            return 0
+            return None
+        taken = self._allocator.acquire(self._running.rows.free[-1], tokens, match, state.salt)
+        if taken is None:
+            self._no_room = state
+            return None
         row = self._running.add_request(state, match.num_tokens)
-        self._count_start(state, match.num_tokens, count, now)
+        self._count_start(state, match.num_tokens, count)
         part.add_row(row, count)
-        part.new.append(_new_row(state, row, tokens, table))
+        part.new.append(_new_row(state, row, tokens, taken.block_ids))
+        if len(taken.copies):
+            part.copies.append(taken.copies)
         if partial:
             self._running.begin_prefill(row)
-        self._guard.on_start(row, state, now)
+        self._guard.on_start(row, state)
         return count
 
-    def _count_start(self, state: RequestState, num_cached: int, count: int, now: float) -> None:
+    def _count_start(self, state: RequestState, num_cached: int, count: int) -> None:
         """Hits of a returning request are recovered work, not hits of the prefix cache."""
         counters = self._counters
         if state.num_preemptions:
@@ -189,7 +203,7 @@ class Admission:
             counters.num_recovered_tokens += num_cached
             self._count_recomputed(state, num_cached, count)
             return
-        state.scheduled, state.num_cached = now, num_cached
+        state.scheduled, state.num_cached = self._guard.view.now, num_cached
         counters.num_prompt_tokens += state.num_prompt
         counters.num_cached_tokens += num_cached
 

@@ -15,7 +15,7 @@ from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.request_checks import check_id, check_request
 from nanofw.engine.request_state import derive_seed
-from nanofw.errors import PolicyError, RequestError
+from nanofw.errors import PolicyError, RequestError, RequestShed
 
 
 class BaseEngine(ABC):
@@ -28,7 +28,7 @@ class BaseEngine(ABC):
     Args:
         limits: what a single request may need.
         seed: of requests that bring none, with their submission index.
-        processor_names: logits processors whose arguments requests may carry.
+        plugin_names: plugins whose arguments requests may carry.
     """
 
     def __init__(
@@ -38,10 +38,10 @@ class BaseEngine(ABC):
         limits: Limits,
         *,
         seed: int = 0,
-        processor_names: set[str],
+        plugin_names: set[str],
     ) -> None:
         self.spec, self.clock = spec, clock
-        self._limits, self._seed, self._processor_names = limits, seed, processor_names
+        self._limits, self._seed, self._plugin_names = limits, seed, plugin_names
         self._num_submitted = 0
         self._num_steps: int = 0
         self._num_finished = dict.fromkeys(FinishReason, 0)
@@ -53,6 +53,8 @@ class BaseEngine(ABC):
     def add_request(self, request: Request) -> None:
         """Queue a request, or raise `RequestError` with the reason why it is refused.
 
+        Raises `RequestShed`, which is one, where the policy refuses it.
+
         A refused request changes nothing but the submission index of those after it.
         """
         index = self._num_submitted
@@ -60,11 +62,14 @@ class BaseEngine(ABC):
         try:
             check_id(request.id, is_used=self._has_request)
             tokens, limit = check_request(
-                request, self.spec.vocab_size, self._processor_names, self._limits
+                request, self.spec.vocab_size, self._plugin_names, self._limits
             )
             seed = request.sampling.seed
             seed = derive_seed(self._seed, index) if seed is None else int(seed)
             self._queue_request(request, tokens, limit, index, seed)
+        except RequestShed:
+            self._num_finished[FinishReason.SHED] += 1
+            raise
         except (ValueError, PolicyError) as error:
             self._num_finished[FinishReason.REFUSED] += 1
             raise RequestError(str(request.id), str(error)) from error

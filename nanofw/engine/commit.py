@@ -49,7 +49,7 @@ class Committer:
         of requests that have their first token.
         """
         rows = self._running.rows
-        self._running.collected = plan.step
+        self._running.note_collected(plan.step)
         sampled, token_ids, failed = self._sampled(plan, result)
         known = rows.known[sampled]
         rows.tokens[sampled, known] = token_ids
@@ -104,7 +104,7 @@ class Committer:
         rows = self._running.rows
         first = sampled[rows.no_token_yet[sampled]]
         rows.no_token_yet[first] = False
-        self._running.num_unstarted -= len(first)
+        self._running.note_started(len(first))
         started: list[str] = []
         for row in first.tolist():
             state = rows.state(row)

@@ -17,9 +17,10 @@ from nanofw.contracts.plan import HostMasks, StepPlan
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.base import BaseEngine
 from nanofw.engine.host_processors import HostProcessors
+from nanofw.engine.plugin_names import PluginNames
 from nanofw.engine.request_state import RequestState, sample_id
 from nanofw.engine.scheduler import Scheduler, Wait
-from nanofw.errors import ExecutorError, NanofwError, PolicyError
+from nanofw.errors import ExecutorError, NanofwError, PolicyError, RequestShed
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +44,8 @@ class Engine(BaseEngine):
         overlap: whether a step stays in flight.
 
     Args:
-        processor_names: the chosen logits processors on the device, whose arguments requests
-            may carry; those on the host are known from `host_processors`.
+        names: the chosen plugins whose arguments requests may carry; host processors are known
+            from `host_processors`.
     """
 
     def __init__(
@@ -57,7 +58,7 @@ class Engine(BaseEngine):
         overlap: bool = False,
         seed: int = 0,
         host_processors: HostProcessors | None = None,
-        processor_names: tuple[str, ...] = (),
+        names: PluginNames | None = None,
     ) -> None:
         if overlap and executor.capacity().max_in_flight < 2:
             raise ExecutorError(
@@ -65,9 +66,13 @@ class Engine(BaseEngine):
                 f"set engine.overlap to false"
             )
         self._host = host_processors or HostProcessors({}, spec.vocab_size)
-        names = {*processor_names, *self._host.names}
+        self._names = names = names or PluginNames()
         super().__init__(
-            spec, clock or RealClock(), scheduler.limits, seed=seed, processor_names=names
+            spec,
+            clock or RealClock(),
+            scheduler.limits,
+            seed=seed,
+            plugin_names={*names.all, *self._host.names},
         )
         self.scheduler, self.executor, self.overlap = scheduler, executor, overlap
         self._pending: deque[_PendingStep] = deque()
@@ -81,6 +86,8 @@ class Engine(BaseEngine):
         self, request: Request, tokens: IntArray, limit: int, index: int, seed: int
     ) -> None:
         self.executor.check(request)
+        arguments = request.arguments.get(self._names.policy)
+        self.scheduler.check_arguments(arguments)
         now = self.clock.now()
         sample_ids = [sample_id(request.id, i) for i in range(request.sampling.n)]
         host = self._host.start(request, sample_ids, tokens)
@@ -94,12 +101,14 @@ class Engine(BaseEngine):
                 seed=seed,
                 sample_index=sample_index,
                 host=host,
+                salt=self._names.salt(request),
+                arguments=arguments,
             )
             for sample_index in range(request.sampling.n)
         ]
         try:
             self.scheduler.add_request(samples, now)
-        except PolicyError:
+        except (PolicyError, RequestShed):
             for name in sample_ids:
                 self._host.finish_sample(name)
             raise
@@ -175,12 +184,9 @@ class Engine(BaseEngine):
         scheduler = self.scheduler
         if output.report is not None or scheduler.has_finished:
             return
-        raise PolicyError(
-            f"scheduler {type(scheduler.policy).__name__}: nothing runs and no request is "
-            f"admitted, so nothing can ever change: {scheduler.num_waiting} waiting, "
-            f"{scheduler.num_running} running, {scheduler.allocator.num_available} of "
-            f"{scheduler.limits.num_blocks} blocks available"
-        )
+        output.wake_at = scheduler.wake()
+        if output.wake_at is None:
+            raise scheduler.no_progress()
 
     def _collect(self, output: StepOutput) -> None:
         pending = self._pending.popleft()

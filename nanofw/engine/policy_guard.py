@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import os
 import traceback
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, TypeVar, cast
 
+import numpy as np
+
 from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.hooks import hook_problems
 from nanofw.contracts.requests import FinishReason
-from nanofw.contracts.scheduler import Policy, RunningView, SchedulerView, SortKey, check_chunk
-from nanofw.engine.request_state import RequestState
+from nanofw.contracts.scheduler import Policy, Refuse, RequestView, SortKey
+from nanofw.engine.request_state import RequestState, StateView
+from nanofw.engine.views import EngineView
 from nanofw.errors import PolicyError
 
 T = TypeVar("T")
@@ -21,49 +27,81 @@ class PolicyGuard:
 
     Attributes:
         policy: the policy itself.
-        orders_groups, admits, cuts, names_victims, hears_progress: the hook is overridden; the
-            others are not called at all.
+        view: what it is shown; the scheduler sets its time and budget.
+        orders_groups, admits, cuts, names_victims, hears_progress, rekeys, budgets, pauses: the
+            hook is overridden; the others are not called at all.
     """
 
-    def __init__(self, policy: Policy, describe: Callable[[], str]) -> None:
-        self.policy = policy
+    def __init__(self, policy: Policy, view: EngineView, describe: Callable[[], str]) -> None:
+        self.policy, self.view = policy, view
         self._describe = describe
-        for name in ("window", "skip_ahead"):
+        kind = type(policy)
+        problems = hook_problems(kind, Policy)
+        for name in ("window", "skip_ahead", "max_rekeys"):
             value: Any = getattr(policy, name)
             if type(value) is not int or value < 0:
-                raise PolicyError(
-                    f"scheduler {type(policy).__name__}: {name} is {value!r}; it must be an "
-                    "integer, 0 or greater"
-                )
-        kind = type(policy)
+                problems.append(f"{name} is {value!r}; it must be an integer, 0 or greater")
+        if problems:
+            raise PolicyError(f"scheduler {kind.__name__}: {'; '.join(problems)}")
         self.orders_groups = kind.group is not Policy.group
         self.admits = kind.admit is not Policy.admit
         self.cuts = kind.chunk is not Policy.chunk
         self.names_victims = kind.victim is not Policy.victim
         self.hears_progress = kind.on_progress is not Policy.on_progress
+        self.rekeys = kind.rekey is not Policy.rekey
+        self.budgets = kind.step_budget is not Policy.step_budget
+        self.pauses = kind.pause is not Policy.pause
 
     def error(self, text: str) -> PolicyError:
         """A `PolicyError` that names the policy and shows the moment of the decision."""
         return PolicyError(f"scheduler {type(self.policy).__name__}: {text}\n  {self._describe()}")
 
     def call(self, name: str, method: Callable[..., T], *args: Any) -> T:
-        """The method's answer; what it raises is named after the hook."""
+        """The method's answer; what it raises is named after the hook.
+
+        `SystemExit` and its like inside a hook are failures of the hook; only an interrupt by
+        the user goes through.
+        """
         try:
             return method(*args)
-        except PolicyError:
+        except (PolicyError, KeyboardInterrupt):
             raise
-        except Exception as error:
+        except BaseException as error:
             raise self.error(
                 f"{name}() raised {type(error).__name__}: {error}{_place(error)}"
             ) from error
 
-    def key(self, state: RequestState, now: float) -> SortKey:
-        return self._checked("key", self.call("key", self.policy.key, state.view, now))
+    def check(self, arguments: Any) -> None:
+        """Raise ValueError when a request's arguments for the policy are wrong."""
+        try:
+            self.policy.check(arguments)
+        except (ValueError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise self.error(
+                f"check() raised {type(error).__name__}: {error}{_place(error)}"
+            ) from error
+
+    # -- what orders requests -------------------------------------------------------------
+
+    def key(self, state: RequestState) -> SortKey | Refuse:
+        return self._checked("key", self.call("key", self.policy.key, state.view, self.view))
 
     def _checked(self, name: str, key: SortKey) -> SortKey:
+        if type(key) is Refuse:
+            return self._checked_refusal(name, key)
         if type(key) is not int and _has_no_order(key):
             raise self.error(f"{name}() returned {key!r}, which has no order")
         return key
+
+    def _checked_refusal(self, name: str, refusal: Refuse) -> Refuse:
+        reason: Any = refusal.reason
+        after: Any = refusal.retry_after_s
+        if not isinstance(reason, str) or not reason:
+            raise self.error(f"{name}() refused with the reason {reason!r}; it must be a sentence")
+        if after is not None and not _is_time(after):
+            raise self.error(f"{name}() refused with retry_after_s {after!r}; it must be a number")
+        return refusal
 
     def group(self, state: RequestState) -> Hashable:
         if not self.orders_groups:
@@ -72,64 +110,136 @@ class PolicyGuard:
         self.call("group", hash, group)
         return group
 
-    def group_key(self, group: Hashable, now: float) -> SortKey:
-        key = self.call("group_key", self.policy.group_key, group, now)
+    def group_key(self, group: Hashable) -> SortKey:
+        key = self.call("group_key", self.policy.group_key, group, self.view)
+        if type(key) is Refuse:
+            raise self.error("group_key() returned Refuse; only a request can be refused")
         return self._checked("group_key", key)
 
-    def window_order(self, states: Sequence[RequestState], view: SchedulerView) -> list[int]:
-        """Indices of the states in the order of their keys in the window."""
+    def window_keys(self, states: Sequence[RequestState]) -> list[SortKey | Refuse]:
+        """New keys of the states in the window."""
         views = [state.view for state in states]
-        keys = self.call("window_key", lambda: list(self.policy.window_key(views, view)))
+        keys = self.call("window_key", lambda: list(self.policy.window_key(views, self.view)))
         if len(keys) != len(states):
             raise self.error(f"window_key() gave {len(keys)} keys for {len(states)} requests")
-        order = range(len(states))
-        return self.call(
-            "window_key", lambda: sorted(order, key=lambda i: (keys[i], states[i].queue_key))
-        )
+        return [self._checked("window_key", key) for key in keys]
 
-    def admit(self, state: RequestState, view: SchedulerView) -> bool:
-        return not self.admits or bool(self.call("admit", self.policy.admit, state.view, view))
+    def rekey(self) -> list[RequestState]:
+        """Live requests whose keys are to be asked for anew."""
+        limit, named = self.policy.max_rekeys, dict[int, RequestState]()
+        for view in self.call("rekey", lambda: list(self.policy.rekey(self.view))):
+            state = self._state(view)
+            named[id(state)] = state
+        if len(named) > limit:
+            raise self.error(f"rekey() named {len(named)} requests; max_rekeys is {limit}")
+        return list(named.values())
 
-    def chunk(self, state: RequestState, view: SchedulerView) -> int | None:
-        chunk = self.call("chunk", self.policy.chunk, state.view, view) if self.cuts else None
-        if chunk is None:
+    def _state(self, view: RequestView) -> RequestState:
+        state = view.state if isinstance(view, StateView) else None
+        if state is None or not state.is_known:
+            raise self.error(f"rekey() named {view!r}, which neither waits nor runs")
+        return state
+
+    # -- what runs ------------------------------------------------------------------------
+
+    def admit(self, state: RequestState) -> bool | Refuse:
+        if not self.admits:
+            return True
+        answer: Any = self.call("admit", self.policy.admit, state.view, self.view)
+        if type(answer) is Refuse:
+            return self._checked_refusal("admit", answer)
+        if not isinstance(answer, (bool, np.bool_)):
+            raise self.error(f"admit() returned {answer!r}; it must be True, False or Refuse")
+        return answer is True or answer == np.True_
+
+    def chunk(self, state: RequestState) -> int | None:
+        if not self.cuts:
             return None
-        try:
-            return check_chunk(chunk)
-        except ValueError as error:
-            raise self.error(f"{error} (for {state.view!r})") from None
+        chunk = self.call("chunk", self.policy.chunk, state.view, self.view)
+        return None if chunk is None else self._integer("chunk", chunk, 1)
 
-    def victim(self, running: RunningView, for_request: RequestState | None) -> int | None:
+    def step_budget(self) -> int | None:
+        budget = self.call("step_budget", self.policy.step_budget, self.view)
+        return None if budget is None else self._integer("step_budget", budget, 0)
+
+    def pause(self) -> list[int]:
+        """Running rows that the policy pauses."""
+        rows = self.call("pause", lambda: list(self.policy.pause(self.view)))
+        return [self._row("pause", row) for row in rows]
+
+    def victim(self, for_request: RequestState | None) -> int | None:
         """A row that is running, or None."""
         view = for_request.view if for_request is not None else None
-        row = self.call("victim", self.policy.victim, running, view)
-        if row is None:
+        row = self.call("victim", self.policy.victim, view, self.view)
+        return None if row is None else self._row("victim", row)
+
+    def wake(self) -> float | None:
+        """When to ask again; None: the policy does not say, or names no later time."""
+        at: Any = self.call("wake", self.policy.wake, self.view)
+        if at is None:
             return None
-        rows: list[int] = running.rows.tolist()
-        if isinstance(row, bool) or row not in rows:
-            raise self.error(f"victim() named row {row!r}; running rows are {sorted(rows)}")
-        return int(row)
+        if not _is_time(at):
+            raise self.error(f"wake() returned {at!r}; it must be seconds on the engine's clock")
+        return float(at) if at > self.view.now else None
 
     def is_smaller(self, key: SortKey, other: SortKey) -> bool:
         """Whether a key is smaller than another."""
         return self.call("key", lambda: bool(key < other))
 
-    def on_arrival(self, state: RequestState, now: float) -> None:
-        self.call("on_arrival", self.policy.on_arrival, state.view, now)
+    def _integer(self, name: str, value: Any, least: int) -> int:
+        try:
+            if isinstance(value, (bool, np.bool_)):
+                raise TypeError
+            number = operator.index(value)
+        except TypeError:
+            raise self.error(f"{name}() returned {value!r}; it must be an int or None") from None
+        if number < least:
+            raise self.error(f"{name}() returned {number}; it must be at least {least}")
+        return number
 
-    def on_start(self, row: int, state: RequestState, now: float) -> None:
-        self.call("on_start", self.policy.on_start, row, state.view, now)
+    def _row(self, name: str, row: Any) -> int:
+        rows = self.view.running.rows
+        number = -1
+        if not isinstance(row, (bool, np.bool_)) and hasattr(row, "__index__"):
+            number = self.call(name, operator.index, row)
+        if not (rows == number).any():
+            raise self.error(
+                f"{name}() named row {row!r}; running rows are {sorted(rows.tolist())}"
+            )
+        return number
 
-    def on_preempt(self, row: int, state: RequestState, now: float) -> None:
-        self.call("on_preempt", self.policy.on_preempt, row, state.view, now)
+    # -- what it is told ------------------------------------------------------------------
+
+    def on_arrival(self, state: RequestState) -> None:
+        self.call("on_arrival", self.policy.on_arrival, state.view, self.view)
+
+    def on_start(self, row: int, state: RequestState) -> None:
+        self.call("on_start", self.policy.on_start, row, state.view, self.view)
+
+    def on_preempt(self, row: int, state: RequestState) -> None:
+        self.call("on_preempt", self.policy.on_preempt, row, state.view, self.view)
 
     def on_progress(self, rows: IntArray, num_tokens: IntArray, num_decodes: int) -> None:
         if self.hears_progress:
             hook = self.policy.on_progress
-            self.call("on_progress", hook, rows, num_tokens, num_decodes)
+            shown = read_only(rows), read_only(num_tokens)
+            self.call("on_progress", hook, *shown, num_decodes, self.view)
 
-    def on_finish(self, state: RequestState, reason: FinishReason, now: float) -> None:
-        self.call("on_finish", self.policy.on_finish, state.view, reason, now)
+    def on_finish(self, state: RequestState, reason: FinishReason) -> None:
+        self.call("on_finish", self.policy.on_finish, state.view, reason, self.view)
+
+
+def read_only(array: IntArray) -> IntArray:
+    """The same numbers, for readers outside: the array itself cannot be changed through it."""
+    view = array.view()
+    view.flags.writeable = False
+    return view
+
+
+def _is_time(value: Any) -> bool:
+    if type(value) is bool or not isinstance(value, (int, float, np.floating)):
+        return False
+    return math.isfinite(float(value))  # pyright: ignore[reportUnknownArgumentType]
 
 
 def _has_no_order(key: SortKey) -> bool:
@@ -142,7 +252,7 @@ def _has_no_order(key: SortKey) -> bool:
         return True
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """The last line of the policy's file on the way to an error: ` (my_policy.py, line 12)`."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
     if not frames:

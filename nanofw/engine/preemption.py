@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from enum import Enum
 
-from nanofw.contracts.kv_allocator import Extension, KVAllocator
-from nanofw.contracts.limits import Limits
-from nanofw.engine.counters import Counters
-from nanofw.engine.policy_guard import PolicyGuard
+from nanofw.contracts.kv_allocator import Extension
+from nanofw.contracts.scheduler import Refuse
+from nanofw.engine.parts import Parts
 from nanofw.engine.request_state import RequestState, RequestStatus
-from nanofw.engine.running import RunningSet
-from nanofw.engine.views import Running
-from nanofw.engine.waiting import WaitingQueue
 from nanofw.errors import AllocatorError
 
 
@@ -29,24 +24,18 @@ class Preemption:
         made_room: a request was given up in the plan being made, because the pool was short.
     """
 
-    def __init__(
-        self,
-        limits: Limits,
-        running: RunningSet,
-        queue: WaitingQueue,
-        guard: PolicyGuard,
-        allocator: KVAllocator,
-        counters: Counters,
-        view: Callable[[], Running],
-    ) -> None:
-        self._limits, self._running, self._queue = limits, running, queue
-        self._guard, self._allocator, self._counters = guard, allocator, counters
-        self._view = view
+    def __init__(self, parts: Parts) -> None:
+        self._parts, self._limits, self._running = parts, parts.limits, parts.running
+        self._guard, self._allocator = parts.guard, parts.allocator
         self._last_worst: tuple[int, RequestState | None] = (-1, None)  # for a running.version
         self.made_room = False
 
-    def extend(self, now: float, *, in_flight: bool) -> Extension | Wait | None:
-        """Blocks for one more token in each decoding row; victims give up theirs if need be."""
+    def extend(self, most: int, *, in_flight: bool) -> Extension | Wait | None:
+        """Blocks for one more token in each decoding row; victims give up theirs if need be.
+
+        Args:
+            most: rows that may decode in this step.
+        """
         running = self._running
         while len(running.decoding):
             rows = running.decoding
@@ -56,21 +45,21 @@ class Preemption:
             if in_flight:
                 return Wait.FOR_STEP_IN_FLIGHT
             self._check_not_alone()
-            self._give_up(self._victim_for_room(), now)
+            self._give_up(self._victim_for_room())
             self.made_room = True
-            running.refresh()
+            running.refresh(most)
         return None
 
-    def make_way(self, now: float, *, in_flight: bool) -> Wait | None:
+    def make_way(self, *, in_flight: bool) -> Wait | None:
         """Give up rows for a waiting head whose key is smaller and that does not fit."""
         if not self._guard.names_victims:
             return None
-        while (entry := self._queue.peek(now)) is not None and not self._fits(entry.state):
+        while (entry := self._parts.queue.peek()) is not None and not self._fits(entry.state):
             head, key = entry.state, entry.key
             worst = self._worst()
             if worst is None or not self._guard.is_smaller(key, worst.queue_key[0]):
                 return None
-            row = self._guard.victim(self._view(), head)
+            row = self._guard.victim(head)
             if row is None:
                 return None
             victim = self._running.rows.state(row)
@@ -81,7 +70,7 @@ class Preemption:
                 )
             if in_flight:
                 return Wait.FOR_STEP_IN_FLIGHT
-            self._give_up(victim, now)
+            self._give_up(victim)
         return None
 
     def _fits(self, state: RequestState) -> bool:
@@ -90,14 +79,19 @@ class Preemption:
         needed = self._limits.blocks_for(len(state.tokens))
         if needed <= self._allocator.num_available:
             return True
-        match = self._allocator.match(state.tokens[:-1])
+        match = self._allocator.match(state.tokens[:-1], state.salt)
         return needed - len(match.block_ids) <= self._allocator.num_available
 
     def _victim_for_room(self) -> RequestState:
         if self._guard.names_victims:
-            row = self._guard.victim(self._view(), None)
+            row = self._guard.victim(None)
             if row is not None:
                 return self._running.rows.state(row)
+        if self._running.has_paused:
+            paused = self._running.rows.paused
+            return max(
+                self._running.states(), key=lambda state: (paused[state.row], state.queue_key)
+            )
         worst = self._worst()
         assert worst is not None
         return worst
@@ -112,17 +106,20 @@ class Preemption:
             self._last_worst = self._running.version, worst
         return worst
 
-    def _give_up(self, state: RequestState, now: float) -> None:
-        row = state.row
+    def _give_up(self, state: RequestState) -> None:
+        row, parts = state.row, self._parts
         state.num_computed_before = int(self._running.rows.computed[row])
         self._running.remove_request(state)
         state.status = RequestStatus.WAITING
         state.num_preemptions += 1
-        self._counters.num_preemptions += 1
+        parts.counters.num_preemptions += 1
+        refusal: Refuse | None = None
         try:
-            self._guard.on_preempt(row, state, now)
+            self._guard.on_preempt(row, state)
         finally:
-            self._queue.push(state, now)
+            refusal = parts.queue.push(state)
+        if refusal is not None:
+            parts.shed(state, refusal)
 
     def _check_not_alone(self) -> None:
         """A request that fits the pool alone must find its blocks when it runs alone."""

@@ -34,7 +34,7 @@ def check_id(request_id: object, is_used: Callable[[str], bool]) -> None:
 
 
 def check_request(
-    request: Request, vocab_size: int, processor_names: set[str], limits: Limits
+    request: Request, vocab_size: int, plugin_names: set[str], limits: Limits
 ) -> tuple[IntArray, int]:
     """The prompt's tokens, and the most tokens that the request may have in all.
 
@@ -43,7 +43,7 @@ def check_request(
     tokens = _prompt_tokens(request.prompt_token_ids, vocab_size)
     check_sampling(request.sampling, vocab_size)
     _check_fields(request)
-    _check_arguments(request, processor_names)
+    _check_arguments(request, plugin_names)
     return tokens, _token_limit(len(tokens), request.sampling, limits)
 
 
@@ -183,22 +183,23 @@ def _check_fields(request: Request) -> None:
         value = getattr(request, name)
         if value is not None and not _is_finite(value):
             raise ValueError(f"{name} is {value!r}; it must be a finite number of seconds")
-    if not isinstance(request.client, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"client is {request.client!r}; it must be a string")
+    for name, value in (("client", request.client), ("cache_salt", request.cache_salt)):
+        if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise ValueError(f"{name} is {value!r}; it must be a string")
     _check_integer("priority", request.priority, "an integer, smaller is more urgent")
     expected = request.expected_output_tokens
     _check_integer("expected_output_tokens", expected, "at least 1, or null", low=1, optional=True)
 
 
-def _check_arguments(request: Request, processor_names: set[str]) -> None:
-    """Raise ValueError when arguments name a processor that was not chosen."""
-    _check_mapping("arguments", request.arguments, "of processors' names to their arguments")
+def _check_arguments(request: Request, plugin_names: set[str]) -> None:
+    """Raise ValueError when arguments name a plugin that the run does not use."""
+    _check_mapping("arguments", request.arguments, "of plugins' names to their arguments")
     for name in request.arguments:
-        if name not in processor_names:
-            chosen = ", ".join(sorted(processor_names)) or "none"
+        if name not in plugin_names:
+            chosen = ", ".join(sorted(plugin_names)) or "no plugin"
             raise ValueError(
-                f"no logits processor {name!r} is chosen (chosen: {chosen}); "
-                f"add it to logits_processors"
+                f"arguments are for {name!r}, which this run does not use (it can take arguments "
+                f"for {chosen}); choose it in the configuration, or leave the arguments out"
             )
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
-from dataclasses import KW_ONLY, dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import KW_ONLY, InitVar, dataclass, field
 from enum import Enum
+from typing import Any, Protocol
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.outputs import RequestOutput, TokenLogprobs
 from nanofw.contracts.requests import FinishReason, Request
-from nanofw.contracts.scheduler import SortKey
+from nanofw.contracts.scheduler import RequestView, SortKey
 from nanofw.contracts.splitmix64 import GOLDEN, WORD, mix
 
 MAX_ORDER = 1 << 20
@@ -29,6 +30,13 @@ def derive_seed(engine_seed: int, index: int) -> int:
     return mix((engine_seed * GOLDEN + (index + 1) * 0xD1B54A32D192ED03) & WORD)
 
 
+class RowCounts(Protocol):
+    """The counts over rows that a view of a running request reads."""
+
+    known: IntArray
+    computed: IntArray
+
+
 class RequestStatus(Enum):
     """Where a request is. A preempted one is waiting again."""
 
@@ -45,9 +53,14 @@ class RequestState:
         tokens: int32[t], all known tokens, while it does not run (a row's are in `Rows`).
         limit: most tokens that it may have in all, prompt included.
         host: host processors constrain it.
+        arguments: what the request carries for the policy.
         sample_id: names it among all live ones.
         order: unique, decides where keys are equal.
         queue_key: `(key, 0 if preempted else 1, arrival, order)`, smaller is served first.
+        salt: keeps its prefix apart from those of other salts in the cache; 0: none.
+        ticket: number of its entry in the queue; -1: it has none.
+        is_known: the policy has heard of it, and not of its end.
+        finished_in_row: it was running when it finished.
         row: its row while it runs, else -1.
         num_computed_before: positions computed when it was last preempted.
     """
@@ -61,10 +74,15 @@ class RequestState:
     seed: int
     sample_index: int = 0
     host: bool = False
+    salt: int = 0
+    arguments: InitVar[Mapping[str, Any] | None] = None
     sample_id: str = field(init=False)
     order: int = field(init=False)
     queue_key: tuple[SortKey, int, float, int] = field(init=False)
     group: Hashable = field(default=None, init=False)
+    ticket: int = field(default=-1, init=False)
+    is_known: bool = field(default=False, init=False)
+    finished_in_row: bool = field(default=False, init=False)
     status: RequestStatus = field(default=RequestStatus.WAITING, init=False)
     row: int = field(default=-1, init=False)
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs], init=False)
@@ -83,12 +101,12 @@ class RequestState:
     error: str | None = field(default=None, init=False)
     view: StateView = field(init=False)
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, arguments: Mapping[str, Any] | None) -> None:
         self.sample_id = sample_id(self.request.id, self.sample_index)
         self.num_prompt = len(self.tokens)
         self.order = self.index * MAX_ORDER + self.sample_index
         self.queue_key = (0, 1, self.arrival, self.order)
-        self.view = StateView(self)
+        self.view = StateView(self, arguments)
 
     @property
     def wants_prompt_logprobs(self) -> bool:
@@ -125,62 +143,55 @@ class RequestState:
         )
 
 
-class StateView:
-    """A request as policies see it: implements `RequestView`."""
+class StateView(RequestView):
+    """A request of the engine as policies see it.
 
-    __slots__ = ("_state",)
+    Attributes:
+        state: the engine's own record. Not part of what policies are promised.
+    """
 
-    def __init__(self, state: RequestState) -> None:
-        self._state = state
+    __slots__ = ("rows", "state")
 
-    @property
-    def id(self) -> str:
-        return self._state.request.id
-
-    @property
-    def index(self) -> int:
-        return self._state.index
-
-    @property
-    def arrival(self) -> float:
-        return self._state.arrival
-
-    @property
-    def client(self) -> str:
-        return self._state.request.client
-
-    @property
-    def priority(self) -> int:
-        return self._state.request.priority
-
-    @property
-    def deadline(self) -> float | None:
-        return self._state.request.deadline
-
-    @property
-    def num_prompt_tokens(self) -> int:
-        return self._state.num_prompt
+    def __init__(self, state: RequestState, arguments: Mapping[str, Any] | None) -> None:
+        super().__init__(
+            state.request,
+            state.tokens,
+            index=state.index,
+            arrival=state.arrival,
+            max_tokens=state.limit - state.num_prompt,
+            sample_index=state.sample_index,
+            salt=state.salt,
+            arguments=arguments,
+        )
+        self.state = state
+        self.rows: RowCounts | None = None  # while it runs
 
     @property
     def num_output_tokens(self) -> int:
-        return self._state.num_output
+        if self.rows is None:
+            return self.state.num_output
+        return int(self.rows.known[self.state.row]) - self.state.num_prompt
 
     @property
-    def max_tokens(self) -> int:
-        return self._state.limit - self._state.num_prompt
-
-    @property
-    def expected_output_tokens(self) -> int | None:
-        return self._state.request.expected_output_tokens
+    def num_computed_tokens(self) -> int:
+        return 0 if self.rows is None else int(self.rows.computed[self.state.row])
 
     @property
     def num_preemptions(self) -> int:
-        return self._state.num_preemptions
+        return self.state.num_preemptions
 
     @property
-    def known_tokens(self) -> IntArray:
-        """Token ids while it waits. Not part of what policies are promised."""
-        return self._state.tokens
+    def is_running(self) -> bool:
+        return self.rows is not None or self.state.finished_in_row
 
-    def __repr__(self) -> str:
-        return f"<request {self.id!r}: {self.num_prompt_tokens}+{self.num_output_tokens} tokens>"
+    @property
+    def row(self) -> int | None:
+        return None if self.rows is None else self.state.row
+
+    @property
+    def scheduled(self) -> float | None:
+        return self.state.scheduled
+
+    @property
+    def first_token(self) -> float | None:
+        return self.state.first_token

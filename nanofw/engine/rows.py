@@ -26,6 +26,8 @@ class Rows:
         limit: where `planned` must stop.
         alive: the row's request is still running (false too for a finished one whose step is
             in flight).
+        prefilling: the row is in the middle of its prefill.
+        paused: the policy leaves the row out of the step being planned.
         last_step: number of the last plan that the row is in.
     """
 
@@ -44,6 +46,7 @@ class Rows:
         self.no_token_yet = np.zeros(max_num_seqs, np.bool_)
         self.logprobs = np.zeros(max_num_seqs, np.bool_)
         self.prefilling = np.zeros(max_num_seqs, np.bool_)
+        self.paused = np.zeros(max_num_seqs, np.bool_)
         self.last_step = np.full(max_num_seqs, -1, np.int64)
         self.states: list[RequestState | None] = [None] * max_num_seqs
         self.free = list(range(max_num_seqs - 1, -1, -1))
@@ -67,6 +70,7 @@ class Rows:
         self.alive[row] = True
         self.states[row] = state
         state.row, state.status = row, RequestStatus.RUNNING
+        state.view.rows = self
         return row
 
     def stop(self, row: int) -> None:
@@ -74,8 +78,9 @@ class Rows:
         state = self.state(row)
         state.tokens = self.tokens[row, : self.known[row]].copy()
         state.num_output = len(state.tokens) - state.num_prompt
+        state.view.rows = None
         state.row = -1
-        self.alive[row] = False
+        self.alive[row] = self.paused[row] = False
 
     def release(self, row: int) -> None:
         """The row may be used again."""

@@ -7,6 +7,7 @@ import numpy as np
 from nanofw.contracts.arrays import EMPTY_INT, BoolArray, IntArray
 from nanofw.contracts.kv_allocator import KVAllocator
 from nanofw.contracts.limits import Limits
+from nanofw.contracts.scheduler import SortKey
 from nanofw.engine.request_state import RequestState
 from nanofw.engine.rows import Rows
 
@@ -16,19 +17,20 @@ NO_LIMIT = np.iinfo(np.int32).max
 class RunningSet:
     """Rows and their blocks, from admission until the last step with them was collected.
 
+    Everything here is changed by the methods below alone.
+
     Attributes:
         rows: the arrays over all rows.
         admitted: int64[max_rows], number of the admission that filled each row.
         prefilling: rows in the middle of their prefill, in order of admission.
-        decoding: int32[d], rows that decode, in order of admission; `ones` and `trues` are
-            the plan's arrays over them, `host_rows` those that wait for host masks.
+        decoding: int32[d], rows that decode in the step being planned, in order of admission;
+            `ones` and `trues` are the plan's arrays over them, `host_rows` those that wait for
+            host masks.
         starts: int32[d], positions that they compute next.
-        steps_left: steps until the first of them has all the tokens that it may have.
-        changed: the arrays over decoding rows are not those of the plan before.
         num_planned: plans made.
         collected: number of the last step that was committed.
         last_removal: `num_planned` when a request was last removed.
-        version: grows when a request is added or removed.
+        version: grows when a request is added, removed, paused or gets another key.
     """
 
     def __init__(self, limits: Limits, allocator: KVAllocator) -> None:
@@ -41,19 +43,21 @@ class RunningSet:
         self.trues: BoolArray = np.empty(0, np.bool_)
         self.host_rows: IntArray = EMPTY_INT
         self.starts: IntArray = EMPTY_INT
-        self.steps_left = 0
-        self.changed = True
         self.collected = -1
         self.num_planned = self.last_removal = 0
         self.version = 0
-        self._num_alive = 0
         self.num_custom_stop = self.num_streams = self.num_host = self.num_logprobs = 0
         self.num_ending = 0  # rows that an end token ends
         self.num_unstarted = 0  # rows without a first token
+        self._num_alive = 0
+        self._num_admitted = 0
+        self._steps_left = 0  # until the first decoding row has all the tokens that it may have
+        self._changed = True  # the arrays over decoding rows are not those of the plan before
+        self._is_cut = False  # some rows that could decode are left out
+        self._paused: list[int] = []
         self._ones = np.ones(limits.max_rows, np.int32)
         self._trues = np.ones(limits.max_rows, np.bool_)
         self._ones.flags.writeable = self._trues.flags.writeable = False
-        self._num_admitted = 0
         self._removed: list[int] = []
         self._held: list[int] = []  # rows of removed requests whose step is in flight
 
@@ -84,7 +88,9 @@ class RunningSet:
         self.rows.stop(row)
         if self.rows.prefilling[row]:
             self.end_prefill(row)
-        self.changed = True
+        if row in self._paused:
+            self._paused.remove(row)
+        self._changed = True
         self.last_removal = self.num_planned
         if self.rows.last_step[row] > self.collected:
             self._held.append(row)
@@ -101,20 +107,94 @@ class RunningSet:
         self.prefilling.remove(row)
         self.rows.prefilling[row] = False
 
-    def refresh(self) -> None:
-        """Rebuild the arrays over decoding rows, if requests came, went or reached their limit."""
-        if not self.changed:
+    def pause(self, rows: list[int]) -> None:
+        """Leave these rows, and no others, out of the step being planned."""
+        rows = sorted(set(rows))
+        if rows != self._paused:
+            self.rows.paused[self._paused] = False
+            self.rows.paused[rows] = True
+            self._paused = rows
+            self._changed = True
+            self.version += 1
+
+    @property
+    def has_paused(self) -> bool:
+        return bool(self._paused)
+
+    def set_key(self, state: RequestState, key: SortKey) -> None:
+        """The policy gave a running request another key."""
+        state.queue_key = (key, *state.queue_key[1:])
+        self.version += 1
+
+    @property
+    def num_decoding(self) -> int:
+        """Rows that could decode in the step being planned."""
+        return len(self._decodable()) if self._changed else len(self.decoding)
+
+    def num_blocks_of(self, row: int, block_size: int) -> int:
+        """Blocks that a running row owns."""
+        tokens = max(int(self.rows.computed[row]), int(self.rows.known[row]))
+        return -(-tokens // block_size)
+
+    def _decodable(self) -> IntArray:
+        """int64[d], rows with one token left to compute and room for another."""
+        rows = self.rows
+        mask = rows.alive & (rows.planned - rows.computed == 1) & (rows.planned < rows.limit)
+        return (mask & ~rows.prefilling & ~rows.paused).nonzero()[0]
+
+    def refresh(self, most: int = NO_LIMIT) -> None:
+        """Rebuild the arrays over decoding rows where they changed; at most `most` rows."""
+        if not self._changed and len(self.decoding) <= most:
             return
         rows = self.rows
-        # A row decodes when one token is left to compute and there is room for another.
-        mask = rows.alive & (rows.planned - rows.computed == 1) & (rows.planned < rows.limit)
-        found = (mask & ~rows.prefilling).nonzero()[0]
+        found = self._decodable()
         found = found[self.admitted[found].argsort(kind="stable")]
+        self._is_cut = len(found) > most
+        found, self._changed = found[:most], True
         self.decoding = found.astype(np.int32)
         self.starts = rows.computed[found]
-        self.steps_left = int((rows.limit[found] - rows.planned[found]).min(initial=NO_LIMIT))
+        self._steps_left = int((rows.limit[found] - rows.planned[found]).min(initial=NO_LIMIT))
         self.ones, self.trues = self._ones[: len(found)], self._trues[: len(found)]
         self.host_rows = self.decoding[rows.host[self.decoding]] if self.num_host else EMPTY_INT
+
+    def advance_decodes(self) -> tuple[IntArray, bool]:
+        """Move the decoding rows on by one token, as if the step were done.
+
+        Returns their positions in this step, and whether the rows are those of the plan before.
+        """
+        starts, rows, is_same = self.starts, self.rows, not self._changed
+        self.starts = ends = starts + 1
+        rows.computed[self.decoding] = ends
+        rows.planned[self.decoding] = ends + 1  # one token was left, one more is sampled
+        rows.last_step[self.decoding] = self.num_planned
+        self._steps_left -= 1
+        self._changed = self._steps_left <= 0 or self._is_cut
+        return starts, is_same
+
+    def advance_mixed(self, rows: IntArray, num_tokens: IntArray) -> tuple[IntArray, BoolArray]:
+        """Move rows on by `num_tokens` each: their positions, and which of them sample."""
+        state = self.rows
+        starts = state.computed[rows]
+        ends = starts + num_tokens
+        state.computed[rows] = ends
+        samples = ends == state.planned[rows]
+        state.planned[rows] += samples
+        state.last_step[rows] = self.num_planned
+        self._changed = True
+        return starts, samples
+
+    def count_plan(self) -> int:
+        """A plan is made; its number."""
+        self.num_planned += 1
+        return self.num_planned - 1
+
+    def note_collected(self, step: int) -> None:
+        """A step is being committed."""
+        self.collected = step
+
+    def note_started(self, count: int) -> None:
+        """So many rows have their first token now."""
+        self.num_unstarted -= count
 
     def take_removed(self) -> IntArray:
         """int32[r], rows released since the last plan."""

@@ -12,6 +12,8 @@ planned while step k is in flight.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from nanofw.contracts.arrays import EMPTY_INT, IntArray
@@ -20,18 +22,19 @@ from nanofw.contracts.limits import Limits
 from nanofw.contracts.outputs import RequestOutput, TokenDelta
 from nanofw.contracts.plan import StepPlan, StepResult
 from nanofw.contracts.requests import FinishReason
-from nanofw.contracts.scheduler import Policy
+from nanofw.contracts.scheduler import Policy, Refuse
 from nanofw.engine.admission import Admission, Prefills
 from nanofw.engine.commit import Committer
 from nanofw.engine.counters import Counters
+from nanofw.engine.parts import Parts
 from nanofw.engine.policy_guard import PolicyGuard
 from nanofw.engine.preemption import Preemption, Wait
 from nanofw.engine.request_state import RequestState, RequestStatus
 from nanofw.engine.rows import Rows
 from nanofw.engine.running import RunningSet
-from nanofw.engine.views import EngineView, Running
+from nanofw.engine.views import EngineView
 from nanofw.engine.waiting import WaitingQueue
-from nanofw.errors import PolicyError
+from nanofw.errors import AllocatorError, NanofwError, PolicyError, RequestShed
 
 
 class Scheduler:
@@ -57,14 +60,11 @@ class Scheduler:
         self._siblings: dict[str, list[RequestState]] = {}  # samples that wait for the first one
         self._finished: list[RequestOutput] = []
         self._finished_ids: set[str] = set()  # of those
-        self._step = 0
-        self._guard = guard = PolicyGuard(policy, self._describe)
-        self._queue = queue = WaitingQueue(guard)
-        self._view = view = EngineView(limits, running, queue, allocator)
-        self._admission = Admission(limits, running, queue, guard, view, allocator, counters)
-        self._preemption = Preemption(
-            limits, running, queue, guard, allocator, counters, lambda: Running(running, limits)
-        )
+        self._view = EngineView(limits, running, allocator)
+        self._guard = guard = PolicyGuard(policy, self._view, self._describe)
+        self._queue = self._view.queue = WaitingQueue(guard)
+        parts = Parts(limits, running, self._queue, guard, allocator, counters, self._shed)
+        self._admission, self._preemption = Admission(parts), Preemption(parts)
         self._committer = Committer(running, allocator, counters, eos_token_ids)
 
     @property
@@ -109,40 +109,67 @@ class Scheduler:
 
     # -- requests -------------------------------------------------------------------------
 
+    def check_arguments(self, arguments: Any) -> None:
+        """Raise ValueError when a request's arguments for the policy are wrong."""
+        self._guard.check(arguments)
+
     def add_request(self, samples: list[RequestState], now: float) -> None:
-        """Queue a validated request. Raises `PolicyError` when the policy fails on it.
+        """Queue a validated request.
 
         Of several samples the first is queued; the others follow when its prompt has been
         computed, so that they find the prompt's full blocks in the prefix cache.
+
+        Raises:
+            PolicyError: the policy fails on it.
+            RequestShed: the policy refuses it.
         """
+        self._view.now = now
         first, request_id = samples[0], samples[0].request.id
         self._states[request_id] = list(samples)
         try:
-            self._enqueue(first, now)
+            refusal = self._enqueue(first)
         except PolicyError:
             del self._states[request_id]
             raise
+        if refusal is not None:
+            del self._states[request_id]
+            raise RequestShed(request_id, refusal.reason, refusal.retry_after_s)
         if len(samples) > 1:
             self._siblings[request_id] = samples[1:]
 
-    def _enqueue(self, state: RequestState, now: float) -> None:
-        self._guard.on_arrival(state, now)
+    def _enqueue(self, state: RequestState) -> Refuse | None:
+        self._guard.on_arrival(state)
+        state.is_known = True
+        reason = FinishReason.REFUSED
         try:
-            self._queue.push(state, now)
-        except PolicyError:
-            state.status = RequestStatus.FINISHED
-            self._guard.on_finish(state, FinishReason.REFUSED, now)
-            raise
+            refusal = self._queue.push(state)
+            if refusal is None:
+                return None
+            reason = FinishReason.SHED
+        finally:
+            if state.ticket < 0:
+                state.status, state.is_known = RequestStatus.FINISHED, False
+                self._guard.on_finish(state, reason)
+        return refusal
 
-    def _queue_siblings(self, request_id: str, now: float) -> None:
+    def _queue_siblings(self, request_id: str) -> None:
         """The first sample has its first token, or is finished."""
         for state in self._siblings.pop(request_id, ()):
+            reason, sentence = FinishReason.ERROR, ""
             try:
-                self._enqueue(state, now)
+                refusal = self._enqueue(state)
+                if refusal is None:
+                    continue
+                reason, sentence = FinishReason.SHED, refusal.reason
             except PolicyError as error:
-                state.status = RequestStatus.FINISHED
-                self._remove_state(state)
-                self._make_output(state, FinishReason.ERROR, now, str(error), policy_knows=False)
+                sentence = str(error)
+            state.status = RequestStatus.FINISHED
+            self._remove_state(state)
+            self._make_output(state, reason, sentence)
+
+    def _shed(self, state: RequestState, refusal: Refuse) -> None:
+        """Finish a waiting request that the policy refused."""
+        self._finish(state, FinishReason.SHED, refusal.reason)
 
     def finish_request(
         self,
@@ -160,6 +187,7 @@ class Scheduler:
             num_tokens: generated tokens to keep; None: all that were committed.
             sample_index: the one sample to finish; None: all of them.
         """
+        self._view.now = now
         found, problem = False, None
         # The last first: samples that wait for the first are not queued only to be finished.
         for state in self._states.get(request_id, [])[::-1]:
@@ -167,7 +195,7 @@ class Scheduler:
                 if num_tokens is not None:
                     self._truncate(state, state.num_prompt + num_tokens)
                 try:
-                    self._finish(state, reason, now, error)
+                    self._finish(state, reason, error)
                 except PolicyError as raised:  # on_finish of one must not keep the others
                     problem = problem or raised
                 found = True
@@ -193,28 +221,25 @@ class Scheduler:
             state.tokens = state.tokens[:length]
             state.num_output = len(state.tokens) - state.num_prompt
 
-    def _finish(
-        self, state: RequestState, reason: FinishReason, now: float, error: str | None
-    ) -> None:
+    def _finish(self, state: RequestState, reason: FinishReason, error: str | None) -> None:
         siblings = self._siblings.get(state.request.id, [])
         if state in siblings:
             siblings.remove(state)
             state.status = RequestStatus.FINISHED
             self._remove_state(state)
-            self._make_output(state, reason, now, error, policy_knows=False)
+            self._make_output(state, reason, error)
             return
-        was_running = state.status is RequestStatus.RUNNING
-        if was_running:
+        if state.status is RequestStatus.RUNNING:
+            state.finished_in_row = True
             self.running.remove_request(state)
         state.status = RequestStatus.FINISHED
-        if not was_running:
-            self._queue.note_finished()
+        self._queue.discard(state)
         self._remove_state(state)
         try:
-            self._make_output(state, reason, now, error)
+            self._make_output(state, reason, error)
         finally:
             if state.sample_index == 0:
-                self._queue_siblings(state.request.id, now)
+                self._queue_siblings(state.request.id)
 
     def _remove_state(self, state: RequestState) -> None:
         samples = self._states[state.request.id]
@@ -222,22 +247,14 @@ class Scheduler:
         if not samples:
             del self._states[state.request.id]
 
-    def _make_output(
-        self,
-        state: RequestState,
-        reason: FinishReason,
-        now: float,
-        error: str | None,
-        *,
-        policy_knows: bool = True,
-    ) -> None:
-        """Make the output; `policy_knows`: the policy has heard of the request."""
-        state.finish_reason, state.error, state.finished = reason, error, now
+    def _make_output(self, state: RequestState, reason: FinishReason, error: str | None) -> None:
+        state.finish_reason, state.error, state.finished = reason, error, self._view.now
         self.counters.num_output_tokens += state.num_output
         self._finished_ids.add(state.request.id)
         self._finished.append(state.output())  # before the policy hears of it: it may raise
-        if policy_knows:
-            self._guard.on_finish(state, reason, now)
+        if state.is_known:
+            state.is_known = False
+            self._guard.on_finish(state, reason)
 
     # -- plan -----------------------------------------------------------------------------
 
@@ -245,28 +262,74 @@ class Scheduler:
         """The next step; None when nothing can run now.
 
         With a step in flight, `Wait` says that it must be collected before a row may be given
-        up. Nothing has changed then, but for what the policy keeps of its own.
+        up. Nothing has changed then, but for what the policy keeps of its own, new keys and
+        requests that it refused.
         """
         self._view.now = now
         self._preemption.made_room = False
-        if self._preemption.make_way(now, in_flight=in_flight) is not None:
+        if self._guard.rekeys:
+            self._rekey()
+        if self._preemption.make_way(in_flight=in_flight) is not None:
             return Wait.FOR_STEP_IN_FLIGHT
-        self.running.refresh()
+        if self._guard.pauses:
+            self.running.pause(self._guard.pause())
+        budget = self._budget()
+        self.running.refresh(budget)
         if self.limits.prefill_first:
-            prefills = self._prefill(now, self.limits.max_num_batched_tokens)
+            prefills = self._prefill(budget)
             if prefills is not None:
                 return self._build(EMPTY_INT, None, prefills)
-        extension = self._preemption.extend(now, in_flight=in_flight)
+        extension = self._preemption.extend(budget, in_flight=in_flight)
         if isinstance(extension, Wait):
             return extension
         prefills, decoding = None, self.running.decoding
         if not self.limits.prefill_first:
-            prefills = self._prefill(now, self.limits.max_num_batched_tokens - len(decoding))
+            prefills = self._prefill(budget - len(decoding))
         return self._build(decoding, extension, prefills)
 
-    def _prefill(self, now: float, budget: int) -> Prefills | None:
+    def _budget(self) -> int:
+        """Tokens of this step."""
+        most = self._view.budget = self.limits.max_num_batched_tokens
+        chosen = self._guard.step_budget() if self._guard.budgets else None
+        return most if chosen is None else min(most, chosen)
+
+    def _rekey(self) -> None:
+        for state in self._guard.rekey():
+            if state.status is RequestStatus.WAITING:
+                refusal = self._queue.rekey(state)
+                if refusal is not None:
+                    self._shed(state, refusal)
+                continue
+            key = self._guard.key(state)
+            if type(key) is Refuse:
+                raise self._guard.error(
+                    f"key() refused {state.view!r}, which is running; let victim() give it up"
+                )
+            self.running.set_key(state, key)
+
+    def wake(self) -> float | None:
+        """When the policy wants to be asked again, now that nothing can run; None: never."""
+        return self._guard.wake() if self._states else None
+
+    def no_progress(self) -> NanofwError:
+        """The error of a run in which nothing can ever change, with what is to blame."""
+        state = self._admission.refused_by_allocator
+        if state is not None and not self._guard.admits and not len(self.running):
+            needed = self.limits.blocks_for(len(state.tokens))
+            if needed <= self.allocator.num_available:
+                return AllocatorError(
+                    f"kv_allocator {type(self.allocator).__name__} gives no blocks to "
+                    f"{state.view!r}, which needs {needed}, though it says that "
+                    f"{self.allocator.num_available} of {self.limits.num_blocks} are available"
+                )
+        return self._guard.error(
+            "nothing runs, no request is admitted and wake() names no later time, so nothing can "
+            "ever change"
+        )
+
+    def _prefill(self, budget: int) -> Prefills | None:
         # Whoever just gave way must not come back in the same step.
-        return self._admission.fill(now, budget, closed=self._preemption.made_room)
+        return self._admission.fill(budget, closed=self._preemption.made_room)
 
     def _build(
         self, decoding: IntArray, extension: Extension | None, prefills: Prefills | None
@@ -281,53 +344,42 @@ class Scheduler:
         if extension is not None:
             plan.block_rows, plan.block_positions = extension.rows, extension.positions
             plan.block_ids, plan.copies = extension.block_ids, extension.copies
+        if prefills is not None and prefills.copies:
+            plan.copies = np.concatenate((plan.copies, *prefills.copies))
         plan.removed = self.running.take_removed()
-        self._step += 1
-        self.running.num_planned = self._step
+        self.running.count_plan()
         self._guard.on_progress(plan.rows, plan.num_tokens, plan.num_decodes)
         return plan
 
     def _decode_plan(self, rows: IntArray) -> StepPlan:
-        running, state = self.running, self.rows
-        starts, same = running.starts, not running.changed
-        running.starts = ends = starts + 1
-        state.computed[rows] = ends
-        state.planned[rows] = ends + 1  # one token was left to compute, one more is sampled
-        state.last_step[rows] = self._step
-        running.steps_left -= 1
-        running.changed = running.steps_left <= 0
+        running = self.running
+        starts, is_same = running.advance_decodes()
         return StepPlan(
-            step=self._step,
+            step=running.num_planned,
             rows=rows,
             num_tokens=running.ones,
             starts=starts,
             samples=running.trues,
             num_decodes=len(rows),
             host_rows=running.host_rows,
-            same_rows=same,
+            same_rows=is_same,
         )
 
     def _mixed_plan(self, decoding: IntArray, prefills: Prefills) -> StepPlan:
-        running, state = self.running, self.rows
+        running = self.running
         rows, num_tokens = prefills.arrays()
         if len(decoding):
             rows = np.concatenate((decoding, rows))
             num_tokens = np.concatenate((running.ones, num_tokens))
-        starts = state.computed[rows]
-        ends = starts + num_tokens
-        state.computed[rows] = ends
-        samples = ends == state.planned[rows]
-        state.planned[rows] += samples
-        state.last_step[rows] = self._step
-        running.changed = True
+        starts, samples = running.advance_mixed(rows, num_tokens)
         return StepPlan(
-            step=self._step,
+            step=running.num_planned,
             rows=rows,
             num_tokens=num_tokens,
             starts=starts,
             samples=samples,
             num_decodes=len(decoding),
-            host_rows=rows[samples & state.host[rows]] if running.num_host else EMPTY_INT,
+            host_rows=rows[samples & self.rows.host[rows]] if running.num_host else EMPTY_INT,
             new=prefills.new,
         )
 
@@ -338,17 +390,15 @@ class Scheduler:
 
         Returns the new tokens of streaming requests; see `take_finished` for finished requests.
         """
+        self._view.now = now
         deltas: list[TokenDelta] = []
-
-        def finish(state: RequestState, reason: FinishReason, error: str | None) -> None:
-            self._finish(state, reason, now, error)
-
-        for started in self._committer.commit_step(plan, result, now, deltas, finish):
-            self._queue_siblings(started, now)
+        for started in self._committer.commit_step(plan, result, now, deltas, self._finish):
+            self._queue_siblings(started)
         return deltas
 
     def _describe(self) -> str:
         return (
-            f"step {self._step}: {self.num_running} running, {self.num_waiting} waiting, "
+            f"step {self.running.num_planned}: {self.num_running} running, "
+            f"{self.num_waiting} waiting, "
             f"{self.allocator.num_available} of {self.limits.num_blocks} blocks available"
         )

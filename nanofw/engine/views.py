@@ -1,74 +1,67 @@
-"""What policies see of the engine: implements `SchedulerView` and `RunningView`."""
+"""What policies see of the engine: the views of the contract over the engine's own state."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sized
 
 import numpy as np
 
 from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.kv_allocator import CountsMatches, KVAllocator
+from nanofw.contracts.kv_allocator import KVAllocator
 from nanofw.contracts.limits import Limits
-from nanofw.contracts.scheduler import RequestView
-from nanofw.engine.request_state import StateView
+from nanofw.contracts.scheduler import RequestView, RunningView, SchedulerView, SortKey
+from nanofw.engine.request_state import RequestState, StateView
 from nanofw.engine.running import RunningSet
-from nanofw.engine.waiting import WaitingQueue
 from nanofw.errors import PolicyError
 
 
-class EngineView:
-    """The scheduler's numbers, read when asked for. One object, valid during a policy call."""
+class EngineView(SchedulerView):
+    """The scheduler's numbers, read when asked for. One object, valid during a policy call.
 
-    def __init__(
-        self, limits: Limits, running: RunningSet, queue: WaitingQueue, allocator: KVAllocator
-    ) -> None:
-        self._limits, self._running = limits, running
-        self._queue, self._allocator = queue, allocator
-        self._counts = allocator if isinstance(allocator, CountsMatches) else None
-        self.now = 0.0
-        self.budget = 0
+    Attributes:
+        queue: the waiting requests.
+    """
 
-    @property
-    def num_blocks(self) -> int:
-        return self._limits.num_blocks
+    __slots__ = ("_allocator", "_running", "queue")
+
+    def __init__(self, limits: Limits, running: RunningSet, allocator: KVAllocator) -> None:
+        super().__init__(limits)
+        self._running, self._allocator = running, allocator
+        self.queue: Sized = ()
 
     @property
     def num_free_blocks(self) -> int:
         return self._allocator.num_available
 
     @property
-    def block_size(self) -> int:
-        return self._limits.block_size
-
-    @property
     def num_running(self) -> int:
         return len(self._running)
 
     @property
+    def num_decoding(self) -> int:
+        return self._running.num_decoding
+
+    @property
     def num_waiting(self) -> int:
-        return len(self._queue)
+        return len(self.queue)
 
     @property
-    def max_num_seqs(self) -> int:
-        return self._limits.max_num_seqs
-
-    @property
-    def running(self) -> Running:
-        return Running(self._running, self._limits)
+    def running(self) -> EngineRunning:
+        return EngineRunning(self._running, self.limits)
 
     def cached_tokens(self, request: RequestView) -> int:
         if not isinstance(request, StateView):
             raise PolicyError(f"{request!r} is not a request that this engine handed out")
-        tokens = request.known_tokens[:-1]
-        if self._counts is not None:
-            return self._counts.num_cached_tokens(tokens)
-        return self._allocator.match(tokens).num_tokens
+        state = request.state
+        return self._allocator.num_cached_tokens(state.tokens[:-1], state.salt)
 
     def blocks_needed(self, request: RequestView) -> int:
-        return self._limits.blocks_for(request.num_prompt_tokens + request.num_output_tokens)
+        if request.row is None:
+            return super().blocks_needed(request)
+        return self._running.num_blocks_of(request.row, self.limits.block_size)
 
 
-class Running:
+class EngineRunning(RunningView):
     """The running requests at the time of the call; sorted when first asked for."""
 
     def __init__(self, running: RunningSet, limits: Limits) -> None:
@@ -81,6 +74,7 @@ class Running:
             alive = np.flatnonzero(self._rows.alive)
             order = np.argsort(self._running.admitted[alive], kind="stable")
             self._ordered = alive[order].astype(np.int32)
+            self._ordered.flags.writeable = False
         return self._ordered
 
     @property
@@ -94,7 +88,12 @@ class Running:
         return -(-tokens // self._limits.block_size)
 
     def request(self, row: int) -> StateView:
-        return self._rows.state(row).view
+        return self._state(row).view
 
-    def key(self, row: int) -> Any:
-        return self._rows.state(row).queue_key[0]
+    def key(self, row: int) -> SortKey:
+        return self._state(row).queue_key[0]
+
+    def _state(self, row: int) -> RequestState:
+        if not 0 <= row < len(self._rows.alive) or not self._rows.alive[row]:
+            raise PolicyError(f"row {row!r} is not running")
+        return self._rows.state(row)

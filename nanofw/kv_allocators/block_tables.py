@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 import numpy as np
 
 from nanofw.contracts.arrays import EMPTY_INT, IntArray
-from nanofw.contracts.kv_allocator import AllocatorConfig, Extension
+from nanofw.contracts.kv_allocator import AllocatorConfig, Extension, KVAllocator
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.free_stack import FreeStack
 
 NO_EXTENSION = Extension(EMPTY_INT, EMPTY_INT, EMPTY_INT)
 
 
-class BlockTables(ABC):
+class BlockTables(KVAllocator):
     """Tables of rows over one pool of blocks; the base of the paged allocators.
 
     Whether a row has room is one comparison of arrays, so a step in which no row crosses the

@@ -11,14 +11,14 @@ def kv_allocator() -> list[Plugin]:
         Plugin(
             "paged",
             "nanofw.kv_allocators.paged:PagedAllocator",
-            api="kv_allocator/1",
+            api="kv_allocator/2",
             capabilities={"block_sizes": ("*",), "prefix_cache": False},
             summary="blocks from one pool, nothing shared",
         ),
         Plugin(
             "paged_prefix",
             "nanofw.kv_allocators.paged_prefix:PagedPrefixAllocator",
-            api="kv_allocator/1",
+            api="kv_allocator/2",
             capabilities={"block_sizes": ("*",), "prefix_cache": True},
             summary="blocks from one pool, equal prefixes shared and kept",
         ),

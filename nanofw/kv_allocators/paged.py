@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.kv_allocator import NO_MATCH, AllocatorConfig, AllocatorStats, Match
+from nanofw.contracts.kv_allocator import (
+    NO_MATCH,
+    Allocation,
+    AllocatorConfig,
+    AllocatorStats,
+    Match,
+)
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.block_tables import BlockTables
 
@@ -21,11 +27,13 @@ class PagedAllocator(BlockTables):
         """Free blocks."""
         return len(self._free)
 
-    def match(self, token_ids: IntArray) -> Match:
+    def match(self, token_ids: IntArray, salt: int = 0) -> Match:
         """Nothing is ever cached."""
         return NO_MATCH
 
-    def acquire(self, row: int, token_ids: IntArray, match: Match | None) -> IntArray | None:
+    def acquire(
+        self, row: int, token_ids: IntArray, match: Match | None, salt: int = 0
+    ) -> Allocation | None:
         """See the contract."""
         self._check_empty(row)
         if match is not None and match.num_tokens:
@@ -34,7 +42,7 @@ class PagedAllocator(BlockTables):
         self._check_width(needed)
         if needed > len(self._free):
             return None
-        return self._fill(row, self._take(needed))
+        return Allocation(self._fill(row, self._take(needed)))
 
     def commit(self, rows: IntArray, num_tokens: IntArray, tokens: IntArray) -> None:
         """Nothing is ever shared."""

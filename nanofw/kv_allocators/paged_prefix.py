@@ -6,11 +6,17 @@ import numpy as np
 import xxhash
 
 from nanofw.contracts.arrays import EMPTY_INT, IntArray
-from nanofw.contracts.kv_allocator import NO_MATCH, AllocatorConfig, AllocatorStats, Match
+from nanofw.contracts.kv_allocator import (
+    NO_MATCH,
+    Allocation,
+    AllocatorConfig,
+    AllocatorStats,
+    Match,
+)
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.block_tables import BlockTables, flatten
 from nanofw.kv_allocators.eviction_queue import EvictionQueue
-from nanofw.kv_allocators.prefix_index import UNKNOWN, BlockHash, ContentKey, PrefixIndex
+from nanofw.kv_allocators.prefix_index import UNKNOWN, BlockHash, ContentKey, PrefixIndex, root
 
 NEVER = np.iinfo(np.int32).max
 
@@ -47,27 +53,29 @@ class PagedPrefixAllocator(BlockTables):
         """Free and cached blocks."""
         return len(self._free) + len(self._lru)
 
-    def match(self, token_ids: IntArray) -> Match:
+    def match(self, token_ids: IntArray, salt: int = 0) -> Match:
         """See the contract. One probe of the index per full block."""
-        blocks = self._index.find(token_ids)
+        blocks = self._index.find(token_ids, salt)
         if not blocks:
             return NO_MATCH
         return Match(len(blocks) * self._block_size, np.array(blocks, np.int32))
 
-    def num_cached_tokens(self, token_ids: IntArray) -> int:
+    def num_cached_tokens(self, token_ids: IntArray, salt: int = 0) -> int:
         """As long as `match`, by the hashes alone; for a prompt that was asked for before, two
         probes of the index unless its blocks came or went."""
-        return self._index.depth(token_ids) * self._block_size
+        return self._index.depth(token_ids, salt) * self._block_size
 
-    def acquire(self, row: int, token_ids: IntArray, match: Match | None) -> IntArray | None:
+    def acquire(
+        self, row: int, token_ids: IntArray, match: Match | None, salt: int = 0
+    ) -> Allocation | None:
         """See the contract. The match is compared with the tokens once more."""
         self._check_empty(row)
         needed = self._blocks_for(len(token_ids))
         self._check_width(needed)
-        tip, shared = None, EMPTY_INT
+        tip, shared = root(salt), EMPTY_INT
         if match is not None and len(match.block_ids):
             shared = match.block_ids
-            tip = self._index.verify(token_ids, shared.tolist())
+            tip = self._index.verify(token_ids, shared.tolist(), salt)
         # Cached blocks of the match are evictable, but not for this row.
         revived = shared[self._refs[shared] == 0] if len(shared) else EMPTY_INT
         if needed - len(shared) > self.num_available - len(revived):
@@ -82,7 +90,7 @@ class PagedPrefixAllocator(BlockTables):
         self._tips[row] = tip
         self._num_known[row] = len(shared)
         self._due[row] = (len(shared) + 1) * self._block_size
-        return self._fill(row, blocks)
+        return Allocation(self._fill(row, blocks))
 
     def commit(self, rows: IntArray, num_tokens: IntArray, tokens: IntArray) -> None:
         """See the contract. Only rows that filled a block are looked at one by one."""
@@ -217,7 +225,9 @@ class PagedPrefixAllocator(BlockTables):
         keys = [self._index.keys[block] for block in table]
         if None in keys[:num_known] or any(key is not None for key in keys[num_known:]):
             raise AllocatorError(f"row {row} has other than {num_known} blocks known by content")
-        if self._tips[row] not in (UNKNOWN, keys[num_known - 1] if num_known else None):
+        tip = self._tips[row]
+        is_root = not num_known and (tip is None or tip < UNKNOWN)
+        if tip != UNKNOWN and not is_root and (not num_known or tip != keys[num_known - 1]):
             raise AllocatorError(f"the last content known of row {row} is another one")
 
     def _check_eviction_order(self) -> None:

@@ -19,13 +19,27 @@ from nanofw.contracts.arrays import IntArray
 from nanofw.errors import AllocatorError
 
 BlockHash: TypeAlias = Callable[[bytes, int], int]
-"""Hash of a block's tokens (int32 bytes), given the hash of the block before it (0: none)."""
+"""Hash of a block's tokens (int32 bytes), given the hash of the block before it, or the salt."""
 
 ContentKey: TypeAlias = int | None
-"""The hash of known content; None: of no tokens, which come before every prompt."""
+"""The hash of known content. None stands for no tokens, which come before every prompt; a
+negative number below `UNKNOWN` for no tokens under a salt (`root`)."""
 
 UNKNOWN = -1
 """Stands for content that is not known, because other content has its hash."""
+
+
+def root(salt: int) -> ContentKey:
+    """What comes before the first block of a prompt with this salt; no hash equals it."""
+    return -2 - salt if salt else None
+
+
+def seed(parent: ContentKey) -> int:
+    """What the hash of a block starts from, given the content before it."""
+    if parent is None:
+        return 0
+    return parent if parent >= 0 else -2 - parent
+
 
 MAX_CHAINS = 512
 """Prompts whose hashes are remembered: those that wait are matched again and again."""
@@ -82,14 +96,14 @@ class PrefixIndex:
         self._block_size, self._size = block_size, 4 * block_size
         self._hash_block = hash_block
 
-    def find(self, token_ids: IntArray) -> list[int]:
-        """The blocks that hold the longest known prefix of int32[t] tokens."""
-        chain = self._chain(token_ids)
+    def find(self, token_ids: IntArray, salt: int = 0) -> list[int]:
+        """The blocks that hold the longest known prefix of int32[t] tokens under a salt."""
+        chain = self._chain(token_ids, salt)
         if chain is None:
             return []
         blocks: list[int] = []
         by_key, parents, keys = self._by_key, self._parents, chain.keys
-        parent: ContentKey = None
+        parent = root(salt)
         for key in keys:  # grows while it is walked through
             block = by_key.get(key)
             if block is None or parents[block] != parent:
@@ -103,9 +117,9 @@ class PrefixIndex:
         equal = self._are_equal(token_ids, blocks)
         return blocks if equal.all() else blocks[: int(equal.argmin())]
 
-    def depth(self, token_ids: IntArray) -> int:
+    def depth(self, token_ids: IntArray, salt: int = 0) -> int:
         """How many blocks `find` finds, by the hashes alone, from where it was the last time."""
-        chain = self._chain(token_ids)
+        chain = self._chain(token_ids, salt)
         if chain is None:
             return 0
         depth, keys, known = chain.depth, chain.keys, self._by_key
@@ -116,18 +130,18 @@ class PrefixIndex:
         chain.depth = depth
         return depth
 
-    def _chain(self, token_ids: IntArray) -> _Chain | None:
+    def _chain(self, token_ids: IntArray, salt: int) -> _Chain | None:
         """The hashes of a prompt's blocks; None when not even the first is known."""
         token_ids = np.asarray(token_ids, np.int32)
         if len(token_ids) < self._block_size or not self._by_key:
             return None
-        first = self._hash_block(token_ids[: self._block_size].tobytes(), 0)
+        first = self._hash_block(token_ids[: self._block_size].tobytes(), salt)
         if first not in self._by_key:  # the usual end, before anything is copied
             return None
         data = token_ids.tobytes()
-        digest = xxhash.xxh3_128_intdigest(data)
+        digest = xxhash.xxh3_128_intdigest(data, seed=salt)
         chain = self._chains.pop(digest, None)
-        if chain is None or not chain.is_of(data):
+        if chain is None or chain.keys[0] != first or not chain.is_of(data):
             chain = _Chain(first, data, self._size, self._hash_block)
         if len(self._chains) >= MAX_CHAINS:
             del self._chains[next(iter(self._chains))]
@@ -139,9 +153,9 @@ class PrefixIndex:
         asked = token_ids[: len(blocks) * self._block_size].reshape(len(blocks), -1)
         return (self._tokens[blocks] == asked).all(axis=1)
 
-    def verify(self, token_ids: IntArray, blocks: Sequence[int]) -> ContentKey:
+    def verify(self, token_ids: IntArray, blocks: Sequence[int], salt: int = 0) -> ContentKey:
         """The content of the last of `blocks`; `AllocatorError` unless they hold the tokens."""
-        parent: ContentKey = None
+        parent = root(salt)
         for block in blocks:
             key = self.keys[block]
             if key is None or self._parents[block] != parent:
@@ -176,7 +190,7 @@ class PrefixIndex:
             if parent == UNKNOWN:
                 unknown.append(row)
                 continue
-            key = hash_block(content, parent or 0)
+            key = hash_block(content, seed(parent))
             holder = setdefault(key, block)
             if holder != block:
                 if not self._holds(holder, parent, content):
@@ -247,9 +261,9 @@ class PrefixIndex:
 
     def _check_block(self, block: int, key: int) -> None:
         parent = self._parents[block]
-        if key != self._hash_block(self._tokens[block].tobytes(), parent or 0):
+        if key != self._hash_block(self._tokens[block].tobytes(), seed(parent)):
             raise AllocatorError(f"block {block} is registered under a wrong hash")
-        if parent is not None and parent not in self._by_key:
+        if parent is not None and parent >= 0 and parent not in self._by_key:
             raise AllocatorError(f"block {block} follows content that was removed")
 
 

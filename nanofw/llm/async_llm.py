@@ -82,7 +82,7 @@ class AsyncLLM:
         A prompt that cannot be served gives a single event whose result is refused.
 
         Args:
-            arguments: of logits processors, by their name.
+            arguments: of plugins, by their name.
 
         Raises:
             RequestError: no request ended in time.

@@ -33,6 +33,7 @@ def engine_request(
         expected_output_tokens=prompt.expected_output_tokens,
         stream=stream,
         arguments=prompt.arguments,
+        cache_salt=prompt.cache_salt,
     )
 
 

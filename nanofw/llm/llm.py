@@ -87,7 +87,7 @@ class LLM:
         Args:
             prompts: one or many: a text, token ids, or an object as a line of a JSONL input.
             sampling_params: one for all, one for each, or None: those of the configuration.
-            arguments: of logits processors, by their name, for prompts that bring none:
+            arguments: of plugins, by their name, for prompts that bring none:
                 `{"structured": {"regex": "[0-9]+"}}`.
             progress: show a progress bar on standard error.
 

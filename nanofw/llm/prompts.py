@@ -27,7 +27,15 @@ CHAT_NAMES = (
     "add_generation_prompt",
     "continue_final_message",
 )
-REQUEST_NAMES = ("id", "client", "priority", "deadline", "expected_output_tokens", "arguments")
+REQUEST_NAMES = (
+    "id",
+    "client",
+    "priority",
+    "deadline",
+    "expected_output_tokens",
+    "arguments",
+    "cache_salt",
+)
 RECORD_NAMES = (*CONTENT_NAMES, *CHAT_NAMES, *REQUEST_NAMES, "sampling", *SAMPLING_NAMES)
 
 
@@ -42,7 +50,8 @@ class Prompt:
         chat: arguments of the chat template: tools, template and so on.
         id: the user's name for the request; None: one is given.
         deadline: seconds after its arrival by which it should be finished.
-        arguments: per-request arguments of logits processors, by their name.
+        arguments: what single plugins are told about it, by the plugin's name.
+        cache_salt: requests of different salts share nothing in the prefix cache.
         stop_strings: those of `sampling`, once it is encoded; None when there are none.
     """
 
@@ -57,6 +66,7 @@ class Prompt:
     deadline: float | None = None
     expected_output_tokens: int | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    cache_salt: str = ""
     stop_strings: StopStrings | None = None
 
 
@@ -65,7 +75,7 @@ def parse_prompt(value: Any, sampling: Any, arguments: Mapping[str, Any] | None 
 
     Args:
         sampling: `SamplingParams`, how it is sampled where it does not say otherwise.
-        arguments: of logits processors for which it brings none.
+        arguments: of plugins for which it brings none.
 
     Raises:
         ValueError: it is not a prompt, or has an unknown key.
@@ -74,9 +84,7 @@ def parse_prompt(value: Any, sampling: Any, arguments: Mapping[str, Any] | None 
         raise ValueError(f"sampling parameters are a SamplingParams object, not {sampling!r}")
     given: Any = arguments
     if given is not None and not isinstance(given, Mapping):
-        raise ValueError(
-            f"arguments of logits processors are an object by their names, not {given!r}"
-        )
+        raise ValueError(f"arguments are an object by the names of plugins, not {given!r}")
     prompt = _parsed(value, sampling)
     return replace(prompt, arguments={**arguments, **prompt.arguments}) if arguments else prompt
 
@@ -184,6 +192,7 @@ def _request_fields(record: Mapping[str, Any]) -> dict[str, Any]:
         fields["id"] = str(fields["id"])
     _of_type(fields, "id", str)
     _of_type(fields, "client", str)
+    _of_type(fields, "cache_salt", str)
     _of_type(fields, "arguments", Mapping)
     _of_type(fields, "deadline", (int, float))
     return fields

@@ -189,13 +189,18 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 6)
 
 
-def refused(request_id: str, reason: str, prompt: str | None = None) -> RequestResult:
+def refused(
+    request_id: str,
+    error: str,
+    prompt: str | None = None,
+    reason: FinishReason = FinishReason.REFUSED,
+) -> RequestResult:
     """The result of a request that was never accepted."""
     return RequestResult(
         request_id=request_id,
         prompt=prompt,
-        outputs=[Completion(finish_reason=FinishReason.REFUSED)],
-        error=reason,
+        outputs=[Completion(finish_reason=reason)],
+        error=error,
     )
 
 

@@ -21,6 +21,9 @@ from nanofw.text.tokenizer import Tokenizer
 
 logger = logging.getLogger(__name__)
 
+LONGEST_WAIT_S = 0.02
+"""At most so long a step waits for the time that a policy named: new requests come between."""
+
 
 @dataclass(slots=True)
 class SessionStep:
@@ -101,9 +104,9 @@ class Session:
             prompt = self.encoder.encode(prompt)
             self.engine.add_request(self._request(request_id, prompt, stream))
         except RequestError as error:
-            self._refuse(ticket, request_id, error.reason, prompt.text)
+            self._refuse(ticket, request_id, error, prompt.text)
         except (ValueError, TypeError) as error:
-            self._refuse(ticket, request_id, str(error), prompt.text)
+            self._refuse(ticket, request_id, RequestError(request_id, str(error)), prompt.text)
         else:
             self._accepted(ticket, request_id, prompt, stream)
         return ticket
@@ -118,7 +121,7 @@ class Session:
         try:
             self.engine.add_request(replace(request, stream=self._token_times))
         except RequestError as error:
-            self._refuse(ticket, request.id, error.reason, None)
+            self._refuse(ticket, request.id, error, None)
         else:
             prompt = Prompt(token_ids=request.prompt_token_ids, sampling=request.sampling)
             self._accepted(ticket, request.id, prompt, stream=False)
@@ -127,7 +130,7 @@ class Session:
     def refuse(self, reason: str, request_id: str | None = None) -> int:
         """Count a request that could not even be read; returns its ticket."""
         ticket, request_id = self._new_ticket(request_id)
-        self._refuse(ticket, request_id, reason, None)
+        self._refuse(ticket, request_id, RequestError(request_id, reason), None)
         return ticket
 
     def abort(self, ticket: int) -> bool:
@@ -142,6 +145,9 @@ class Session:
             NanofwError: the run cannot go on; `fail` gives the results of those left.
         """
         output = self.engine.step() if self.engine.has_unfinished else StepOutput()
+        if output.wake_at is not None:
+            clock = self.engine.clock
+            clock.wait_until(min(output.wake_at, clock.now() + LONGEST_WAIT_S))
         step = SessionStep(events=self._refused, report=output.report)
         self._refused = []
         ends = {(end.id, end.sample_index): end for end in output.finished}
@@ -193,8 +199,11 @@ class Session:
             token_times=self._token_times,
         )
 
-    def _refuse(self, ticket: int, request_id: str, reason: str, prompt: str | None) -> None:
-        self._refused.append((ticket, StreamEvent(result=refused(request_id, reason, prompt))))
+    def _refuse(
+        self, ticket: int, request_id: str, error: RequestError, prompt: str | None
+    ) -> None:
+        result = refused(request_id, error.reason, prompt, FinishReason.of_refusal(error))
+        self._refused.append((ticket, StreamEvent(result=result)))
 
     def _request(self, request_id: str, prompt: Prompt, stream: bool) -> Request:
         needs_deltas = stream or prompt.stop_strings is not None or self._token_times

@@ -76,11 +76,13 @@ def drive(
             except RequestError as error:
                 refused.append(
                     RequestOutput.of_unserved(
-                        request, FinishReason.REFUSED, clock.now(), error=error.reason
+                        request, FinishReason.of_refusal(error), clock.now(), error=error.reason
                     )
                 )
         if engine.has_unfinished:
             output = engine.step()
+            if output.wake_at is not None:
+                clock.wait_until(min(output.wake_at, arrivals.next_arrival))
         elif refused:
             output = StepOutput()
         else:

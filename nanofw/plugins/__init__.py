@@ -11,7 +11,7 @@ and the manifest describes them, importing nothing heavy:
 
     @hookimpl
     def scheduler():
-        return Plugin("deadline", "my_package.policy:Deadline", api="scheduler/1")
+        return Plugin("deadline", "my_package.policy:Deadline", api="scheduler/2")
 
 Public: what `__all__` lists. The modules in this package are private.
 """
@@ -31,9 +31,9 @@ from nanofw.contracts.communicator import Communicator, NormCommunicator, Single
 from nanofw.contracts.cost_model import CostModel, CostModelConfig, OccupiesHost
 from nanofw.contracts.executor import Executor, ExecutorConfig, WatchableExecutor
 from nanofw.contracts.kv_allocator import (
+    Allocation,
     AllocatorConfig,
     AllocatorStats,
-    CountsMatches,
     Extension,
     KVAllocator,
     Match,
@@ -66,7 +66,15 @@ from nanofw.contracts.sampler import (
     ShardDeviceSampler,
     ShardSampler,
 )
-from nanofw.contracts.scheduler import Policy, RequestView, RunningView, SchedulerView, SortKey
+from nanofw.contracts.scheduler import (
+    Policy,
+    Refuse,
+    RequestView,
+    RunningView,
+    SchedulerConfig,
+    SchedulerView,
+    SortKey,
+)
 from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.plugins.component import Component
 from nanofw.plugins.descriptor import (
@@ -107,14 +115,16 @@ __all__ = [
     # scheduler
     "Limits",
     "Policy",
+    "Refuse",
     "RequestView",
     "RunningView",
+    "SchedulerConfig",
     "SchedulerView",
     "SortKey",
     # kv_allocator
+    "Allocation",
     "AllocatorConfig",
     "AllocatorStats",
-    "CountsMatches",
     "Extension",
     "KVAllocator",
     "Match",

@@ -91,8 +91,8 @@ def check_api(plugin: Plugin, entry: Entry) -> None:
         raise ApiMismatch(
             f"{plugin.kind} {plugin.name!r} of {entry.origin} was written for {plugin.api}; "
             f"nanofw {nanofw.__version__} offers {offered}\n"
-            f"  install a version of {entry.provider} for {offered}; "
-            f"docs/plugins/versions.md says what changed"
+            f"  install a version of {entry.provider} for {offered}, or change it as "
+            f"docs/plugins/migrating.md shows"
         )
 
 

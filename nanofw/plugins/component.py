@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import traceback
 from collections.abc import Callable
@@ -53,7 +54,45 @@ class Component:
 
     def load(self) -> Any:
         """The target itself, imported now. Another process calls `prepare` first."""
-        return load_target(self.plugin.target)
+        return guarded(lambda: load_target(self.plugin.target), self.label, "import")
+
+    def _check_constructor(self, target: Any) -> None:
+        """Say how components are constructed where the target cannot be called so."""
+        try:
+            inspect.signature(target).bind(None, None)
+        except TypeError as error:
+            raise PluginLoadError(
+                f"{self.label} cannot be constructed as target(options, config): {error}"
+            ) from None
+        except ValueError:
+            return  # it has no signature
+
+    def make(self, contract: type[T], config: object) -> T:
+        """The component itself: `target(options, config)`, held to its contract.
+
+        Every component of every kind is made here, in whatever process.
+
+        Raises:
+            PluginLoadError: it cannot be imported, its constructor failed, or what came out does
+                not derive from the contract; names plugin and distribution.
+            ConfigError: it needs more memory than there is.
+        """
+        target = self.load()
+        self._check_constructor(target)
+        passing = (NanofwError, MemoryError)
+        try:
+            made = guarded(lambda: target(self.options, config), self.label, "start", passing)
+        except MemoryError as error:
+            raise ConfigError(
+                f"{self.label} needs more memory than there is: {error}. Lower "
+                "engine.max_num_seqs, engine.max_num_batched_tokens, engine.max_model_len or "
+                "kv_allocator.num_blocks"
+            ) from error
+        if not isinstance(made, contract):
+            raise PluginLoadError(
+                f"{self.label} does not implement {contract.__name__}: {_lack(made, contract)}"
+            )
+        return made
 
 
 def options_model(plugin: Plugin, entry: Entry | None = None) -> type[BaseModel] | None:
@@ -66,30 +105,13 @@ def options_model(plugin: Plugin, entry: Entry | None = None) -> type[BaseModel]
     return guarded(lambda: check_options_model(model, options), what, "check its options")
 
 
-def construct(component: Component, contract: Any, *config: Any) -> Any:
-    """Call a target as its contract says, and hold the result to it."""
-    what = component.label
-    target = guarded(component.load, what, "import")
-    is_bare_policy = component.kind == "scheduler" and component.plugin.options is None
-    arguments = () if is_bare_policy else (component.options, *config)
-    try:
-        passing = (NanofwError, MemoryError)
-        made = guarded(lambda: target(*arguments), what, "start", passing=passing)
-    except MemoryError as error:
-        raise ConfigError(
-            f"{what} needs more memory than there is: {error}. Lower engine.max_num_seqs, "
-            "engine.max_num_batched_tokens, engine.max_model_len or kv_allocator.num_blocks"
-        ) from error
-    if not isinstance(made, contract):
-        missing = [name for name in _methods(contract) if not hasattr(made, name)]
-        detail = f"it lacks {', '.join(missing)}" if missing else f"it is a {type(made).__name__}"
-        raise PluginLoadError(f"{what} does not implement {contract.__name__}: {detail}")
-    return made
-
-
-def _methods(contract: Any) -> list[str]:
-    names: list[str] = list(contract.__dict__)
-    return [name for name in names if not name.startswith("_")]
+def _lack(made: object, contract: type) -> str:
+    """What keeps an object from being of its contract."""
+    names = [name for name in dir(contract) if name[0] != "_"]
+    missing = [name for name in names if not hasattr(made, name)]
+    if missing:
+        return f"it lacks {', '.join(missing)}"
+    return f"{type(made).__name__} has its methods, but must derive from it"
 
 
 def guarded(

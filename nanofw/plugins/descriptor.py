@@ -13,8 +13,8 @@ from pydantic import BaseModel, ConfigDict
 API_VERSIONS: Mapping[str, int] = MappingProxyType(
     {
         "model": 1,
-        "scheduler": 1,
-        "kv_allocator": 1,
+        "scheduler": 2,
+        "kv_allocator": 2,
         "attention_backend": 1,
         "sampler": 1,
         "logits_processor": 1,
@@ -60,15 +60,14 @@ OptionsModel: TypeAlias = type[BaseModel] | str
 class Plugin:
     """One component that a manifest offers.
 
-    How its class is constructed: a scheduler as `target(options)` when `options` is named here,
-    else as `target()`; a model as `target(spec, context)`; every other kind as
-    `target(options, config)` with the `*Config` of its contract (options None when none named).
+    Its class is constructed as `target(options, config)`, with the `*Config` of its contract;
+    `options` is None when none are named here.
 
     Attributes:
         name: what the configuration calls it; the entry point is `KIND.NAME`.
         target: `"pkg.module:Class"`, imported only when a run has chosen the plugin;
             `":Class"` is a class of the manifest's own module.
-        api: kind and version of the contract that it was written for, `"scheduler/1"`.
+        api: kind and version of the contract that it was written for, `"scheduler/2"`.
         options: pydantic model of its configuration, or `"pkg.module:Model"`; None: it has none.
         capabilities: what it claims, as data; see docs/plugins/capabilities.md. A feature that is
             not named is not claimed.

@@ -26,12 +26,12 @@ def model() -> Plugins:  # pyright: ignore[reportReturnType]
 
 @hookspec
 def scheduler() -> Plugins:  # pyright: ignore[reportReturnType]
-    """Scheduling policies: whom to serve first (`scheduler/1`, stable)."""
+    """Scheduling policies: whom to serve first (`scheduler/2`, stable)."""
 
 
 @hookspec
 def kv_allocator() -> Plugins:  # pyright: ignore[reportReturnType]
-    """Where the keys and values of a request live (`kv_allocator/1`, provisional)."""
+    """Where the keys and values of a request live (`kv_allocator/2`, provisional)."""
 
 
 @hookspec

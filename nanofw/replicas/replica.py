@@ -56,6 +56,7 @@ class Replica:
     """
 
     def __init__(self, loaded: LoadedConfig, path: list[str], group: Any) -> None:
+        self._wait_s = 0.0  # until the policy wants to be asked again
         sys.path += [entry for entry in path if entry not in sys.path]
         if not os.environ.get("CUDA_VISIBLE_DEVICES", "all"):
             # Ray hides all GPUs from an actor that asked for none. This one holds no memory
@@ -132,14 +133,21 @@ class Replica:
                     return
                 self._carry_out(engine, command)
             if engine.has_unfinished:
-                self._mailbox.send(engine.step())
+                output = engine.step()
+                self._mailbox.send(output)
+                self._wait_s = 0.0
+                if output.wake_at is not None:
+                    left = output.wake_at - engine.clock.now()
+                    self._wait_s = min(max(0.0, left), WATCH_INTERVAL_S)
             else:
                 engine.check_alive()
 
     def _next(self, engine: Engine) -> ReplicaCommand | _CallEngine | None:
         """The next command; None when there is none to wait for."""
         try:
-            return self._mailbox.receive(0.0 if engine.has_unfinished else WATCH_INTERVAL_S)
+            return self._mailbox.receive(
+                self._wait_s if engine.has_unfinished else WATCH_INTERVAL_S
+            )
         except queue.Empty:
             return None
 
@@ -149,7 +157,7 @@ class Replica:
                 try:
                     engine.add_request(request)
                 except RequestError as error:
-                    self._mailbox.send(_refused(request, error.reason))
+                    self._mailbox.send(_refused(request, error))
             case AbortRequest(request_id):
                 engine.abort_request(request_id)
             case FinishSample(request_id, num_tokens, reason, sample_index):
@@ -191,11 +199,10 @@ def _in_process(selection: Selection) -> Selection:
     return replace(selection, components={**selection.components, "executor": executor})
 
 
-def _refused(request: Request, reason: str) -> StepOutput:
+def _refused(request: Request, error: RequestError) -> StepOutput:
+    reason, now = FinishReason.of_refusal(error), request.arrival or 0.0
     ends = [
-        RequestOutput.of_unserved(
-            request, FinishReason.REFUSED, request.arrival or 0.0, error=reason, sample_index=index
-        )
+        RequestOutput.of_unserved(request, reason, now, error=error.reason, sample_index=index)
         for index in range(request.sampling.n)
     ]
     return StepOutput(finished=ends)

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from nanofw.assembly import Selection
+from nanofw.assembly.build import plugin_names
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.clock import RealClock
 from nanofw.contracts.outputs import RequestOutput, StepOutput
@@ -49,7 +50,7 @@ class ReplicatedEngine(BaseEngine):
             clock,
             self._ready_of(0).limits,
             seed=loaded.config.engine.seed,
-            processor_names={item.name for item in selection.components["logits_processor"]},
+            plugin_names=plugin_names(selection).all,
         )
         self._ledger = Ledger(loaded.config.engine.replicas)
         self._steps: deque[StepOutput] = deque()

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from nanofw.plugins import Options, Policy, RequestView, SchedulerView
+from nanofw.plugins import Options, Policy, RequestView, SchedulerConfig, SchedulerView
 
 
 class EarliestDeadlineFirstOptions(Options):
@@ -25,11 +25,14 @@ class EarliestDeadlineFirstOptions(Options):
 class EarliestDeadlineFirst(Policy):
     """Orders by deadline; with `demote_late`, late ones of the first `window` come last."""
 
-    def __init__(self, options: EarliestDeadlineFirstOptions) -> None:
+    def __init__(
+        self, options: EarliestDeadlineFirstOptions, config: SchedulerConfig | None = None
+    ) -> None:
+        super().__init__(options, config)
         self._slack = options.default_slack_s
         self.window = options.window if options.demote_late else 0
 
-    def key(self, request: RequestView, now: float) -> float:
+    def key(self, request: RequestView, view: SchedulerView) -> float:
         if request.deadline is not None:
             return request.deadline
         return math.inf if self._slack is None else request.arrival + self._slack
@@ -37,5 +40,5 @@ class EarliestDeadlineFirst(Policy):
     def window_key(
         self, requests: Sequence[RequestView], view: SchedulerView
     ) -> Sequence[tuple[bool, float]]:
-        deadlines = [self.key(request, view.now) for request in requests]
+        deadlines = [self.key(request, view) for request in requests]
         return [(deadline < view.now, deadline) for deadline in deadlines]

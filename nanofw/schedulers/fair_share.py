@@ -11,7 +11,7 @@ from collections.abc import Hashable
 
 from pydantic import Field, PositiveFloat
 
-from nanofw.plugins import Options, RequestView
+from nanofw.plugins import Options, RequestView, SchedulerConfig, SchedulerView
 from nanofw.schedulers.service import WeightedService
 
 
@@ -29,11 +29,16 @@ class FairShareOptions(Options):
 class FairShare(WeightedService):
     """One queue per client, in order of arrival; the least served client is next."""
 
-    def __init__(self, options: FairShareOptions) -> None:
-        super().__init__(options.input_weight, options.output_weight)
+    def __init__(self, options: FairShareOptions, config: SchedulerConfig | None = None) -> None:
+        super().__init__(
+            options,
+            config,
+            input_cost=options.input_weight,
+            output_cost=options.output_weight,
+        )
         self._weights = options.weights
 
-    def key(self, request: RequestView, now: float) -> float:
+    def key(self, request: RequestView, view: SchedulerView) -> float:
         return request.arrival
 
     def group(self, request: RequestView) -> str:

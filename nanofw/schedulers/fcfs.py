@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nanofw.plugins import Options, Policy, RequestView, SchedulerView
+from nanofw.plugins import Options, Policy, RequestView, SchedulerConfig, SchedulerView
 
 
 class FcfsOptions(Options):
@@ -20,10 +20,11 @@ class FcfsOptions(Options):
 class Fcfs(Policy):
     """Serves requests in the order of their arrival; no request overtakes another."""
 
-    def __init__(self, options: FcfsOptions) -> None:
+    def __init__(self, options: FcfsOptions, config: SchedulerConfig | None = None) -> None:
+        super().__init__(options, config)
         self._watermark = options.watermark
 
-    def key(self, request: RequestView, now: float) -> float:
+    def key(self, request: RequestView, view: SchedulerView) -> float:
         return request.arrival
 
     def admit(self, request: RequestView, view: SchedulerView) -> bool:

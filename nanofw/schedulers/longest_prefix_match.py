@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from pydantic import NonNegativeFloat, PositiveInt
 
-from nanofw.plugins import Options, Policy, RequestView, SchedulerView
+from nanofw.plugins import Options, Policy, RequestView, SchedulerConfig, SchedulerView
 
 
 class LongestPrefixMatchOptions(Options):
@@ -28,11 +28,14 @@ class LongestPrefixMatchOptions(Options):
 class LongestPrefixMatch(Policy):
     """Orders a window of the oldest waiting requests by their cached tokens."""
 
-    def __init__(self, options: LongestPrefixMatchOptions) -> None:
+    def __init__(
+        self, options: LongestPrefixMatchOptions, config: SchedulerConfig | None = None
+    ) -> None:
+        super().__init__(options, config)
         self._options = options
         self.window = options.window
 
-    def key(self, request: RequestView, now: float) -> float:
+    def key(self, request: RequestView, view: SchedulerView) -> float:
         return request.arrival
 
     def window_key(

@@ -10,7 +10,7 @@ def _policy(name: str, cls: str, summary: str) -> Plugin:
     return Plugin(
         name,
         f"{module}:{cls}",
-        api="scheduler/1",
+        api="scheduler/2",
         options=f"{module}:{cls}Options",
         capabilities={"overlap": True},
         summary=summary,

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, NonNegativeFloat, PositiveFloat, model_validator
 
-from nanofw.plugins import Options, RequestView, SchedulerView
+from nanofw.plugins import Options, RequestView, SchedulerConfig, SchedulerView
 from nanofw.schedulers.service import WeightedService
 
 
@@ -44,12 +44,12 @@ class PartitionedOptions(Options):
 class Partitioned(WeightedService):
     """One queue per class of prompt lengths; the class served least for its share is next."""
 
-    def __init__(self, options: PartitionedOptions) -> None:
-        super().__init__(1.0, options.output_weight)
+    def __init__(self, options: PartitionedOptions, config: SchedulerConfig | None = None) -> None:
+        super().__init__(options, config, input_cost=1.0, output_cost=options.output_weight)
         self._options = options
         self._shares = [share / sum(options.shares) for share in options.shares]
 
-    def key(self, request: RequestView, now: float) -> float:
+    def key(self, request: RequestView, view: SchedulerView) -> float:
         if self._options.order == "fcfs":
             return request.arrival
         return request.num_prompt_tokens + self._options.ageing * request.arrival

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import NonNegativeFloat
 
-from nanofw.plugins import Options, Policy, RequestView, RunningView
+from nanofw.plugins import Options, Policy, RequestView, SchedulerConfig, SchedulerView
 
 
 class PriorityOptions(Options):
@@ -19,15 +19,17 @@ class PriorityOptions(Options):
 class Priority(Policy):
     """Serves the smallest `priority` first; among equals the preempted, then the earlier."""
 
-    def __init__(self, options: PriorityOptions) -> None:
+    def __init__(self, options: PriorityOptions, config: SchedulerConfig | None = None) -> None:
+        super().__init__(options, config)
         self._options = options
 
-    def key(self, request: RequestView, now: float) -> float:
+    def key(self, request: RequestView, view: SchedulerView) -> float:
         return request.priority + self._options.ageing * request.arrival
 
-    def victim(self, running: RunningView, for_request: RequestView | None) -> int | None:
+    def victim(self, for_request: RequestView | None, view: SchedulerView) -> int | None:
         """For a waiting request: the greatest key, the last admitted among equals."""
         if for_request is None or not self._options.preempt:
             return None
+        running = view.running
         latest_first = running.rows[::-1].tolist()
         return max(latest_first, key=running.key)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from nanofw.plugins import Options, Policy, RequestView
+from nanofw.plugins import Options, Policy, RequestView, SchedulerConfig, SchedulerView
 
 
 class RandomOptions(Options):
@@ -16,8 +16,9 @@ class RandomOptions(Options):
 class Random(Policy):
     """Serves in an order that depends on the seed and the submission index alone."""
 
-    def __init__(self, options: RandomOptions) -> None:
+    def __init__(self, options: RandomOptions, config: SchedulerConfig | None = None) -> None:
+        super().__init__(options, config)
         self._seed = options.seed
 
-    def key(self, request: RequestView, now: float) -> float:
+    def key(self, request: RequestView, view: SchedulerView) -> float:
         return random.Random(f"{self._seed}/{request.index}").random()

@@ -14,7 +14,15 @@ from collections.abc import Hashable
 
 import numpy as np
 
-from nanofw.plugins import FinishReason, IntArray, Policy, RequestView
+from nanofw.plugins import (
+    FinishReason,
+    IntArray,
+    Options,
+    Policy,
+    RequestView,
+    SchedulerConfig,
+    SchedulerView,
+)
 
 
 class WeightedService(Policy):
@@ -25,7 +33,15 @@ class WeightedService(Policy):
     preemption makes compute again costs nothing.
     """
 
-    def __init__(self, input_cost: float, output_cost: float) -> None:
+    def __init__(
+        self,
+        options: Options,
+        config: SchedulerConfig | None,
+        *,
+        input_cost: float,
+        output_cost: float,
+    ) -> None:
+        super().__init__(options, config)
         self._input_cost, self._output_cost = input_cost, output_cost
         self._index: dict[Hashable, int] = {}
         self._served = np.zeros(16)
@@ -47,13 +63,13 @@ class WeightedService(Policy):
         index = self._index.get(group)
         return 0 if index is None else self._num_waiting[index]
 
-    def group_key(self, group: Hashable, now: float) -> float:
+    def group_key(self, group: Hashable, view: SchedulerView) -> float:
         return float(self._served[self._index[group]])
 
-    def on_arrival(self, request: RequestView, now: float) -> None:
+    def on_arrival(self, request: RequestView, view: SchedulerView) -> None:
         self._wait(self.group(request))
 
-    def on_start(self, row: int, request: RequestView, now: float) -> None:
+    def on_start(self, row: int, request: RequestView, view: SchedulerView) -> None:
         index = self._index[self.group(request)]
         self._num_waiting[index] -= 1
         self._running.add(request.index)
@@ -65,17 +81,19 @@ class WeightedService(Policy):
             self._of_row = np.resize(self._of_row, 2 * row)
         self._of_row[row] = index
 
-    def on_preempt(self, row: int, request: RequestView, now: float) -> None:
+    def on_preempt(self, row: int, request: RequestView, view: SchedulerView) -> None:
         self._running.discard(request.index)
         self._wait(self.group(request))
 
-    def on_progress(self, rows: IntArray, num_tokens: IntArray, num_decodes: int) -> None:
+    def on_progress(
+        self, rows: IntArray, num_tokens: IntArray, num_decodes: int, view: SchedulerView
+    ) -> None:
         if num_decodes:
             groups = self._of_row[rows[:num_decodes]]
             counts = np.bincount(groups, minlength=len(self._served))
             self._served += counts * (self._output_cost * self._scale)
 
-    def on_finish(self, request: RequestView, reason: FinishReason, now: float) -> None:
+    def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
         if request.index in self._running:
             self._running.discard(request.index)
         else:

@@ -7,7 +7,14 @@ from typing import Literal
 
 from pydantic import NonNegativeFloat
 
-from nanofw.plugins import FinishReason, Options, Policy, RequestView
+from nanofw.plugins import (
+    FinishReason,
+    Options,
+    Policy,
+    RequestView,
+    SchedulerConfig,
+    SchedulerView,
+)
 
 
 class ShortestJobFirstOptions(Options):
@@ -28,14 +35,17 @@ class ShortestJobFirstOptions(Options):
 class ShortestJobFirst(Policy):
     """Orders by `length - ageing * waited`, which is the static key `length + ageing * arrival`."""
 
-    def __init__(self, options: ShortestJobFirstOptions) -> None:
+    def __init__(
+        self, options: ShortestJobFirstOptions, config: SchedulerConfig | None = None
+    ) -> None:
+        super().__init__(options, config)
         self._options = options
         self._means: dict[Hashable, float] = {}
 
-    def key(self, request: RequestView, now: float) -> float:
+    def key(self, request: RequestView, view: SchedulerView) -> float:
         return self._length(request) + self._options.ageing * request.arrival
 
-    def on_finish(self, request: RequestView, reason: FinishReason, now: float) -> None:
+    def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
         """Learn how long outputs are, from requests that were served to their end."""
         predicts = self._options.output_length == "predicted"
         if predicts and reason.is_served:

@@ -212,7 +212,7 @@ def _cost_model(options: SimOptions, config: ExecutorConfig) -> CostModel:
     )
     if component is None:
         return ConstantCost(ConstantOptions(seconds_per_step=options.seconds_per_step), facts)
-    return component.load()(component.options, facts)
+    return component.make(CostModel, facts)
 
 
 def _capacity(options: SimOptions, config: ExecutorConfig, cost_model: CostModel) -> Capacity:

@@ -24,7 +24,6 @@ from nanofw.plugins import (
     load_plugin,
     load_target,
 )
-from nanofw.plugins.component import construct as construct_as_contract
 from nanofw.plugins.discovery import normalized
 
 CONTRACTS: Mapping[str, Any] = MappingProxyType(
@@ -70,15 +69,15 @@ def load_component(kind: str, name: str, options: Mapping[str, Any] | None = Non
     return _component(build_registry().find(kind, name), options)
 
 
-def construct(component: Component, *config: Any) -> Any:
-    """The component's object, made as a run makes it; see `Plugin` for the arguments.
+def construct(component: Component, config: object = None) -> Any:
+    """The component's object, made as a run makes it, with the `*Config` of its kind.
 
     Raises `PluginLoadError` when it fails to import or to start, or lacks a method of its contract.
     """
     contract = CONTRACTS[component.kind]
     if component.plugin.capabilities.get("needs_history") == "host":
         contract = HostProcessor
-    return construct_as_contract(component, contract, *config)
+    return component.make(contract, config)
 
 
 def claims(component: Component, device: str) -> Mapping[str, Any] | str:

@@ -45,14 +45,14 @@ class KVAllocatorDriver:
         """Match and acquire; whether there was room."""
         match = self.match(tokens[:-1])
         before = self._snapshot(tokens)
-        table = self.allocator.acquire(row, tokens, match)
+        allocation = self.allocator.acquire(row, tokens, match)
         needed = -(-len(tokens) // self.block_size)
-        if table is None:
+        if allocation is None:
             assert needed > before[0], f"{needed} of {before[0]} blocks were refused"
             assert self._snapshot(tokens) == before, "a refused acquire changed something"
             self.check()
             return False
-        blocks = [int(block) for block in table]
+        blocks = [int(block) for block in allocation.block_ids]
         assert len(blocks) == needed, f"{len(blocks)} blocks for {len(tokens)} tokens"
         shared = len(match.block_ids)
         assert blocks[:shared] == match.block_ids.tolist(), "the match is not what was acquired"

@@ -13,7 +13,7 @@ from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, ClassVar
 
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
-from nanofw.contracts.scheduler import Policy, RequestView
+from nanofw.contracts.scheduler import Policy, RequestView, SchedulerView
 from nanofw.testing.sim_engine import EngineShape, simulated_engine
 from nanofw.testing.traffic import Traffic, random_traffic, serve
 
@@ -26,7 +26,7 @@ MODES = tuple(
 class InOrder(Policy):
     """First come, first served: what other policies are compared with."""
 
-    def key(self, request: RequestView, now: float) -> float:
+    def key(self, request: RequestView, view: SchedulerView) -> float:
         return request.arrival
 
 

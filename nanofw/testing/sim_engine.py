@@ -14,6 +14,7 @@ from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.scheduler import Policy
 from nanofw.engine.engine import Engine
 from nanofw.engine.host_processors import HostProcessors
+from nanofw.engine.plugin_names import PluginNames
 from nanofw.engine.scheduler import Scheduler
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
@@ -111,6 +112,7 @@ def simulated_engine(
     spec: ModelSpec = SPEC,
     seed: int = 0,
     host_processors: HostProcessors | None = None,
+    names: PluginNames | None = None,
     **device: Any,
 ) -> Engine:
     """An engine whose device checks every plan and takes `SECONDS_PER_STEP` for each.
@@ -122,7 +124,7 @@ def simulated_engine(
         allocator: of the shape's pool; None: a built-in one.
         eos_probability: chance that a request ends at a token before its limit.
         spec: the model; its length is the shape's.
-        seed, host_processors: of the engine.
+        seed, host_processors, names: of the engine.
         device: other options of the executor `sim`.
     """
     shape = shape or EngineShape()
@@ -140,4 +142,5 @@ def simulated_engine(
         overlap=shape.overlap,
         seed=seed,
         host_processors=host_processors,
+        names=names,
     )

@@ -10,12 +10,12 @@ Local = Callable[[str], Path]
 
 PLAIN_POLICY = """
     class Plain(Policy):
-        def key(self, request, now):
+        def key(self, request, view):
             return request.arrival
 
     @hookimpl
     def scheduler():
-        return Plugin("plain", ":Plain", api="scheduler/1")
+        return Plugin("plain", ":Plain", api="scheduler/2")
 """
 OPTIONS = """
     class Settings(Options):
@@ -23,16 +23,16 @@ OPTIONS = """
         label: str = "x"
 
     class Weighted(Policy):
-        def __init__(self, options):
+        def __init__(self, options, config):
             self.options = options
 
-        def key(self, request, now):
+        def key(self, request, view):
             return request.arrival * self.options.weight
 
     @hookimpl
     def scheduler():
         return Plugin(
-            "weighted", ":Weighted", api="scheduler/1", options=Settings,
+            "weighted", ":Weighted", api="scheduler/2", options=Settings,
             capabilities={"overlap": True},
         )
 """

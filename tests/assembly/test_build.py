@@ -84,7 +84,11 @@ def test_a_clock_may_be_given(choose: Choose) -> None:
 
 
 def test_what_a_constructor_raises_names_the_component(load: Load, local: Local) -> None:
-    broken = local(PLAIN_POLICY.replace("def key", "def __init__(self): 1 / 0\n        def key"))
+    broken = local(
+        PLAIN_POLICY.replace(
+            "def key", "def __init__(self, options, config): 1 / 0\n        def key"
+        )
+    )
     with pytest.raises(PluginLoadError) as caught:
         assemble(load(plugins=[broken], scheduler={"name": "plain"}))
     text = str(caught.value)
@@ -93,7 +97,11 @@ def test_what_a_constructor_raises_names_the_component(load: Load, local: Local)
 
 
 def test_an_object_that_does_not_keep_the_contract_is_refused(load: Load, local: Local) -> None:
-    stranger = local(PLAIN_POLICY.replace("(Policy)", ""))
+    stranger = local(
+        PLAIN_POLICY.replace("(Policy)", "(dict)").replace(
+            "def key", "def __init__(self, *_): ...\n        def key"
+        )
+    )
     with pytest.raises(PluginLoadError, match="does not implement Policy: it lacks .*admit"):
         assemble(load(plugins=[stranger], scheduler={"name": "plain"}))
 

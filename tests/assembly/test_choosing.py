@@ -160,7 +160,7 @@ class O(BaseModel):
 
 @hookimpl
 def scheduler():
-    return Plugin("odd", "builtins:object", api="scheduler/1", options=O)
+    return Plugin("odd", "builtins:object", api="scheduler/2", options=O)
 """
 
 

@@ -77,7 +77,7 @@ def test_no_common_block_size_is_a_reason(
 
         @hookimpl
         def kv_allocator():
-            return Plugin("eight", ":Thing", api="kv_allocator/1",
+            return Plugin("eight", ":Thing", api="kv_allocator/2",
                           capabilities={"block_sizes": (8,)})
         """
     )

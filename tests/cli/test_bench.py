@@ -276,11 +276,11 @@ class TestStartup:
             "class Broken(Policy):\n"
             "    def __init__(self):\n"
             "        raise ValueError('no such thing')\n"
-            "    def key(self, request, now):\n"
+            "    def key(self, request, view):\n"
             "        return 0\n"
             "@hookimpl\n"
             "def scheduler():\n"
-            "    return Plugin('broken', ':Broken', api='scheduler/1')\n",
+            "    return Plugin('broken', ':Broken', api='scheduler/2')\n",
             encoding="utf-8",
         )
         words = [f"plugins.load=[{plugin}]", "scheduler.name=broken", "bench.states=[kernels_cold]"]

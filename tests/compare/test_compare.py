@@ -44,9 +44,9 @@ def with_policy(folder: Path, name: str, *, key: str) -> dict[str, Any]:
         "from nanofw.plugins import Plugin, Policy, hookimpl\n"
         "@hookimpl\n"
         "def scheduler():\n"
-        f"    return Plugin({name!r}, ':Local', api='scheduler/1')\n"
+        f"    return Plugin({name!r}, ':Local', api='scheduler/2')\n"
         "class Local(Policy):\n"
-        "    def key(self, request, now):\n"
+        "    def key(self, request, view):\n"
         f"        return {key}\n"
     )
     (folder / f"{name}.py").write_text(text, encoding="utf-8")

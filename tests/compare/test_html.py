@@ -106,9 +106,9 @@ def test_an_experiment_that_ends_early_is_reported_without_verdicts(
         "from nanofw.plugins import Plugin, Policy, hookimpl\n"
         "@hookimpl\n"
         "def scheduler():\n"
-        "    return Plugin('late', ':Late', api='scheduler/1')\n"
+        "    return Plugin('late', ':Late', api='scheduler/2')\n"
         "class Late(Policy):\n"
-        "    def key(self, request, now):\n"
+        "    def key(self, request, view):\n"
         "        raise KeyboardInterrupt\n",
         encoding="utf-8",
     )

@@ -12,9 +12,10 @@ from nanofw.contracts.limits import Limits
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.outputs import RequestOutput, StepReport, TokenDelta
 from nanofw.contracts.requests import Request, SamplingParams
-from nanofw.contracts.scheduler import Policy, RequestView
+from nanofw.contracts.scheduler import Policy, RequestView, SchedulerView
 from nanofw.engine.engine import Engine
 from nanofw.engine.host_processors import HostProcessors
+from nanofw.engine.plugin_names import PluginNames
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
 from nanofw.testing.sim_engine import (
@@ -32,7 +33,7 @@ ALLOCATORS: dict[str, Any] = {"paged": PagedAllocator, "paged_prefix": PagedPref
 class FirstCome(Policy):
     """The plainest policy."""
 
-    def key(self, request: RequestView, now: float) -> float:
+    def key(self, request: RequestView, view: SchedulerView) -> float:
         return request.arrival
 
 
@@ -44,6 +45,8 @@ def make_engine(
     host_processors: HostProcessors | None = None,
     spec: ModelSpec = SPEC,
     sim: dict[str, Any] | None = None,
+    policy_name: str = "",
+    model_name: str = "",
     **shape: Any,
 ) -> Engine:
     """An engine whose executor checks every plan and draws tokens from the context it reads."""
@@ -54,6 +57,7 @@ def make_engine(
         spec=spec,
         seed=seed,
         host_processors=host_processors,
+        names=PluginNames(policy=policy_name, model=model_name),
         **{"eos_probability": 0.0, **(sim or {})},
     )
 
@@ -93,6 +97,8 @@ class Run:
 
     def step(self) -> None:
         output = self.engine.step()
+        if output.wake_at is not None:
+            self.engine.clock.wait_until(output.wake_at)
         for finished in output.finished:
             assert finished.id not in self.outputs, f"{finished.id} finished twice"
             self.outputs[finished.id] = finished

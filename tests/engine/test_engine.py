@@ -11,7 +11,7 @@ import pytest
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.requests import FinishReason, Request
-from nanofw.contracts.scheduler import Policy, RequestView
+from nanofw.contracts.scheduler import Policy, RequestView, SchedulerView
 from nanofw.engine.host_processors import HostProcessors
 from nanofw.engine.request_state import derive_seed
 from nanofw.errors import ExecutorError, NanofwError, PolicyError, RequestError
@@ -265,7 +265,9 @@ def test_integers_of_any_width_mean_their_number(kind: type[np.integer[Any]]) ->
 
 def test_a_failed_step_keeps_what_was_finished_and_ends_the_engine() -> None:
     class BreaksLate(UrgentPreempts):
-        def on_progress(self, rows: IntArray, num_tokens: IntArray, num_decodes: int) -> None:
+        def on_progress(
+            self, rows: IntArray, num_tokens: IntArray, num_decodes: int, view: SchedulerView
+        ) -> None:
             if len(rows) == 1:
                 raise OverflowError("boom")
 
@@ -354,7 +356,7 @@ def test_a_failing_host_processor_fails_its_request_alone(overlap: bool) -> None
 
 
 def test_arguments_for_a_processor_that_is_not_chosen_are_refused() -> None:
-    with pytest.raises(RequestError, match="no logits processor 'grammar' is chosen"):
+    with pytest.raises(RequestError, match="which this run does not use"):
         make_engine().add_request(make_request("a", 4, 3, arguments={"grammar": "x"}))
 
 
@@ -420,13 +422,13 @@ def test_prompt_logprobs_take_no_cache_hits() -> None:
 @pytest.mark.parametrize("name", ["key", "group_key"])
 def test_a_key_without_an_order_refuses_the_first_request_already(odd: Any, name: str) -> None:
     class Odd(Policy):
-        def key(self, request: RequestView, now: float) -> Any:
+        def key(self, request: RequestView, view: SchedulerView) -> Any:
             return odd if name == "key" else 0
 
         def group(self, request: RequestView) -> str:
             return request.client
 
-        def group_key(self, group: Any, now: float) -> Any:
+        def group_key(self, group: Any, view: SchedulerView) -> Any:
             return odd if name == "group_key" else 0
 
     engine = make_engine(Odd())

@@ -34,15 +34,15 @@ class Fails(FirstCome):
             if self.left < 0:
                 raise LookupError("no")
 
-    def key(self, request: RequestView, now: float) -> float:
+    def key(self, request: RequestView, view: SchedulerView) -> float:
         self._call("key")
         return request.arrival
 
-    def on_arrival(self, request: RequestView, now: float) -> None:
+    def on_arrival(self, request: RequestView, view: SchedulerView) -> None:
         self._call("on_arrival")
         self.arrived.append(request)
 
-    def on_finish(self, request: RequestView, reason: FinishReason, now: float) -> None:
+    def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
         self.ended.append(request)
         self._call("on_finish")
 

@@ -27,7 +27,7 @@ from hypothesis.stateful import (
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.engine import Engine
 from nanofw.engine.request_state import derive_seed
-from nanofw.errors import NanofwError, PolicyError, RequestError
+from nanofw.errors import NanofwError, PolicyError, RequestError, RequestShed
 from tests.engine.policies import SHIPPED, SOUND, Nonsense
 from tests.engine.sim_engines import EOS, FirstCome, Run, make_engine, make_request
 
@@ -95,6 +95,7 @@ class EngineMachine(RuleBasedStateMachine):
         priority=st.integers(0, 3),
         client=st.sampled_from(["a", "b", "c"]),
         ignore_eos=st.booleans(),
+        cache_salt=st.sampled_from(["", "", "x", "y"]),
     )
     def add(self, family: int, length: int, max_tokens: int | None, **fields: Any) -> str:
         prompt = [(7 * family + 3 * i + family * i * i) % EOS for i in range(length)]
@@ -105,6 +106,8 @@ class EngineMachine(RuleBasedStateMachine):
         request = make_request(name, prompt, max_tokens, **fields, ignore_eos=ignore_eos, seed=seed)
         try:
             self.engine.add_request(request)
+        except RequestShed:
+            return name  # a policy may
         except RequestError:
             limits = self.engine.scheduler.limits
             assert length > limits.pool_tokens
@@ -162,7 +165,7 @@ class EngineMachine(RuleBasedStateMachine):
         cut = len(request.prompt_token_ids) + len(tokens) == pool
         if request.id in self.kept:
             assert len(tokens) <= self.kept[request.id]
-        elif reason is not FinishReason.ABORT and not cut:
+        elif reason not in (FinishReason.ABORT, FinishReason.SHED) and not cut:
             assert (tokens, reason) == (alone, why)
         return None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.scheduler import RequestView
+from nanofw.contracts.scheduler import RequestView, SchedulerView
 from nanofw.engine.host_processors import HostProcessors
 from tests.engine.policies import UrgentPreempts
 from tests.engine.sim_engines import VOCAB, FirstCome, Run, make_engine, make_request, run
@@ -29,7 +29,7 @@ def test_so_many_prefills_are_partial_at_once(most: int) -> None:
 class ByPriority(FirstCome):
     """Most urgent first; nobody is given up for it."""
 
-    def key(self, request: RequestView, now: float) -> float:
+    def key(self, request: RequestView, view: SchedulerView) -> float:
         return request.priority
 
 
@@ -72,13 +72,15 @@ class Diary(FirstCome):
     def __init__(self) -> None:
         self.events: list[str] = []
 
-    def on_start(self, row: int, request: RequestView, now: float) -> None:
+    def on_start(self, row: int, request: RequestView, view: SchedulerView) -> None:
         self.events.append("start")
 
-    def on_preempt(self, row: int, request: RequestView, now: float) -> None:
+    def on_preempt(self, row: int, request: RequestView, view: SchedulerView) -> None:
         self.events.append("preempt")
 
-    def on_progress(self, rows: IntArray, num_tokens: IntArray, num_decodes: int) -> None:
+    def on_progress(
+        self, rows: IntArray, num_tokens: IntArray, num_decodes: int, view: SchedulerView
+    ) -> None:
         self.events.append("progress")
 
 
@@ -100,7 +102,7 @@ def test_recomputed_tokens_are_those_that_had_been_computed(overlap: bool) -> No
     had: list[int] = []
 
     class Counts(UrgentPreempts):
-        def on_preempt(self, row: int, request: RequestView, now: float) -> None:
+        def on_preempt(self, row: int, request: RequestView, view: SchedulerView) -> None:
             # The last token was drawn, and never went through the model.
             had.append(request.num_prompt_tokens + request.num_output_tokens - 1)
 

@@ -61,7 +61,7 @@ def test_a_collision_costs_only_the_hit() -> None:
 
 
 @pytest.mark.parametrize("hash_block", [constant, two_values, xxhash.xxh3_64_intdigest])
-@pytest.mark.parametrize("digest", [lambda data: 7, lambda data: len(data) // 16])
+@pytest.mark.parametrize("digest", [lambda data, seed: 7, lambda data, seed: len(data) // 16])
 def test_prompts_of_one_digest_are_told_apart(
     monkeypatch: pytest.MonkeyPatch, hash_block, digest
 ) -> None:
@@ -86,8 +86,8 @@ def test_B069_slots_follow_the_block_size() -> None:
                 num_blocks=4, block_size=block_size, max_num_seqs=2, max_blocks_per_row=4
             )
             small, large = factory(None, config), factory(None, config)
-            assert len(small.acquire(0, sequence(3 * block_size), None)) == 3
-            assert len(large.acquire(0, sequence(2 * block_size + 1), None)) == 3
+            assert len(small.acquire(0, sequence(3 * block_size), None).block_ids) == 3
+            assert len(large.acquire(0, sequence(2 * block_size + 1), None).block_ids) == 3
             rows, full = np.array([0], np.int32), np.array([3 * block_size], np.int32)
             assert len(small.extend(rows, full).block_ids) == 0
             assert len(small.extend(rows, full + 1).block_ids) == 1

@@ -109,8 +109,8 @@ def test_B012_a_returning_request_gets_blocks_for_cached_and_new_tokens_together
         tokens = driver.tokens[0]
         driver.release(0)
         match = driver.match(tokens[:-1])
-        table = driver.allocator.acquire(0, tokens, match)
-        assert len(table) == -(-len(tokens) // 4)
+        allocation = driver.allocator.acquire(0, tokens, match)
+        assert len(allocation.block_ids) == -(-len(tokens) // 4)
         driver.allocator.release(0)
 
 

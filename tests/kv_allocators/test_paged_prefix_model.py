@@ -54,14 +54,14 @@ class PrefixCacheMachine(RuleBasedStateMachine):
         revived = [c for c in self.prefixes(tokens[: match.num_tokens]) if c in self.cached]
         free = self.num_free()
         room = free + len(self.cached) - len(revived)
-        table = self.allocator.acquire(row, np.array(tokens, np.int32), match)
-        assert (table is None) == (needed > room)
-        if table is None:
+        allocation = self.allocator.acquire(row, np.array(tokens, np.int32), match)
+        assert (allocation is None) == (needed > room)
+        if allocation is None:
             return
         for content in revived:
             self.cached.remove(content)
         self.evict(needed - free)
-        self.rows[row] = NaiveRow(tokens, table.tolist())
+        self.rows[row] = NaiveRow(tokens, allocation.block_ids.tolist())
         self.rows[row].num_committed = match.num_tokens
 
     @rule(row=st.integers(0, NUM_ROWS - 1), tokens=few_prompts())

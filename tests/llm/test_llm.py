@@ -213,10 +213,10 @@ from nanofw.plugins import Plugin, Policy, hookimpl
 class Fragile(Policy):
     num_finished = 0
 
-    def key(self, request, now):
+    def key(self, request, view):
         return request.arrival
 
-    def on_finish(self, request, reason, now):
+    def on_finish(self, request, reason, view):
         self.num_finished += 1
 
     def on_progress(self, *arrays):
@@ -226,7 +226,7 @@ class Fragile(Policy):
 
 @hookimpl
 def scheduler():
-    return Plugin("fragile", ":Fragile", api="scheduler/1")
+    return Plugin("fragile", ":Fragile", api="scheduler/2")
 """
 
 

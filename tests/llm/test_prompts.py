@@ -122,5 +122,5 @@ def test_a_token_id_has_one_spelling(biases: dict[Any, float]) -> None:
 
 @pytest.mark.parametrize("arguments", [[1], "structured", 5, [("structured", {})]])
 def test_arguments_of_processors_are_an_object(arguments: Any) -> None:
-    with pytest.raises(ValueError, match="arguments of logits processors are an object"):
+    with pytest.raises(ValueError, match="arguments are an object by the names of plugins"):
         parse_prompt("a", SamplingParams(), arguments)

@@ -27,12 +27,12 @@ POLICY = """\
 from nanofw.plugins import Plugin, Policy, hookimpl
 
 class Backwards(Policy):
-    def key(self, request, now):
+    def key(self, request, view):
         return -request.arrival
 
 @hookimpl
 def scheduler():
-    return Plugin("deadline", ":Backwards", api="scheduler/1")
+    return Plugin("deadline", ":Backwards", api="scheduler/2")
 """
 BROKEN = "import a_module_that_nobody_has\n"
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from nanofw.plugins import API_VERSIONS
+
 Install = Callable[..., Path]
 
 
@@ -25,9 +27,10 @@ def write_dist_info(
 
 def manifest(name: str, *, kind: str = "scheduler", extra: str = "", **fields: str) -> str:
     """Source of a manifest with one plugin whose target is `builtins:object`."""
-    given = {"api": repr(f"{kind}/1"), **fields}
+    given = {"api": repr(f"{kind}/{API_VERSIONS[kind]}"), **fields}
     arguments = "".join(f", {key}={value}" for key, value in given.items())
     return f"""
+from nanofw.plugins import API_VERSIONS
 from nanofw.plugins import Plugin, Requirement, hookimpl
 {extra}
 @hookimpl

@@ -39,8 +39,8 @@ def test_the_entry_name_picks_the_descriptor(install: Install, site: Path) -> No
         @hookimpl
         def scheduler():
             return [
-                Plugin("a", ":A", api="scheduler/1", options=":Options"),
-                Plugin("b", "elsewhere:B", api="scheduler/1"),
+                Plugin("a", ":A", api="scheduler/2", options=":Options"),
+                Plugin("b", "elsewhere:B", api="scheduler/2"),
             ]
 
         @hookimpl
@@ -108,7 +108,7 @@ def test_a_misspelt_hook_is_an_error(install: Install, site: Path) -> None:
     ("change", "message"),
     [
         (("return Plugin", "return str"), "not a Plugin"),
-        (("'scheduler/1'", "'sampler/1'"), "states api 'scheduler/1'"),
+        (("'scheduler/2'", "'sampler/1'"), "states api 'scheduler/2'"),
         (("builtins:object", "builtins.object"), "is not 'package.module:Class'"),
         (("def scheduler()", "def scheduler(config)"), "config"),
         (("@hookimpl", ""), "describes no plugin"),
@@ -118,7 +118,7 @@ def test_what_does_not_validate_is_refused(
     install: Install, site: Path, change: tuple[str, str], message: str
 ) -> None:
     source = manifest("x").replace(*change).replace('str("x", "builtins:object", api=', "str((")
-    source = source.replace("return str('x', \"builtins:object\", api='scheduler/1')", "return 'x'")
+    source = source.replace("return str('x', \"builtins:object\", api='scheduler/2')", "return 'x'")
     install("outside", {"scheduler.x": "m"}, m=source)
     with pytest.raises(PluginLoadError, match=message):
         load(site, "scheduler", "x")
@@ -162,7 +162,7 @@ def test_B097_another_api_version_is_refused_naming_both(install: Install, site:
     assert "sampler/0" in text
     assert "sampler/1" in text
     assert "outside 0.4" in text
-    assert "docs/plugins/versions.md" in text
+    assert "docs/plugins/migrating.md" in text
     assert load(site, "sampler", "new").name == "new"
 
 
@@ -195,12 +195,12 @@ LOCAL = """
 from nanofw.plugins import Plugin, Policy, hookimpl
 
 class Mine(Policy):
-    def key(self, request, now):
+    def key(self, request, view):
         return 0
 
 @hookimpl
 def scheduler():
-    return Plugin("mine", ":Mine", api="scheduler/1")
+    return Plugin("mine", ":Mine", api="scheduler/2")
 """
 
 
@@ -282,16 +282,16 @@ def local_error(tmp_path: Path, body: str) -> str:
     ("returned", "message"),
     [
         ("Plugin('x', ':C', api=None)", "api should be a string, not None"),
-        ("Plugin(5, ':C', api='scheduler/1')", "name should be a string, not 5"),
-        ("Plugin('x', None, api='scheduler/1')", "target should be a string, not None"),
-        ("Plugin('x', ':C', api='scheduler/1', summary=5)", "summary should be a string, not 5"),
-        ("Plugin('x', ':C', api='scheduler/1', options=dict)", "should be a pydantic model class"),
-        ("Plugin('x', ':C', api='scheduler/1', capabilities=['a'])", "should be a mapping"),
-        ("Plugin('x', ':C', api='scheduler/1', capabilities=None)", "should be a mapping"),
-        ("Plugin('x', ':C', api='scheduler/1', requires='nope>=1')", "requires should be a tuple"),
-        ("Plugin('x', ':C', api='scheduler/1', requires=(5,))", "requires names 5"),
-        ("Plugin('x', ':C', api='scheduler/1', requires=('>>> y',))", "'>>> y', which is not a"),
-        ("[Plugin('x', ':C', api='scheduler/1')] * 2", "describes scheduler 'x' more than once"),
+        ("Plugin(5, ':C', api='scheduler/2')", "name should be a string, not 5"),
+        ("Plugin('x', None, api='scheduler/2')", "target should be a string, not None"),
+        ("Plugin('x', ':C', api='scheduler/2', summary=5)", "summary should be a string, not 5"),
+        ("Plugin('x', ':C', api='scheduler/2', options=dict)", "should be a pydantic model class"),
+        ("Plugin('x', ':C', api='scheduler/2', capabilities=['a'])", "should be a mapping"),
+        ("Plugin('x', ':C', api='scheduler/2', capabilities=None)", "should be a mapping"),
+        ("Plugin('x', ':C', api='scheduler/2', requires='nope>=1')", "requires should be a tuple"),
+        ("Plugin('x', ':C', api='scheduler/2', requires=(5,))", "requires names 5"),
+        ("Plugin('x', ':C', api='scheduler/2', requires=('>>> y',))", "'>>> y', which is not a"),
+        ("[Plugin('x', ':C', api='scheduler/2')] * 2", "describes scheduler 'x' more than once"),
         ("None", "describes no plugin"),
         ("'x'", "returned 'x', not a Plugin"),
     ],
@@ -308,7 +308,7 @@ def test_a_wrong_descriptor_is_one_sentence_with_its_file(
 def test_an_option_called_name_is_refused(tmp_path: Path) -> None:
     body = (
         "from pydantic import BaseModel\nclass O(BaseModel):\n    name: str\n"
-        "@hookimpl\ndef scheduler():\n    return Plugin('x', ':C', api='scheduler/1', options=O)\n"
+        "@hookimpl\ndef scheduler():\n    return Plugin('x', ':C', api='scheduler/2', options=O)\n"
     )
     assert "cannot be called 'name'" in local_error(tmp_path, body)
 

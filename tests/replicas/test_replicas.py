@@ -188,7 +188,7 @@ POISONED = """
 from nanofw.plugins import Plugin, Policy, hookimpl
 
 class Poisoned(Policy):
-    def key(self, request, now):
+    def key(self, request, view):
         return request.arrival
 
     def chunk(self, request, view):
@@ -197,16 +197,16 @@ class Poisoned(Policy):
 
 @hookimpl
 def scheduler():
-    return Plugin("poisoned", ":Poisoned", api="scheduler/1", capabilities={"overlap": True})
+    return Plugin("poisoned", ":Poisoned", api="scheduler/2", capabilities={"overlap": True})
 """
 NEWEST = """
 from nanofw.plugins import Plugin, Policy, hookimpl
 
 class Newest(Policy):
-    def key(self, request, now):
+    def key(self, request, view):
         return -request.arrival
 
 @hookimpl
 def scheduler():
-    return Plugin("newest", ":Newest", api="scheduler/1", capabilities={"overlap": True})
+    return Plugin("newest", ":Newest", api="scheduler/2", capabilities={"overlap": True})
 """

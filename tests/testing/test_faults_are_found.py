@@ -135,7 +135,7 @@ def test_claims_without_substance_and_substance_without_claims() -> None:
 
 
 class AdmitsNobody(Policy):
-    def key(self, request, now):
+    def key(self, request, view):
         return request.arrival
 
     def admit(self, request, view):
@@ -146,31 +146,31 @@ class ForgetsNobody(Policy):
     def __init__(self):
         self.seen = {}
 
-    def key(self, request, now):
+    def key(self, request, view):
         return request.arrival
 
-    def on_finish(self, request, reason, now):
-        self.seen[request.id] = now
+    def on_finish(self, request, reason, view):
+        self.seen[request.id] = view.now
 
 
 class SharesStateBetweenRuns(Policy):
     calls = 0
 
-    def key(self, request, now):
+    def key(self, request, view):
         type(self).calls += 1
         return -(type(self).calls * 7919 % 31)
 
 
 class RanksWithoutOrder(Policy):
-    def key(self, request, now):
+    def key(self, request, view):
         return request.deadline or "none"
 
 
 class NamesAnEmptyRow(Policy):
-    def key(self, request, now):
+    def key(self, request, view):
         return request.arrival
 
-    def victim(self, running, for_request):
+    def victim(self, for_request, view):
         return None if for_request else 10_000
 
 

@@ -10,7 +10,7 @@ def scheduler() -> Plugin:
     return Plugin(
         "deadline",
         "nanofw_deadline.policy:Deadline",
-        api="scheduler/1",
+        api="scheduler/2",
         options="nanofw_deadline.policy:DeadlineOptions",
         capabilities={"overlap": True},
         summary="earliest deadline first, with amends to clients that were served late",

@@ -7,7 +7,14 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nanofw.plugins import FinishReason, Options, Policy, RequestView
+from nanofw.plugins import (
+    FinishReason,
+    Options,
+    Policy,
+    RequestView,
+    SchedulerConfig,
+    SchedulerView,
+)
 
 
 class DeadlineOptions(Options):
@@ -35,20 +42,21 @@ class Deadline(Policy):
         num_met, num_missed: finished requests by whether their deadline was met.
     """
 
-    def __init__(self, options: DeadlineOptions) -> None:
+    def __init__(self, options: DeadlineOptions, config: SchedulerConfig | None = None) -> None:
+        super().__init__(options, config)
         self.num_met = self.num_missed = 0
         self._options = options
         self._lateness: OrderedDict[str, float] = OrderedDict()
 
-    def key(self, request: RequestView, now: float) -> float:
+    def key(self, request: RequestView, view: SchedulerView) -> float:
         """The deadline, moved forward by the client's amends; in seconds on the engine's clock."""
         return self.deadline(request) - self._options.amends * self.lateness(request.client)
 
-    def on_finish(self, request: RequestView, reason: FinishReason, now: float) -> None:
+    def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
         """Learn how late the request was; nobody is late for what was never served."""
         if not reason.is_served:
             return
-        late = max(0.0, now - self.deadline(request))
+        late = max(0.0, view.now - self.deadline(request))
         self.num_missed += late > 0
         self.num_met += late == 0
         weight = self._options.memory

@@ -1,0 +1,32 @@
+"""What the parts of the scheduler share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from nanofw.contracts.kv_allocator import KVAllocator
+from nanofw.contracts.limits import Limits
+from nanofw.contracts.scheduler import Refuse
+from nanofw.engine.counters import Counters
+from nanofw.engine.policy_guard import PolicyGuard
+from nanofw.engine.request_state import RequestState
+from nanofw.engine.running import RunningSet
+from nanofw.engine.waiting import WaitingQueue
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The scheduler's collaborators, handed to admission and preemption as one.
+
+    Attributes:
+        shed: finish a request that the policy refused.
+    """
+
+    limits: Limits
+    running: RunningSet
+    queue: WaitingQueue
+    guard: PolicyGuard
+    allocator: KVAllocator
+    counters: Counters
+    shed: Callable[[RequestState, Refuse], None]
