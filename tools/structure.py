@@ -41,6 +41,7 @@ READERS = {  # who names modules of the package: where their files are
     "examples": ["examples"],
     "benchmarks": ["benchmarks"],
 }
+SOURCE_MAP = "rooms.md"  # the page that says where things are names private modules on purpose
 READ_SUFFIXES = {".py", ".md", ".yaml", ".yml", ".toml"}
 FILE_LINES, FUNCTION_LINES, PARAMETERS = 400, 40, 5
 PLAIN_METHODS = ("add", "finish", "close", "check", "push", "end")
@@ -227,7 +228,8 @@ def private_modules(package: list[Module], root: Path) -> Iterator[Figure]:
 
 def reader_files(root: Path, folders: list[str]) -> list[Path]:
     paths = [path for name in folders for path in (root / name, *(root / name).rglob("*"))]
-    return [path for path in paths if path.suffix in READ_SUFFIXES and path.is_file()]
+    files = [path for path in paths if path.suffix in READ_SUFFIXES and path.is_file()]
+    return [path for path in files if path.name != SOURCE_MAP]
 
 
 def public_modules(package: list[Module], names: set[str]) -> set[str]:
