@@ -23,7 +23,7 @@ SHAPE: Mapping[str, int] = MappingProxyType(
         "vocab_size": 1 << 28,
         "hidden_size": 1 << 20,
         "intermediate_size": 1 << 24,
-        "num_hidden_layers": 1 << 10,
+        "num_hidden_layers": 1 << 14,
         "num_attention_heads": 1 << 16,
         "max_position_embeddings": (1 << 40) - 1,  # `reach` has the bound and its reason
     }

@@ -78,21 +78,7 @@ def read_header(path: Path) -> Mapping[str, Any]:
     if not isinstance(header, dict):
         raise ModelError(f"{path} cannot be read as safetensors: its header is no object")
     tensors = cast("dict[str, Any]", header)
-    tensors.pop("__metadata__", None)
-    for name, tensor in tensors.items():
-        if not _is_described(tensor):
-            raise ModelError(
-                f"{path} cannot be read as safetensors: {shown(name)} is {shown(tensor)}"
-            )
-    return tensors
-
-
-def _is_described(tensor: Any) -> bool:
-    """Whether an entry of a header has a shape."""
-    shape: Any = cast("dict[str, Any]", tensor).get("shape") if isinstance(tensor, dict) else None
-    return isinstance(shape, list) and all(
-        type(size) is int and 0 <= size < 1 << 48 for size in cast("list[Any]", shape)
-    )
+    return {name: tensor for name, tensor in tensors.items() if name != "__metadata__"}
 
 
 def _indexed(folder: Path) -> WeightFiles:

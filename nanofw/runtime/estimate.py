@@ -48,7 +48,7 @@ def weight_bytes(spec: ModelSpec) -> int:
         found = find_weight_files(Path(spec.path))
         counts = [_num_elements(found.folder / file, names, spec)
                   for file, names in found.files.items()]  # fmt: skip
-    except ModelError:
+    except (ModelError, ValueError, KeyError, TypeError):
         heads = 1 if spec.tie_word_embeddings else 2
         counts = [spec.num_layer_parameters + heads * spec.num_head_parameters]
     return sum(counts) * spec.bytes_per_element

@@ -27,7 +27,7 @@ from nanofw.runtime.graphs.step import StepGraphs
 from nanofw.runtime.logprobs import PromptTokens
 from nanofw.runtime.rows import RowState
 from nanofw.runtime.sampling import SamplingPlugins, StepSampler
-from nanofw.runtime.weights import Checkpoint, naming_folder, open_checkpoint, settle_ties
+from nanofw.runtime.weights import Checkpoint, open_checkpoint, settle_ties
 
 logger = logging.getLogger(__name__)
 
@@ -168,13 +168,10 @@ class Runner:
         context = Context(
             self.device, self.dtype, self._communicator, self._config.max_model_len, self.backend
         )
-        spec = settle_ties(self._config.spec, checkpoint)
-        with naming_folder(spec):
-            model = build(spec, context)
+        model = build(settle_ties(self._config.spec, checkpoint), context)
         parameters = getattr(model, "parameters", None)
         self.weight_bytes = sum(p.nbytes for p in parameters()) if parameters else 0
-        with naming_folder(spec):
-            model.load(checkpoint.tensors())
+        model.load(checkpoint.tensors())
         return model
 
     def _attention_config(self) -> AttentionConfig:

@@ -89,26 +89,6 @@ def settle_ties(spec: ModelSpec, checkpoint: Checkpoint) -> ModelSpec:
 
 
 @contextmanager
-def naming_folder(spec: ModelSpec) -> Iterator[None]:
-    """Errors of building and filling a model name its folder; a lack of memory is one of them."""
-    try:
-        yield
-    except ModelError as error:
-        if spec.path in str(error):
-            raise
-        raise ModelError(f"{spec.path}: {error}") from error
-    except (RuntimeError, MemoryError) as error:
-        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and (
-            "allocate memory" not in str(error)
-        ):
-            raise
-        raise ModelError(
-            f"{spec.path}: a model of the shape that config.json describes does not fit in memory "
-            f"({str(error).splitlines()[0]})"
-        ) from error
-
-
-@contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     try:
         with safe_open(path, framework="pt") as file:

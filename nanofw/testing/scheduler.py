@@ -65,7 +65,8 @@ class SchedulerChecks(ABC):
                 record = serve(simulated_engine(self.make(), shape), traffic)
                 for request_id, tokens in record.tokens().items():
                     whole = expected[request_id]
-                    if request_id in traffic.aborts:  # it may have come further in either run
+                    shed = record.outputs[request_id].finish_reason is FinishReason.SHED
+                    if shed or request_id in traffic.aborts:  # it may have come further in either
                         whole = whole[: len(tokens)]
                         tokens = tokens[: len(whole)]
                     assert tokens == whole, f"the policy changed the tokens of {request_id!r}"
@@ -95,7 +96,8 @@ class SchedulerChecks(ABC):
         shape = EngineShape(num_blocks=10)
         for requests in ((large,), (*small, large), (large, *small)):
             record = serve(simulated_engine(self.make(), shape), Traffic(requests=requests))
-            assert len(record.outputs["large"].token_ids) == 8
+            output = record.outputs["large"]
+            assert len(output.token_ids) == 8 or output.finish_reason is FinishReason.SHED
 
     def test_a_burst_of_equal_requests(self) -> None:
         """Nothing tells them apart but their arrival; all are served."""

@@ -10,6 +10,7 @@ import numpy as np
 from nanofw.contracts.outputs import RequestOutput, StepReport
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.engine.engine import Engine
+from nanofw.errors import RequestShed
 from nanofw.testing.sim_engine import END_TOKEN, SECONDS_PER_STEP
 
 MAX_STEPS = 20_000
@@ -97,12 +98,15 @@ def serve(engine: Engine, traffic: Traffic) -> Record:
     waiting = list(reversed(traffic.requests))
     for step in range(MAX_STEPS):
         while waiting and _arrival(waiting[-1]) <= engine.clock.now():
-            engine.add_request(waiting.pop())
+            _add(engine, waiting.pop(), record)
         for request_id, at in traffic.aborts.items():
             if at == step:
                 engine.abort_request(request_id)
         if engine.has_unfinished:
-            _step(engine, record)
+            wake_at = _step(engine, record)
+            if wake_at is not None:
+                arrival = _arrival(waiting[-1]) if waiting else wake_at
+                engine.clock.wait_until(min(wake_at, arrival))
         elif waiting:
             engine.clock.wait_until(_arrival(waiting[-1]))
         else:
@@ -118,7 +122,18 @@ def _arrival(request: Request) -> float:
     return request.arrival or 0.0
 
 
-def _step(engine: Engine, record: Record) -> None:
+def _add(engine: Engine, request: Request, record: Record) -> None:
+    """Hand a request to the engine; a policy may refuse it."""
+    try:
+        engine.add_request(request)
+    except RequestShed as error:
+        now, reason = engine.clock.now(), FinishReason.SHED
+        output = RequestOutput.of_unserved(request, reason, now, error=error.reason)
+        record.outputs[request.id] = output
+
+
+def _step(engine: Engine, record: Record) -> float | None:
+    """One step; when the policy wants to be asked again, if nothing runs."""
     limits, allocator = engine.scheduler.limits, engine.scheduler.allocator
     output = engine.step()
     for finished in output.finished:
@@ -129,7 +144,7 @@ def _step(engine: Engine, record: Record) -> None:
     assert stats.num_free + stats.num_cached + stats.num_used == stats.num_blocks, stats
     report = output.report
     if report is None:
-        return
+        return output.wake_at
     record.reports.append(report)
     num_tokens = report.num_prefill_tokens + report.num_decode_tokens
     assert 1 <= num_tokens <= limits.max_num_batched_tokens, f"over the budget: {report}"
@@ -137,6 +152,7 @@ def _step(engine: Engine, record: Record) -> None:
     if limits.prefill_first:
         alone = report.num_prefill_tokens == 0 or report.num_decode_tokens == 0
         assert alone, f"prefill and decode in one step: {report}"
+    return output.wake_at
 
 
 def _check_end(engine: Engine, traffic: Traffic, record: Record) -> None:
@@ -145,7 +161,7 @@ def _check_end(engine: Engine, traffic: Traffic, record: Record) -> None:
     assert not missing, f"requests were lost: {sorted(missing)}"
     for request in traffic.requests:
         output = record.outputs[request.id]
-        expected = {reason for reason in FinishReason if reason.is_served}
+        expected = {reason for reason in FinishReason if reason.is_served} | {FinishReason.SHED}
         if request.id in traffic.aborts:
             expected.add(FinishReason.ABORT)
         assert output.finish_reason in expected, f"{request.id!r} ended with {output}"

@@ -1,0 +1,1 @@
+"""Published scheduling policies for nanofw, one module each."""
