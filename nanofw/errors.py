@@ -123,6 +123,28 @@ class ExecutorError(NanofwError):
     """The forward pass failed, or a worker died."""
 
 
+def shown(value: object, limit: int = 120) -> str:
+    """A value as messages quote it, however large it is."""
+    try:
+        text = repr(value)
+    except (ValueError, RecursionError):  # an integer of thousands of digits; a list in itself
+        return f"a very large {type(value).__name__}"
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
+def refusal_reason(error: Exception) -> str:
+    """What the sender of a request is told of an error that it caused."""
+    match error:
+        case RequestError():
+            return error.reason
+        case NanofwError() | ValueError() | TypeError():
+            return str(error)
+        case RecursionError():
+            return "the request is nested too deeply"
+        case _:
+            return f"{type(error).__name__}: {error}"
+
+
 def near(word: str, known: Iterable[str], *, count: int = 3) -> str:
     """`"; did you mean 'fcfs'"`, or nothing when no known word is close."""
     matches = nearest(word, known, count=count)

@@ -152,7 +152,9 @@ class Run:
         """
         with run_progress(self._source.num_requests, enabled=watched) as bar:
             while not self._interrupt.signal and self._failure is None:
-                self._source.feed(self._session)
+                self._feed()
+                if self._failure is not None:
+                    break
                 if self._session.has_unfinished:
                     self._step(bar)
                 elif not self._wait_for_arrival():
@@ -171,6 +173,12 @@ class Run:
         is_virtual = isinstance(clock, VirtualClock)
         clock.wait_until(at if is_virtual else min(at, clock.now() + MAX_SLEEP_S))
         return True
+
+    def _feed(self) -> None:
+        try:
+            self._source.feed(self._session)
+        except NanofwError as error:
+            self._fail(error)
 
     def _check_alive(self) -> None:
         try:

@@ -11,7 +11,9 @@ from nanofw.cli.inputs import InputPrompt
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.contracts.workload import Workload
+from nanofw.errors import RequestError
 from nanofw.llm.prompts import Prompt, chosen_ids, parse_prompt
+from nanofw.llm.refusals import id_of, refused_alone
 from nanofw.llm.results import RequestResult
 from nanofw.llm.session import Session
 from nanofw.measure.drive import Arrivals
@@ -91,11 +93,12 @@ class PromptSource:
             if self._interrupted():
                 return
             try:
-                if item.error is not None:
-                    raise ValueError(item.error)
-                prompt = parse_prompt(item.value, self._sampling)
-            except ValueError as error:
-                session.refuse(str(error))
+                with refused_alone(id_of(item.value)):
+                    if item.error is not None:
+                        raise ValueError(item.error)
+                    prompt = parse_prompt(item.value, self._sampling)
+            except RequestError as error:
+                session.refuse(error.reason, error.request_id or None)
             else:
                 ticket = session.add_prompt(prompt, stream=self._stream and prompt.sampling.n == 1)
                 self._add_prompt(ticket, prompt_text(prompt))

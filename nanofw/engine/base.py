@@ -15,7 +15,14 @@ from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.request_checks import check_id, check_request
 from nanofw.engine.request_state import derive_seed
-from nanofw.errors import PolicyError, RequestError, RequestShed
+from nanofw.errors import (
+    NanofwError,
+    PolicyError,
+    RequestError,
+    RequestShed,
+    refusal_reason,
+    shown,
+)
 
 
 class BaseEngine(ABC):
@@ -48,6 +55,11 @@ class BaseEngine(ABC):
         self._failure: BaseException | None = None
         self._is_closed = False
 
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of a request, its prompt included."""
+        return self._limits.max_model_len
+
     # -- requests -------------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
@@ -70,9 +82,11 @@ class BaseEngine(ABC):
         except RequestShed:
             self._num_finished[FinishReason.SHED] += 1
             raise
-        except (ValueError, PolicyError) as error:
+        except Exception as error:
+            if isinstance(error, NanofwError) and not isinstance(error, (ValueError, PolicyError)):
+                raise  # what all requests share is lost
             self._num_finished[FinishReason.REFUSED] += 1
-            raise RequestError(str(request.id), str(error)) from error
+            raise RequestError(_id_text(request.id), refusal_reason(error)) from error
 
     @abstractmethod
     def _has_request(self, request_id: str) -> bool:
@@ -176,3 +190,8 @@ class BaseEngine(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _id_text(request_id: object) -> str:
+    """The id of a refused request, whatever it is."""
+    return request_id if isinstance(request_id, str) else shown(request_id)

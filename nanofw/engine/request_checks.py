@@ -14,18 +14,27 @@ from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.engine.request_state import SAMPLE_SEPARATOR
+from nanofw.errors import shown
 
 MAX_SEED = 1 << 64
 MAX_SAMPLES = 1024
 MAX_LOGPROBS = 64
+MAX_INT32 = (1 << 31) - 1
+MAX_INT64 = (1 << 63) - 1
+
+MAX_MIN_TOKENS = 1 << 30
+"""A prompt and so many tokens are numbered by int32."""
+
+MAX_BAD_WORD_BYTES = 4 << 20
+"""Of a request's bad words, which samplers keep padded to the longest one, as int32."""
 
 
 def check_id(request_id: object, is_used: Callable[[str], bool]) -> None:
     """Raise ValueError when the id cannot name a request, or names another one."""
     if not isinstance(request_id, str) or not request_id:
-        raise ValueError(f"id is {request_id!r}; it must be a string that is not empty")
+        raise ValueError(f"id is {shown(request_id)}; it must be a string that is not empty")
     if SAMPLE_SEPARATOR in request_id:
-        raise ValueError(f"id is {request_id!r}; it must not contain {SAMPLE_SEPARATOR!r}")
+        raise ValueError(f"id is {shown(request_id)}; it must not contain {SAMPLE_SEPARATOR!r}")
     if is_used(request_id):
         raise ValueError(
             "a request of this id is waiting or running, or its output was not handed out "
@@ -44,6 +53,7 @@ def check_request(
     check_sampling(request.sampling, vocab_size)
     _check_fields(request)
     _check_arguments(request, plugin_names)
+    _check_word_lengths(request.sampling, limits)
     return tokens, _token_limit(len(tokens), request.sampling, limits)
 
 
@@ -91,22 +101,26 @@ def _token_limit(num_prompt: int, sampling: SamplingParams, limits: Limits) -> i
 def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     """Raise ValueError, naming the allowed range, for the first value outside it."""
     if not isinstance(sampling, SamplingParams):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"sampling is {sampling!r}; it must be a SamplingParams object")
+        raise ValueError(f"sampling is {shown(sampling)}; it must be a SamplingParams object")
     _check_integer(
-        "max_tokens", sampling.max_tokens, "at least 1, or null for no limit", low=1, optional=True
-    )
+        "max_tokens", sampling.max_tokens, f"from 1 to {MAX_INT32}, or null for no limit",
+        low=1, high=MAX_INT32, optional=True,
+    )  # fmt: skip
     _check_number("temperature", sampling.temperature, "a finite number, 0 or greater", low=0.0)
     _check_number("top_p", sampling.top_p, "greater than 0 and at most 1", low=0.0, high=1.0)
     if sampling.top_p == 0:
         raise ValueError("top_p is 0; it must be greater than 0 and at most 1")
     _check_number("min_p", sampling.min_p, "from 0 to 1", low=0.0, high=1.0)
-    _check_integer("top_k", sampling.top_k, "at least 1, or 0 or -1 for no limit", low=-1)
+    allowed = f"from 1 to {MAX_INT32}, or 0 or -1 for no limit"
+    _check_integer("top_k", sampling.top_k, allowed, low=-1, high=MAX_INT32)
     _check_integer(
         "seed", sampling.seed, f"from 0 to {MAX_SEED - 1}", low=0, high=MAX_SEED - 1, optional=True
     )
     for name in ("ignore_eos", "include_stop_str_in_output", "skip_special_tokens"):
         if not isinstance(getattr(sampling, name), (bool, np.bool_)):
-            raise ValueError(f"{name} is {getattr(sampling, name)!r}; it must be true or false")
+            raise ValueError(
+                f"{name} is {shown(getattr(sampling, name))}; it must be true or false"
+            )
     _check_penalties(sampling)
     _check_counts(sampling)
     _check_tokens(sampling, vocab_size)
@@ -128,7 +142,7 @@ def _token_key(key: Any) -> Any:
     if not isinstance(key, str):
         return key
     if not re.fullmatch(r"-?(?:0|[1-9][0-9]{0,18})", key) or key == "-0":
-        raise ValueError(f"logit_bias key {key!r} is not a token id")
+        raise ValueError(f"logit_bias key {shown(key)} is not a token id")
     return int(key)
 
 
@@ -143,8 +157,11 @@ def _check_penalties(sampling: SamplingParams) -> None:
 
 def _check_counts(sampling: SamplingParams) -> None:
     _check_integer("n", sampling.n, f"from 1 to {MAX_SAMPLES}", low=1, high=MAX_SAMPLES)
-    high = sampling.max_tokens
-    allowed = "at least 0" if high is None else f"from 0 to max_tokens ({high})"
+    high = MAX_MIN_TOKENS
+    allowed = f"from 0 to {high}"
+    if sampling.max_tokens is not None and sampling.max_tokens < high:
+        high = int(sampling.max_tokens)
+        allowed = f"from 0 to max_tokens ({high})"
     _check_integer("min_tokens", sampling.min_tokens, allowed, low=0, high=high)
     for name in ("logprobs", "prompt_logprobs"):
         allowed = f"from 0 to {MAX_LOGPROBS}, or null for none"
@@ -162,9 +179,10 @@ def _check_tokens(sampling: SamplingParams, vocab_size: int) -> None:
         _check_integer("logit_bias key", token, allowed, low=0, high=vocab_size - 1)
         _check_number(f"logit_bias of {token}", bias, "from -100 to 100", low=-100.0, high=100.0)
     _check_listed("bad_words", sampling.bad_words, "sequences of token ids")
+    _check_word_bytes(sampling)
     for word in sampling.bad_words:
         if isinstance(word, str):
-            raise ValueError(f"bad_words has the word {word!r}; the engine takes token ids")
+            raise ValueError(f"bad_words has the word {shown(word)}; the engine takes token ids")
         _check_listed("a word of bad_words", word, "token ids")
         if len(word) == 0:
             raise ValueError("bad_words has an empty sequence; each must have at least one token")
@@ -172,23 +190,52 @@ def _check_tokens(sampling: SamplingParams, vocab_size: int) -> None:
             allowed = f"made of token ids from 0 to {vocab_size - 1}"
             _check_integer("bad_words", token, allowed, low=0, high=vocab_size - 1)
     _check_listed("stop_token_ids", sampling.stop_token_ids, "token ids")
+    if len(sampling.stop_token_ids) > vocab_size:
+        raise ValueError(
+            f"stop_token_ids has {len(sampling.stop_token_ids)} tokens; the vocabulary has "
+            f"{vocab_size}"
+        )
     for token in sampling.stop_token_ids:
         allowed = f"a token id from 0 to {vocab_size - 1}"
         _check_integer("stop_token_ids", token, allowed, low=0, high=vocab_size - 1)
+
+
+def _check_word_bytes(sampling: SamplingParams) -> None:
+    """Raise ValueError when bad words would fill memory; before each of their tokens is read."""
+    words = sampling.bad_words
+    longest = max((len(word) for word in words if isinstance(word, Sequence)), default=0)
+    if (num_bytes := 4 * len(words) * longest) > MAX_BAD_WORD_BYTES:
+        raise ValueError(
+            f"bad_words would take {num_bytes} bytes ({len(words)} sequences, the longest of "
+            f"{longest} tokens); at most {MAX_BAD_WORD_BYTES} are kept for a request"
+        )
+
+
+def _check_word_lengths(sampling: SamplingParams, limits: Limits) -> None:
+    """Raise ValueError for bad words that no output has room for."""
+    longest = max(map(len, sampling.bad_words), default=0)
+    if longest > limits.max_model_len:
+        raise ValueError(
+            f"bad_words has a sequence of {longest} tokens; max_model_len is "
+            f"{limits.max_model_len}, so that no output can have it"
+        )
 
 
 def _check_fields(request: Request) -> None:
     """Raise ValueError when a field that policies order by makes no sense."""
     for name in ("arrival", "deadline"):
         value = getattr(request, name)
-        if value is not None and not _is_finite(value):
-            raise ValueError(f"{name} is {value!r}; it must be a finite number of seconds")
+        if value is not None and not is_finite(value):
+            raise ValueError(f"{name} is {shown(value)}; it must be a finite number of seconds")
     for name, value in (("client", request.client), ("cache_salt", request.cache_salt)):
         if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise ValueError(f"{name} is {value!r}; it must be a string")
-    _check_integer("priority", request.priority, "an integer, smaller is more urgent")
-    expected = request.expected_output_tokens
-    _check_integer("expected_output_tokens", expected, "at least 1, or null", low=1, optional=True)
+            raise ValueError(f"{name} is {shown(value)}; it must be a string")
+    allowed = f"an integer from {-MAX_INT64} to {MAX_INT64}, smaller is more urgent"
+    _check_integer("priority", request.priority, allowed, low=-MAX_INT64, high=MAX_INT64)
+    _check_integer(
+        "expected_output_tokens", request.expected_output_tokens, f"from 1 to {MAX_INT32}, or null",
+        low=1, high=MAX_INT32, optional=True,
+    )  # fmt: skip
 
 
 def _check_arguments(request: Request, plugin_names: set[str]) -> None:
@@ -218,25 +265,25 @@ def _check_integer(
         number = int(value)
         if (low is None or number >= low) and (high is None or number <= high):
             return
-    raise ValueError(f"{name} is {value!r}; it must be {allowed}")
+    raise ValueError(f"{name} is {shown(value)}; it must be {allowed}")
 
 
 def _check_number(
     name: str, value: object, allowed: str, *, low: float, high: float = math.inf
 ) -> None:
-    if not _is_finite(value) or not low <= float(value) <= high:
-        raise ValueError(f"{name} is {value!r}; it must be {allowed}")
+    if not is_finite(value) or not low <= float(value) <= high:
+        raise ValueError(f"{name} is {shown(value)}; it must be {allowed}")
 
 
 def _check_listed(name: str, value: object, what: str) -> None:
     """Refuses arrays: their truth value does not say whether they are empty."""
     if isinstance(value, (str, bytes)) or not isinstance(value, (Sequence, AbstractSet)):
-        raise ValueError(f"{name} is {value!r}; it must be a list or tuple of {what}")
+        raise ValueError(f"{name} is {shown(value)}; it must be a list or tuple of {what}")
 
 
 def _check_mapping(name: str, value: object, what: str) -> None:
     if not isinstance(value, Mapping):
-        raise ValueError(f"{name} is {value!r}; it must be a mapping {what}")
+        raise ValueError(f"{name} is {shown(value)}; it must be a mapping {what}")
 
 
 def _is_integer(value: object) -> TypeGuard[int]:
@@ -247,7 +294,7 @@ def _is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, (float, np.floating)) or _is_integer(value)
 
 
-def _is_finite(value: object) -> TypeGuard[float]:
+def is_finite(value: object) -> TypeGuard[float]:
     try:
         return _is_number(value) and math.isfinite(value)
     except OverflowError:  # an integer that no float can hold

@@ -16,6 +16,7 @@ from nanofw.llm.engine_thread import EngineThread
 from nanofw.llm.llm import load
 from nanofw.llm.opening import open_session
 from nanofw.llm.prompts import Prompt, PromptLike, parse_prompt
+from nanofw.llm.refusals import id_of, refused_alone
 from nanofw.llm.results import StreamEvent, refused
 
 INLINE_CHARACTERS = 2_000
@@ -89,10 +90,11 @@ class AsyncLLM:
             ExecutorError: the engine failed before, or was closed.
         """
         try:
-            params = sampling_params or self.loaded.config.sampling
-            encoded = await self._encode(parse_prompt(prompt, params, arguments))
-        except ValueError as error:
-            yield StreamEvent(result=refused(_id_of(prompt), str(error)))
+            with refused_alone(id_of(prompt)):
+                params = sampling_params or self.loaded.config.sampling
+                encoded = await self._encode(parse_prompt(prompt, params, arguments))
+        except RequestError as error:
+            yield StreamEvent(result=refused(error.request_id, error.reason))
             return
         await self._take_permit(encoded)
         stream = _Stream(asyncio.get_running_loop(), self._permits)
@@ -169,7 +171,3 @@ class _Stream:
             yield event
             if event.result is not None:
                 return
-
-
-def _id_of(prompt: Any) -> str:
-    return str(prompt.get("id", "")) if isinstance(prompt, Mapping) else ""

@@ -8,13 +8,23 @@ from typing import Any
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.requests import Request, SamplingParams
+from nanofw.errors import shown
 from nanofw.llm.prompts import Prompt
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.stop import StopStrings
 from nanofw.text.tokenizer import Tokenizer
 
-MAX_STOP_SETS = 1024
-"""Automata of stop strings that are kept for the next request that has the same ones."""
+MAX_STOP_CHARACTERS = 1 << 15
+"""Of a request's stop strings: their automaton takes some hundred bytes for each."""
+
+MAX_KEPT_STOP_CHARACTERS = 1 << 17
+"""Of the automata that are kept for the next request that has the same ones."""
+
+MAX_WORD_CHARACTERS = 1 << 18
+"""Of a request's bad words."""
+
+ALWAYS_READ_CHARACTERS = 1 << 16
+"""Texts up to this length are tokenized before anyone says that they are too long."""
 
 
 def engine_request(
@@ -43,11 +53,20 @@ class Encoder:
     Args:
         tokenizer: None for a model that is used with token ids only.
         chat: the model's chat templates.
+        max_model_len: texts that cannot fit into so many tokens are not tokenized at all; None:
+            there is no bound.
     """
 
-    def __init__(self, tokenizer: Tokenizer | None, chat: ChatTemplate) -> None:
+    def __init__(
+        self,
+        tokenizer: Tokenizer | None,
+        chat: ChatTemplate,
+        max_model_len: int | None = None,
+    ) -> None:
         self._tokenizer, self._chat = tokenizer, chat
+        self._max_model_len = max_model_len
         self._stops: dict[tuple[str, ...], StopStrings] = {}
+        self._num_stop_characters = 0
 
     def encode(self, prompt: Prompt) -> Prompt:
         """The prompt with token ids, compiled stop strings, and bad words as token ids.
@@ -65,7 +84,9 @@ class Encoder:
             raise ValueError(f"the tokenizer cannot encode the prompt: {error}") from error
         sampling = prompt.sampling
         if isinstance(sampling.bad_words, str) or not isinstance(sampling.bad_words, Sequence):
-            raise ValueError(f"bad_words is {sampling.bad_words!r}; it must be a list of words")
+            raise ValueError(
+                f"bad_words is {shown(sampling.bad_words)}; it must be a list of words"
+            )
         if any(isinstance(word, str) for word in sampling.bad_words):
             sampling = replace(sampling, bad_words=self._bad_words(sampling.bad_words))
         stops = self._stop_strings(sampling)
@@ -84,13 +105,26 @@ class Encoder:
         tokenizer = self._needed("give prompt_token_ids")
         if prompt.messages is not None:
             text = self._chat.render(prompt.messages, **prompt.chat)
+            self._check_length(text)
             return text, tokenizer.encode(text, add_special_tokens=False)
         text = prompt.text or ""
+        self._check_length(text)
         try:
             text.encode()
         except UnicodeEncodeError as error:
             raise ValueError(f"the prompt is not valid text: {error}") from None
         return text, tokenizer.encode(text)
+
+    def _check_length(self, text: str) -> None:
+        """Raise ValueError for a text that is too long even if its tokens are the longest ones."""
+        if self._tokenizer is None or self._max_model_len is None:
+            return
+        most = max(ALWAYS_READ_CHARACTERS, self._max_model_len * self._tokenizer.max_token_length)
+        if len(text) > most:
+            raise ValueError(
+                f"the prompt has {len(text)} characters; no more than {most} can fit into "
+                f"max_model_len {self._max_model_len}"
+            )
 
     def _needed(self, instead: str) -> Tokenizer:
         if self._tokenizer is None:
@@ -100,6 +134,11 @@ class Encoder:
     def _bad_words(self, words: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
         """Words as token ids, each as it stands at the beginning and after a blank."""
         tokenizer = self._needed("give bad_words as token ids")
+        num_characters = sum(len(word) for word in words if isinstance(word, str))
+        if num_characters > MAX_WORD_CHARACTERS:
+            raise ValueError(
+                f"bad_words has {num_characters} characters; at most {MAX_WORD_CHARACTERS} are read"
+            )
         sequences: list[tuple[int, ...]] = []
         for word in words:
             if not isinstance(word, str):
@@ -111,14 +150,21 @@ class Encoder:
 
     def _stop_strings(self, sampling: SamplingParams) -> StopStrings | None:
         if not isinstance(sampling.stop, Sequence) or isinstance(sampling.stop, bytes):
-            raise ValueError(f"stop is {sampling.stop!r}; it must be a text or a list of texts")
+            raise ValueError(
+                f"stop is {shown(sampling.stop)}; it must be a text or a list of texts"
+            )
         strings = (sampling.stop,) if isinstance(sampling.stop, str) else tuple(sampling.stop)
         if not strings:
             return None
         self._needed("use stop_token_ids instead of stop")
+        size = sum(len(string) for string in strings if isinstance(string, str))
+        if size > MAX_STOP_CHARACTERS:
+            raise ValueError(f"stop has {size} characters; at most {MAX_STOP_CHARACTERS} are read")
         known = self._stops.get(strings)
         if known is None:
-            if len(self._stops) >= MAX_STOP_SETS:
-                self._stops.clear()
-            known = self._stops[strings] = StopStrings(strings)
+            known = StopStrings(strings)
+            self._num_stop_characters += size + 1
+            if self._num_stop_characters > MAX_KEPT_STOP_CHARACTERS:
+                self._stops, self._num_stop_characters = {}, size + 1
+            self._stops[strings] = known
         return known

@@ -145,8 +145,7 @@ class EngineThread:
             wait = False
             match command:
                 case _AddPrompt(receiver, prompt):
-                    ticket = self._session.add_prompt(prompt, stream=True)
-                    self._receivers[ticket], self._tickets[receiver] = receiver, ticket
+                    self._add_prompt(receiver, prompt)
                 case _AbortPrompt(receiver):
                     if (ticket := self._tickets.get(receiver)) is not None:
                         self._session.abort(ticket)
@@ -154,6 +153,15 @@ class EngineThread:
                     _run_call(future, function, self._session)
                 case None:
                     return
+
+    def _add_prompt(self, receiver: Receiver, prompt: Prompt) -> None:
+        """Its receiver gets an event, also when adding it ends the engine."""
+        try:
+            ticket = self._session.add_prompt(prompt, stream=True)
+        except BaseException:
+            self._commands.put(_AddPrompt(receiver, prompt))  # `_end` refuses it
+            raise
+        self._receivers[ticket], self._tickets[receiver] = receiver, ticket
 
     def _deliver(self, step: SessionStep) -> None:
         by_receiver: dict[Receiver, list[StreamEvent]] = {}

@@ -12,11 +12,13 @@ from nanofw.config.layers import PYTHON
 from nanofw.config.load import LoadedConfig, load_config
 from nanofw.contracts.requests import SamplingParams
 from nanofw.engine.base import BaseEngine
+from nanofw.errors import RequestError
 from nanofw.llm.interrupt import postponed
 from nanofw.llm.keywords import nested_values
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import run_progress
 from nanofw.llm.prompts import PromptLike, chosen_ids, parse_prompt
+from nanofw.llm.refusals import id_of, refused_alone
 from nanofw.llm.results import RequestResult, StreamEvent
 from nanofw.llm.session import SessionStep
 
@@ -200,9 +202,10 @@ class LLM:
     ) -> int:
         self._check_open()
         try:
-            parsed = parse_prompt(prompt, sampling, arguments)
-        except ValueError as error:
-            return self._session.refuse(str(error))
+            with refused_alone(id_of(prompt)):
+                parsed = parse_prompt(prompt, sampling, arguments)
+        except RequestError as error:
+            return self._session.refuse(error.reason, error.request_id or None)
         return self._session.add_prompt(parsed, stream=stream)
 
     def _run(

@@ -10,8 +10,8 @@ import numpy as np
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.requests import SamplingParams
-from nanofw.engine.request_checks import by_token_id
-from nanofw.errors import near
+from nanofw.engine.request_checks import by_token_id, is_finite
+from nanofw.errors import near, shown
 from nanofw.text.stop import StopStrings
 
 PromptLike: TypeAlias = str | Sequence[int] | Mapping[str, Any]
@@ -81,10 +81,10 @@ def parse_prompt(value: Any, sampling: Any, arguments: Mapping[str, Any] | None 
         ValueError: it is not a prompt, or has an unknown key.
     """
     if not isinstance(sampling, SamplingParams):
-        raise ValueError(f"sampling parameters are a SamplingParams object, not {sampling!r}")
+        raise ValueError(f"sampling parameters are a SamplingParams object, not {shown(sampling)}")
     given: Any = arguments
     if given is not None and not isinstance(given, Mapping):
-        raise ValueError(f"arguments are an object by the names of plugins, not {given!r}")
+        raise ValueError(f"arguments are an object by the names of plugins, not {shown(given)}")
     prompt = _parsed(value, sampling)
     return replace(prompt, arguments={**arguments, **prompt.arguments}) if arguments else prompt
 
@@ -161,7 +161,7 @@ def _ids(value: Any) -> Sequence[int]:
     token_ids = cast("Sequence[Any]", value)
     for token_id in token_ids:
         if isinstance(token_id, bool) or not isinstance(token_id, (int, np.integer)):
-            raise ValueError(f"token ids must be integers, not {token_id!r}")
+            raise ValueError(f"token ids must be integers, not {shown(token_id)}")
     return token_ids
 
 
@@ -189,12 +189,15 @@ def _request_fields(record: Mapping[str, Any]) -> dict[str, Any]:
         if record.get(name) is not None:
             fields[name] = record[name]
     if isinstance(fields.get("id"), int) and not isinstance(fields["id"], bool):
-        fields["id"] = str(fields["id"])
+        fields["id"] = shown(fields["id"])
     _of_type(fields, "id", str)
     _of_type(fields, "client", str)
     _of_type(fields, "cache_salt", str)
     _of_type(fields, "arguments", Mapping)
-    _of_type(fields, "deadline", (int, float))
+    if "deadline" in fields and not is_finite(fields["deadline"]):
+        raise ValueError(
+            f"deadline must be a number of seconds that is finite, not {shown(fields['deadline'])}"
+        )
     return fields
 
 
@@ -202,8 +205,7 @@ def _of_type(record: Mapping[str, Any], name: str, kind: Any) -> Any:
     value = record.get(name)
     if value is not None and not isinstance(value, kind):
         kinds = {str: "a string", Mapping: "an object"}
-        wanted = kinds.get(kind, "a number of seconds")
-        raise ValueError(f"{name} must be {wanted}, not {value!r}")
+        raise ValueError(f"{name} must be {kinds[kind]}, not {shown(value)}")
     return value
 
 

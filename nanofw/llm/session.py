@@ -15,6 +15,7 @@ from nanofw.llm.live import LiveRequest
 from nanofw.llm.logprobs import readable
 from nanofw.llm.prometheus import RequestMetrics, prometheus_text
 from nanofw.llm.prompts import Prompt
+from nanofw.llm.refusals import refused_alone
 from nanofw.llm.results import RequestResult, StreamEvent, refused
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.tokenizer import Tokenizer
@@ -67,7 +68,7 @@ class Session:
         token_times: bool = False,
     ) -> None:
         self.engine, self.tokenizer = engine, tokenizer
-        self.encoder = Encoder(tokenizer, chat)
+        self.encoder = Encoder(tokenizer, chat, engine.max_model_len)
         self._token_times = token_times
         self._live: dict[str, LiveRequest] = {}
         self._ids: dict[int, str] = {}
@@ -101,12 +102,11 @@ class Session:
         """
         ticket, request_id = self._new_ticket(prompt.id)
         try:
-            prompt = self.encoder.encode(prompt)
-            self.engine.add_request(self._request(request_id, prompt, stream))
+            with refused_alone(request_id):
+                prompt = self.encoder.encode(prompt)
+                self.engine.add_request(self._request(request_id, prompt, stream))
         except RequestError as error:
             self._refuse(ticket, request_id, error, prompt.text)
-        except (ValueError, TypeError) as error:
-            self._refuse(ticket, request_id, RequestError(request_id, str(error)), prompt.text)
         else:
             self._accepted(ticket, request_id, prompt, stream)
         return ticket
@@ -119,7 +119,8 @@ class Session:
         """Queue a request of token ids with an arrival of its own; returns its ticket."""
         ticket, _ = self._new_ticket(request.id)
         try:
-            self.engine.add_request(replace(request, stream=self._token_times))
+            with refused_alone(request.id):
+                self.engine.add_request(replace(request, stream=self._token_times))
         except RequestError as error:
             self._refuse(ticket, request.id, error, None)
         else:

@@ -46,6 +46,7 @@ class ByteTokenizer:
 
     def __init__(self, vocab_size: int = NUM_BYTES) -> None:
         self.vocab_size = vocab_size
+        self.max_token_length = 1
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The bytes of the text; there are no special tokens."""

@@ -33,6 +33,11 @@ class Tokenizer(Protocol):
         ...
 
     @property
+    def max_token_length(self) -> int:
+        """Characters of the longest token."""
+        ...
+
+    @property
     def bos_token_id(self) -> int | None: ...
     @property
     def eos_token_ids(self) -> tuple[int, ...]:
@@ -120,6 +125,11 @@ class FileTokenizer:
         if self._decoder is not None and self._decoder["type"] == "ByteLevel":
             return ByteLevelStream(self._byte_tables[skip_special_tokens])
         return ChainStream(self._token_tables[skip_special_tokens], links)
+
+    @cached_property
+    def max_token_length(self) -> int:
+        """Characters of the longest token, as the vocabulary spells it."""
+        return max(map(len, self.backend.get_vocab(with_added_tokens=True)), default=1)
 
     def _token_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)

@@ -1,0 +1,179 @@
+"""Faults that people found in how requests are read and refused, by their ids."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nanofw import LLM, AsyncLLM, SamplingParams
+from nanofw.config.load import load_config
+from nanofw.errors import ConfigError
+from nanofw.llm.results import RequestResult
+
+GOOD = {"prompt": "good", "max_tokens": 3, "temperature": 0}
+SIM = ("engine.max_model_len=256",)
+
+
+def served(bad: Any, *overrides: str) -> tuple[RequestResult, list[RequestResult]]:
+    """The result of a bad request between two good ones, and those of the good ones."""
+    with LLM.from_config("sim", *SIM, *overrides) as llm:
+        before, result, after = llm.generate([GOOD, bad, GOOD])
+    return result, [before, after]
+
+
+def served_async(bad: Any, *overrides: str) -> tuple[RequestResult, list[RequestResult]]:
+    """The same from `AsyncLLM`, all at once."""
+
+    async def one(llm: AsyncLLM, prompt: Any) -> RequestResult:
+        results = [event.result async for event in llm.generate(prompt) if event.result]
+        assert len(results) == 1
+        return results[0]
+
+    async def main() -> list[RequestResult]:
+        async with AsyncLLM.from_config("sim", *SIM, *overrides) as llm:
+            calls = (one(llm, prompt) for prompt in (GOOD, bad, GOOD))
+            return await asyncio.wait_for(asyncio.gather(*calls), 60)
+
+    before, result, after = asyncio.run(main())
+    return result, [before, after]
+
+
+BOTH = pytest.mark.parametrize("serve", [served, served_async], ids=["LLM", "AsyncLLM"])
+
+
+def assert_refused_alone(serve: Any, bad: Any, words: str, *overrides: str) -> None:
+    result, others = serve(bad, *overrides)
+    assert (str(result.finish_reason), words in str(result.error)) == ("refused", True), result
+    assert len(str(result.error)) < 1000
+    assert all(other.ok for other in others)
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"max_tokens": None, "min_tokens": 2147483647}, "min_tokens is 2147483647"),
+        ({"max_tokens": 2**32, "min_tokens": 2**32}, "max_tokens is 4294967296"),
+        ({"top_k": 2**40}, "top_k is"),
+        ({"seed": 2**64}, "seed is"),
+        ({"priority": 10**400}, "priority is"),
+        ({"expected_output_tokens": 2**31}, "expected_output_tokens is"),
+        ({"max_tokens": 10**5000}, "max_tokens is a very large int"),
+        ({"logit_bias": {10**5000: 1}}, "logit_bias key is"),
+    ],
+)
+def test_F002_integers_have_bounds(serve: Any, fields: Any, words: str) -> None:
+    assert_refused_alone(serve, {"prompt": "x", **fields}, words)
+
+
+def test_F002_a_default_out_of_bounds_is_an_error_of_the_configuration() -> None:
+    with pytest.raises(ConfigError, match="min_tokens is 2147483647"):
+        load_config("sim", ["sampling.max_tokens=null", "sampling.min_tokens=2147483647"])
+
+
+@pytest.mark.parametrize("min_tokens", [2**30, 1000])
+def test_F002_the_greatest_min_tokens_is_served(min_tokens: int) -> None:
+    params = SamplingParams(max_tokens=None, min_tokens=min_tokens, temperature=0)
+    with LLM("embedded:demo", dtype="float32", max_model_len=64) as llm:
+        (result,) = llm.generate("x", params)
+    assert result.ok
+    assert result.num_output_tokens == 64 - len(result.prompt_token_ids)
+
+
+@BOTH
+@pytest.mark.parametrize("deadline", [10**400, float("nan"), float("inf"), True, "1"])
+def test_F003_a_deadline_is_a_finite_number(serve: Any, deadline: Any) -> None:
+    assert_refused_alone(serve, {"prompt": "x", "deadline": deadline}, "deadline must be")
+
+
+class _Odd(dict[str, Any]):
+    """A prompt whose reading raises something unexpected."""
+
+    def __contains__(self, key: object) -> bool:
+        raise RuntimeError("odd")
+
+
+def nested(depth: int) -> Any:
+    value: Any = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        (_Odd(prompt="x"), "odd"),
+        ({"prompt": "x", "bad_words": nested(100_000)}, "nested"),
+        ({"prompt": "x", "stop": nested(100_000)}, "nested"),
+    ],
+    ids=["raises", "bad_words", "stop"],
+)
+def test_F003_whatever_a_request_raises_reaches_its_sender_alone(
+    serve: Any, bad: Any, words: str
+) -> None:
+    assert_refused_alone(serve, bad, words)
+
+
+def test_F005_bad_words_are_bounded_in_bytes() -> None:
+    long = {"prompt": "x", "bad_words": [[1] * 1_000_000]}
+    assert_refused_alone(served, long, "max_model_len is 256")
+    wide = {"prompt": "x", "bad_words": [[1] * 200, *([[1]] * 10_000)]}
+    assert_refused_alone(served, wide, "at most 4194304 are kept")
+    texts = {"prompt": "x", "bad_words": ["x" * 300_000]}
+    assert_refused_alone(served, texts, "bad_words has 300000 characters")
+
+
+@BOTH
+@pytest.mark.parametrize("key", ["prompt", "messages"])
+def test_F006_a_text_that_cannot_fit_is_not_tokenized(serve: Any, key: str, tmp_path: Path) -> None:
+    text = "x" * 10_000_000
+    value: Any = text if key == "prompt" else [{"role": "user", "content": text}]
+    overrides = (f"model.path={chat_model(tmp_path)}",)
+    assert_refused_alone(serve, {key: value}, "no more than", *overrides)
+
+
+def chat_model(folder: Path) -> Path:
+    """The embedded model with a chat template."""
+    import shutil
+
+    import nanofw.models
+
+    source = Path(nanofw.models.__file__).parent / "embedded" / "demo"
+    target = folder / "model"
+    shutil.copytree(source, target)
+    template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    (target / "chat_template.jinja").write_text(template, encoding="utf-8")
+    return target
+
+
+@BOTH
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"prompt": "x", "bad_words": ["a", 3]},
+        {"prompt": "x", "bad_words": 3},
+        {"prompt": "x", "stop": [{}]},
+        {"prompt": "x", "stop": 3},
+        {"messages": [{"role": "user", "content": "x"}], "tools": 3},
+        {"messages": [{"role": "user", "content": "x"}], "chat_template_kwargs": {"tools": 3}},
+        {
+            "messages": [{"role": "user", "content": "x"}],
+            "add_generation_prompt": True,
+            "chat_template_kwargs": {"messages": []},
+        },
+        {"prompt": "x", "arguments": {1: 2}},
+        {"prompt": "x", "logit_bias": [3]},
+        {"prompt": {}},
+        {"prompt_token_ids": [[1], [2, 3]]},
+        {"prompt_token_ids": [10**30]},
+    ],
+    ids=lambda fields: json.dumps(fields, default=str)[:60],
+)
+def test_F007_every_entry_point_refuses(serve: Any, fields: Any, tmp_path: Path) -> None:
+    assert_refused_alone(serve, fields, "", f"model.path={chat_model(tmp_path)}")
