@@ -17,7 +17,7 @@ from nanofw.llm.refusals import id_of, refused_alone
 from nanofw.llm.results import RequestResult
 from nanofw.llm.session import Session
 from nanofw.measure.drive import Arrivals
-from nanofw.text.chat import check_messages
+from nanofw.text.messages import check_messages
 
 
 class RequestSource(Protocol):

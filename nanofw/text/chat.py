@@ -14,8 +14,13 @@ from jinja2.nodes import CallBlock, Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from nanofw.errors import ModelError
-from nanofw.text.tokenizer import read_tokenizer_config, token_text
+from nanofw.errors import ModelError, shown
+from nanofw.text.continuation import cut_at_mark, with_mark
+from nanofw.text.messages import as_texts, check_messages, plain, with_reasoning_names
+from nanofw.text.tokenizer import read_object, read_tokenizer_config, special_token_texts
+from nanofw.text.tools import check_tools
+
+_PROBE = "NANOFW-PROBE"
 
 Message: TypeAlias = Mapping[str, Any]
 """`role`, and mostly `content`: `{"role": "user", "content": "Hello"}`."""
@@ -53,6 +58,8 @@ class ChatTemplate:
         self._templates = {
             name: _compile(environment, name, source) for name, source in templates.items()
         }
+        self._sources = dict(templates)
+        self._reads_parts: dict[str, bool] = {}
         self._variables = dict(variables)
 
     @property
@@ -66,97 +73,110 @@ class ChatTemplate:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         template: str | None = None,
-        add_generation_prompt: bool = True,
-        continue_final_message: bool = False,
+        add_generation_prompt: bool | None = None,
+        continue_final_message: bool | str = False,
         **arguments: Any,
     ) -> str:
         """The prompt's text, to be encoded without special tokens.
 
         Args:
-            messages: the conversation, oldest first.
-            tools: JSON descriptions of functions, passed to the template as they are.
+            messages: the conversation, oldest first. Contents are texts or lists of parts, whose
+                texts are joined by line breaks for a template that cannot read parts.
+            tools: JSON descriptions of functions, or the functions themselves.
             template: name of the template.
-            add_generation_prompt: end with the header of the model's turn.
-            continue_final_message: end within the last message, to be continued.
+            add_generation_prompt: end with the header of the model's turn; None: unless the last
+                message is continued.
+            continue_final_message: end within the last message, to be continued; a text names the
+                key of the message that is continued, like `reasoning_content`.
             arguments: further variables of the template, like `enable_thinking`.
 
         Raises:
             ValueError: wrong messages, or the template refuses them.
         """
-        checked = check_messages(messages)
+        if continue_final_message and add_generation_prompt:
+            raise ValueError(
+                "continue_final_message and add_generation_prompt exclude each other: the prompt "
+                "ends either within the last message or with the header of a new one"
+            )
+        checked, described = check_messages(messages), check_tools(tools)
+        name = self._choose(template, has_tools=described is not None)
+        if any(isinstance(m.get("content"), (list, tuple)) for m in checked):
+            checked = checked if self._can_read_parts(name) else as_texts(checked)
+        checked, last = with_reasoning_names(checked), ""
         if continue_final_message:
-            add_generation_prompt = False
+            key = "content" if continue_final_message is True else continue_final_message
+            checked, last = with_mark(checked, key, self._sources[name])
         variables = {
             **self._variables,
             "messages": checked,
-            "tools": None if tools is None else list(tools),
-            "add_generation_prompt": add_generation_prompt,
-            **arguments,
+            "tools": described,
+            "documents": None,
+            "add_generation_prompt": (
+                not continue_final_message
+                if add_generation_prompt is None
+                else add_generation_prompt
+            ),
+            **plain(arguments),
         }
-        chosen = self._choose(template, has_tools=bool(tools))
-        try:
-            text = chosen.render(variables)
-        except (jinja2.TemplateError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"the chat template refuses the messages: {error}") from error
-        return _cut_after_last_message(text, checked) if continue_final_message else text
+        text = _rendered(self._templates[name], variables)
+        return cut_at_mark(text, last) if continue_final_message else text
 
-    def _choose(self, name: str | None, *, has_tools: bool) -> jinja2.Template:
+    def _can_read_parts(self, name: str) -> bool:
+        """Whether a template shows the texts of a content that is a list of parts."""
+        if name not in self._reads_parts:
+            parts = [{"type": "text", "text": _PROBE}]
+            variables = {
+                **self._variables,
+                "messages": [{"role": "user", "content": parts}],
+                "tools": None,
+                "documents": None,
+                "add_generation_prompt": False,
+            }
+            try:
+                text = _rendered(self._templates[name], variables)
+            except ValueError:
+                text = ""
+            self._reads_parts[name] = _PROBE in text and "'type'" not in text
+        return self._reads_parts[name]
+
+    def _choose(self, name: str | None, *, has_tools: bool) -> str:
         if not self._templates:
             raise ValueError("this model has no chat template: give prompts instead of messages")
         if name is None:
             name = "tool_use" if has_tools and "tool_use" in self._templates else "default"
         if name not in self._templates:
             known = ", ".join(self._templates)
-            raise ValueError(f"no chat template is named {name!r}; there are: {known}")
-        return self._templates[name]
+            raise ValueError(f"no chat template is named {shown(name)}; there are: {known}")
+        return name
+
+
+def _rendered(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
+    try:
+        return template.render(variables)
+    except Exception as error:  # a template is a program: it may raise anything
+        raise ValueError(f"the chat template refuses the messages: {error}") from error
 
 
 def load_chat_template(folder: str | Path) -> ChatTemplate:
     """The templates of a checkpoint folder; without any, `render` says so.
 
-    Read in this order, later ones win: `tokenizer_config.json`, `chat_template.json`,
-    `chat_template.jinja`, `additional_chat_templates/NAME.jinja`.
+    That of `chat_template.jinja`; without it that of `chat_template.json`, else those of
+    `tokenizer_config.json`. Those of `additional_chat_templates/NAME.jinja` come on top.
 
     Raises:
         ModelError: a file cannot be read or parsed.
     """
     folder = Path(folder)
     config = read_tokenizer_config(folder)
-    templates = _named_templates(config.get("chat_template"))
-    single = folder / "chat_template.json"
-    if single.is_file():
-        templates |= _named_templates(json.loads(single.read_text("utf-8"))["chat_template"])
-    path = folder / "chat_template.jinja"
+    path, single = folder / "chat_template.jinja", folder / "chat_template.json"
     if path.is_file():
-        templates["default"] = path.read_text(encoding="utf-8")
+        templates = {"default": path.read_text(encoding="utf-8")}
+    else:
+        given = read_object(single) if single.is_file() else config
+        templates = _named_templates(given.get("chat_template"))
     for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
         templates[path.stem] = path.read_text(encoding="utf-8")
-    return ChatTemplate(templates, _variables(config))
-
-
-def check_messages(messages: object) -> list[dict[str, Any]]:
-    """The messages as a list of dictionaries.
-
-    Raises:
-        ValueError: no messages, or one that is not an object with a role.
-    """
-    if not isinstance(messages, (list, tuple)):
-        raise ValueError(f"messages must be a list of objects, not {type(messages).__name__}")
-    if not messages:
-        raise ValueError("messages must not be empty")
-    return [
-        _check_message(index, message) for index, message in enumerate(cast("list[Any]", messages))
-    ]
-
-
-def _check_message(index: int, message: Any) -> dict[str, Any]:
-    fields = cast("dict[str, Any]", message) if isinstance(message, dict) else {}
-    if not isinstance(fields.get("role"), str):
-        raise ValueError(
-            f'message {index} must be an object with a role, {{"role": "user", '
-            f'"content": "…"}}, not {message!r}'
-        )
-    return fields
+    return ChatTemplate(templates, special_token_texts(config))
 
 
 def _named_templates(value: Any) -> dict[str, str]:
@@ -166,18 +186,15 @@ def _named_templates(value: Any) -> dict[str, str]:
         case str():
             return {"default": value}
         case list():
-            entries = cast("list[dict[str, str]]", value)
-            return {entry["name"]: entry["template"] for entry in entries}
+            entries = [cast("dict[str, Any]", item) for item in cast("list[Any]", value)]
+            try:
+                return {str(entry["name"]): str(entry["template"]) for entry in entries}
+            except (KeyError, TypeError):
+                raise ModelError(
+                    "chat_template is a list, but not of objects with a name and a template"
+                ) from None
         case _:
             raise ModelError("chat_template must be a string or a list of named templates")
-
-
-def _variables(config: Mapping[str, Any]) -> dict[str, str]:
-    """Every named token, absent ones as an empty string, as templates expect."""
-    named = {
-        key: token_text(value) or "" for key, value in config.items() if key.endswith("_token")
-    }
-    return {"bos_token": "", "eos_token": "", **named}
 
 
 def _environment() -> ImmutableSandboxedEnvironment:
@@ -220,15 +237,3 @@ def _to_json(
         separators=separators,
         sort_keys=sort_keys,
     )
-
-
-def _cut_after_last_message(text: str, messages: Sequence[Message]) -> str:
-    content = messages[-1].get("content")
-    if isinstance(content, list) and content:
-        content = cast("dict[str, Any]", content[-1]).get("text")
-    if not isinstance(content, str) or not content.strip():
-        raise ValueError("the last message must have text to be continued")
-    start = text.rfind(content.strip())
-    if start < 0:
-        raise ValueError("the chat template does not show the last message as it is")
-    return text[: start + len(content.strip())]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -100,7 +100,7 @@ class FileTokenizer:
         backend.no_truncation()
         backend.no_padding()
         self.backend, self.config = backend, config
-        self.special_tokens = _named_tokens(config)
+        self.special_tokens = special_token_texts(config)
         self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
         self.bos_token_id = self._token_id("bos_token")
         eos_token_id = self._token_id("eos_token")
@@ -170,7 +170,8 @@ class FileTokenizer:
         return ByteTable(every), ByteTable(without_special)
 
 
-def _named_tokens(config: dict[str, Any]) -> dict[str, str]:
+def special_token_texts(config: Mapping[str, Any]) -> dict[str, str]:
+    """The text of each token that the configuration names: bos_token and so on."""
     named = {key: token_text(value) for key, value in config.items() if key.endswith("_token")}
     return {key: text for key, text in named.items() if text is not None}
 
@@ -204,20 +205,26 @@ def load_tokenizer(folder: str | Path) -> FileTokenizer:
 
 
 def read_tokenizer_config(folder: Path) -> dict[str, Any]:
-    """`tokenizer_config.json` of a folder with the names of `special_tokens_map.json` below it.
+    """`tokenizer_config.json` of a folder, and what `special_tokens_map.json` says of tokens.
+
+    As in transformers the map counts only where the configuration has no `added_tokens_decoder`,
+    and wins there.
 
     Raises:
         ModelError: a file is not a JSON object.
     """
     config: dict[str, Any] = {}
-    for name in ("special_tokens_map.json", "tokenizer_config.json"):
-        path = folder / name
-        if path.is_file():
-            config.update(_read_object(path))
+    path = folder / "tokenizer_config.json"
+    if path.is_file():
+        config = read_object(path)
+    path = folder / "special_tokens_map.json"
+    if path.is_file() and "added_tokens_decoder" not in config:
+        config |= read_object(path)
     return config
 
 
-def _read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> dict[str, Any]:
+    """A file that holds a JSON object. Raises ModelError when it does not."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:

@@ -1,0 +1,67 @@
+"""A prompt that ends within its last message, for the model to continue it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from nanofw.text.messages import REASONING_KEYS
+
+_MARK = "<<NANOFW:CONTINUE:HERE>>"
+_TAIL = f"{_MARK} "
+"""Where the last message's text ends. The blank tells whether the template trims the text."""
+
+
+def with_mark(
+    messages: Sequence[dict[str, Any]], key: str, source: str
+) -> tuple[list[dict[str, Any]], str]:
+    """Messages whose last one ends with a mark, and its text without it.
+
+    Args:
+        key: of the last message: `content`, or one of its reasoning.
+        source: the template's.
+
+    Raises:
+        ValueError: there is no text that the template shows.
+    """
+    last = dict(messages[-1])
+    value = last.get(key)
+    if value is None:
+        raise ValueError(f"the last message has no {key!r} to be continued")
+    keys = [key]
+    if key in REASONING_KEYS:
+        keys = [name for name in REASONING_KEYS if last.get(name) == value]
+    if not any(name in source for name in keys):
+        raise ValueError(f"the chat template does not read {key!r} of a message")
+    if isinstance(value, (list, tuple)):
+        last[key], value = _mark_part(value)
+    elif isinstance(value, str):
+        last |= dict.fromkeys(keys, value + _TAIL)
+    else:
+        raise ValueError("the last message must have text to be continued")
+    return [*messages[:-1], last], value
+
+
+def _mark_part(parts: Sequence[Any]) -> tuple[list[Any], str]:
+    """The parts with a mark in the last one that has text, and that text."""
+    made = list(parts)
+    for place in range(len(made) - 1, -1, -1):
+        part = made[place]
+        if isinstance(part, dict) and isinstance(part.get("text"), str):
+            made[place] = {**part, "text": part["text"] + _TAIL}
+            return made, part["text"]
+    raise ValueError("the last message must have text to be continued")
+
+
+def cut_at_mark(text: str, last: str) -> str:
+    """The rendered text up to the mark; blanks before it go where the template trims texts.
+
+    Raises:
+        ValueError: the template does not show the last message as it is.
+    """
+    place = text.rfind(_MARK)
+    if place < 0 or last.strip() not in text:
+        raise ValueError("the chat template does not show the last message as it is")
+    if text.startswith(_TAIL, place):
+        return text[:place]
+    return text[:place].rstrip()
