@@ -50,9 +50,12 @@ slow: $(VENV)/.dev
 
 # FOLDERS of each family; the seeds are FIRST to FIRST + FOLDERS - 1.
 FOLDERS ?= 500
+# Chats take seconds.
+CHATS ?= 5000
 FIRST ?= 0
 fuzz: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.checkpoints --folders $(FOLDERS) --first $(FIRST)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.chats $(FIRST) $(CHATS)
 
 gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m 'gpu or multigpu'
