@@ -203,7 +203,7 @@ def _check_tokens(sampling: SamplingParams, vocab_size: int) -> None:
 def _check_word_bytes(sampling: SamplingParams) -> None:
     """Raise ValueError when bad words would fill memory; before each of their tokens is read."""
     words = sampling.bad_words
-    longest = max((len(word) for word in words if isinstance(word, Sequence)), default=0)
+    longest = max((len(word) for word in words if hasattr(word, "__len__")), default=0)
     if (num_bytes := 4 * len(words) * longest) > MAX_BAD_WORD_BYTES:
         raise ValueError(
             f"bad_words would take {num_bytes} bytes ({len(words)} sequences, the longest of "

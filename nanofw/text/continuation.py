@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 from nanofw.text.messages import REASONING_KEYS
 
@@ -34,7 +34,7 @@ def with_mark(
     if not any(name in source for name in keys):
         raise ValueError(f"the chat template does not read {key!r} of a message")
     if isinstance(value, (list, tuple)):
-        last[key], value = _mark_part(value)
+        last[key], value = _mark_part(cast("Sequence[Any]", value))
     elif isinstance(value, str):
         last |= dict.fromkeys(keys, value + _TAIL)
     else:
@@ -46,8 +46,8 @@ def _mark_part(parts: Sequence[Any]) -> tuple[list[Any], str]:
     """The parts with a mark in the last one that has text, and that text."""
     made = list(parts)
     for place in range(len(made) - 1, -1, -1):
-        part = made[place]
-        if isinstance(part, dict) and isinstance(part.get("text"), str):
+        part = cast("dict[str, Any]", made[place]) if isinstance(made[place], dict) else {}
+        if isinstance(part.get("text"), str):
             made[place] = {**part, "text": part["text"] + _TAIL}
             return made, part["text"]
     raise ValueError("the last message must have text to be continued")

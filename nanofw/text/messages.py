@@ -53,9 +53,11 @@ def plain(value: Any) -> Any:
     """
     if value is None or type(value) in (str, int, float, bool):
         return value
-    for kind in (str, int, float):
+    if isinstance(value, str):
+        return str.__str__(value)
+    for kind in (int, float):
         if isinstance(value, kind):
-            return kind(value) if kind is not str else str.__str__(value)
+            return kind(value)
     if isinstance(value, Mapping):
         items = cast("Mapping[Any, Any]", value).items()
         return {plain(key): plain(item) for key, item in items}

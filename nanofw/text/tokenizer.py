@@ -93,7 +93,7 @@ class FileTokenizer:
 
     Attributes:
         special_tokens: text of the tokens that the configuration names: bos_token and so on.
-        vocab_size, bos_token_id, eos_token_ids: as in `Tokenizer`.
+        vocab_size, max_token_length, bos_token_id, eos_token_ids: as in `Tokenizer`.
     """
 
     def __init__(self, backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
@@ -101,7 +101,9 @@ class FileTokenizer:
         backend.no_padding()
         self.backend, self.config = backend, config
         self.special_tokens = special_token_texts(config)
-        self.vocab_size = backend.get_vocab_size(with_added_tokens=True)
+        vocabulary = backend.get_vocab(with_added_tokens=True)
+        self.vocab_size = len(vocabulary)
+        self.max_token_length = max(map(len, vocabulary), default=1)
         self.bos_token_id = self._token_id("bos_token")
         eos_token_id = self._token_id("eos_token")
         self.eos_token_ids = () if eos_token_id is None else (eos_token_id,)
@@ -125,11 +127,6 @@ class FileTokenizer:
         if self._decoder is not None and self._decoder["type"] == "ByteLevel":
             return ByteLevelStream(self._byte_tables[skip_special_tokens])
         return ChainStream(self._token_tables[skip_special_tokens], links)
-
-    @cached_property
-    def max_token_length(self) -> int:
-        """Characters of the longest token, as the vocabulary spells it."""
-        return max(map(len, self.backend.get_vocab(with_added_tokens=True)), default=1)
 
     def _token_id(self, name: str) -> int | None:
         token = self.special_tokens.get(name)

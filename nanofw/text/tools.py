@@ -97,7 +97,8 @@ _PLAIN_TYPES: dict[Any, dict[str, Any]] = {
 
 def json_type(hint: Any) -> dict[str, Any]:
     """The JSON schema of a type hint. Raises ValueError for one that JSON does not have."""
-    kind, arguments = typing.get_origin(hint), typing.get_args(hint)
+    kind: Any = typing.get_origin(hint)
+    arguments: tuple[Any, ...] = typing.get_args(hint)
     if kind is None and isinstance(hint, type) and issubclass(hint, Enum):
         return _choice_type([member.value for member in hint])
     if kind is None and hint in _PLAIN_TYPES:
@@ -110,7 +111,7 @@ def json_type(hint: Any) -> dict[str, Any]:
         return {"type": "array", "items": json_type(arguments[0])}
     if kind is tuple and len(arguments) > 1 and ... not in arguments:
         return {"type": "array", "prefixItems": [json_type(item) for item in arguments]}
-    if kind is dict:
+    if kind is dict and len(arguments) > 1:
         return {"type": "object", "additionalProperties": json_type(arguments[1])}
     raise ValueError(f"the type {hint!r} has no JSON schema; give the tool as a JSON description")
 
