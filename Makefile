@@ -14,7 +14,7 @@ help:
 	@echo "make test    create the environment if needed; checks and tests"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make slow    the long tests: full products, soak runs"
-	@echo "make fuzz    random folders against transformers: 2,000 of them, about half an hour"
+	@echo "make fuzz    random folders against transformers: 2,000 of them, about ten minutes"
 	@echo "make gpu     the tests that need an accelerator"
 
 $(VENV)/.base: pyproject.toml

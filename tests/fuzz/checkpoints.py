@@ -25,7 +25,9 @@ DIFFERENCES: dict[str, str] = {
     r"does not say which architecture it is": "transformers goes by model_type alone",
     r"architectures says .* and model_type says": "transformers goes by model_type alone",
     r"lacks .* \(each an integer\)": "only families that nanofw knows have defaults",
-    r"num_hidden_layers should be a positive integer, not 0": "transformers runs no layer",
+    r"(num_hidden_layers|intermediate_size) should be a positive integer, not 0": (
+        "transformers computes without layers, or without their feed-forward part"
+    ),
     r"tensors? unexpected": "transformers leaves them out with a warning",
     r"tensors? missing": "transformers invents them with a warning",
     r"rope parameter factor should be at least 1": "transformers warns and stretches the angles",
