@@ -53,7 +53,8 @@ def record(run: Callable[[], object], device: str = "cpu") -> Trace:
         os.environ["TEARDOWN_CUPTI"] = "0"
         activities.append(ProfilerActivity.CUDA)
         torch.cuda.synchronize(device)
-    with profile(activities=activities) as profiler:
+    # torch 2.11 warns that events of earlier cycles are dropped, though there is one cycle.
+    with profile(activities=activities, acc_events=True) as profiler:
         run()
         if on_cuda:
             torch.cuda.synchronize(device)

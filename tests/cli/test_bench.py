@@ -274,7 +274,7 @@ class TestStartup:
         plugin.write_text(
             "from nanofw.plugins import Plugin, Policy, hookimpl\n"
             "class Broken(Policy):\n"
-            "    def __init__(self):\n"
+            "    def __init__(self, options, config):\n"
             "        raise ValueError('no such thing')\n"
             "    def key(self, request, view):\n"
             "        return 0\n"

@@ -533,7 +533,7 @@ def test_what_is_shown_has_the_type_of_its_key(
         ("engine:\n", "engine", "leave the key out"),
         ("engine:\n  seed:1\n", "engine", "a space belongs after the colon"),
         ("sampling: {temperature: .inf}\n", "sampling.temperature", "finite"),
-        ("sampling: {max_tokens: 0}\n", "sampling.max_tokens", "at least 1"),
+        ("sampling: {max_tokens: 0}\n", "sampling.max_tokens", "must be from 1 to"),
         ("sampling: {stop: [1]}\n", "sampling.stop[0]", "a string"),
     ],
 )

@@ -321,8 +321,11 @@ SOUND: dict[str, Callable[[], Policy]] = {
     "longest_prefix_in_window": LongestPrefixInWindow,
     "urgent_preempts": UrgentPreempts,
     "whimsical": Whimsical,
-    "capricious": Capricious,
 }
+"""They serve every request."""
+
+POWERFUL: dict[str, Callable[[], Policy]] = {"capricious": Capricious}
+"""They use every power of the contract, refusing included."""
 
 
 def _shipped(name: str, **options: Any) -> Policy:

@@ -28,7 +28,7 @@ from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.engine import Engine
 from nanofw.engine.request_state import derive_seed
 from nanofw.errors import NanofwError, PolicyError, RequestError, RequestShed
-from tests.engine.policies import SHIPPED, SOUND, Nonsense
+from tests.engine.policies import POWERFUL, SHIPPED, SOUND, Nonsense
 from tests.engine.sim_engines import EOS, FirstCome, Run, make_engine, make_request
 
 MODEL_LENGTH = 48
@@ -58,7 +58,7 @@ class EngineMachine(RuleBasedStateMachine):
     ids = Bundle("ids")
 
     @initialize(
-        policy=st.sampled_from(["first_come", *SOUND, *SHIPPED]),
+        policy=st.sampled_from(["first_come", *POWERFUL, *SOUND, *SHIPPED]),
         allocator=st.sampled_from(["paged", "paged_prefix"]),
         overlap=st.booleans(),
         prefill_first=st.booleans(),
@@ -74,7 +74,7 @@ class EngineMachine(RuleBasedStateMachine):
     def start(
         self, policy: str, eos_probability: float, failure_probability: float, **sizes: Any
     ) -> None:
-        make = {"first_come": FirstCome, **SOUND, **SHIPPED}[policy]
+        make = {"first_come": FirstCome, **POWERFUL, **SOUND, **SHIPPED}[policy]
         self.sim = (
             ("eos_probability", eos_probability),
             ("failure_probability", failure_probability),

@@ -68,7 +68,7 @@ def test_a_policy_without_arguments_refuses_them() -> None:
 
 
 @pytest.mark.parametrize("overlap", [False, True])
-def test_a_policy_says_when_to_be_asked_again(overlap: bool) -> None:
+def test_F012_a_policy_says_when_to_be_asked_again(overlap: bool) -> None:
     class Later(Fifo):
         def admit(self, request: RequestView, view: SchedulerView) -> bool:
             return view.now >= request.arrival + 5.0

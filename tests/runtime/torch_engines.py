@@ -17,6 +17,7 @@ from nanofw.contracts.plan import NewRow
 from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.contracts.sampler import SampledTokens, SamplerConfig
 from nanofw.engine.engine import Engine
+from nanofw.engine.plugin_names import PluginNames
 from nanofw.engine.scheduler import Scheduler
 from nanofw.samplers.standard import StandardSampler
 from tests.engine.sim_engines import FirstCome, make_allocator
@@ -83,7 +84,7 @@ def torch_engine(
         scheduler=Scheduler(bounds, FirstCome(), allocator, spec.eos_token_ids),
         executor=executor,
         overlap=overlap,
-        processor_names=tuple(item.name for item in processors),
+        names=PluginNames(others=tuple(item.name for item in processors)),
     )
 
 
