@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError, safe_open
 
-from nanofw.checkpoints.weight_files import EMBEDDING, HEAD, INDEX, find_weight_files
+from nanofw.checkpoints.weight_files import EMBEDDING, HEAD, INDEX, WeightFiles, find_weight_files
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ModelError
 
@@ -23,18 +23,8 @@ _ROWS = 8192  # compared at once
 
 
 @dataclass(frozen=True, slots=True)
-class Checkpoint:
-    """A folder of safetensors.
-
-    Attributes:
-        folder: where it is.
-        files: file name -> names of the tensors to read from it; None: all that it has.
-        note: a sentence about what lies beside them and is not read; empty: nothing.
-    """
-
-    folder: Path
-    files: Mapping[str, tuple[str, ...] | None]
-    note: str = ""
+class Checkpoint(WeightFiles):
+    """The files of a folder's weights, and the tensors in them."""
 
     def tensors(self) -> Iterator[tuple[str, torch.Tensor]]:
         """Name and content of every tensor, on the CPU, one at a time.
