@@ -13,6 +13,7 @@ from nanofw.contracts.scheduler import Refuse
 from nanofw.engine.parts import Parts
 from nanofw.engine.request_state import RequestState
 from nanofw.engine.waiting import QueueEntry
+from nanofw.errors import AllocatorError
 
 RETRY_STEPS = 8
 """A head that did not fit is tried again when blocks were freed, and anyway after this many plans:
@@ -57,10 +58,19 @@ class Admission:
         self._no_room: RequestState | None = None  # the last request that found no blocks
         self._attempt = 0
 
-    @property
-    def refused_by_allocator(self) -> RequestState | None:
-        """The request for which the allocator found no blocks when it was last asked."""
-        return self._no_room
+    def allocator_error(self) -> AllocatorError | None:
+        """Blames the allocator, if it refused the head though it says that blocks are free."""
+        state, allocator = self._no_room, self._allocator
+        if state is None or self._guard.admits or len(self._running):
+            return None
+        needed = self._limits.blocks_for(len(state.tokens))
+        if needed > allocator.num_available:
+            return None
+        return AllocatorError(
+            f"kv_allocator {type(allocator).__name__} gives no blocks to {state.view!r}, which "
+            f"needs {needed}, though it says that {allocator.num_available} of "
+            f"{self._limits.num_blocks} are available"
+        )
 
     def fill(self, budget: int, *, closed: bool) -> Prefills | None:
         """Prefill of at most `budget` tokens; `closed`: no new request is admitted."""

@@ -34,7 +34,7 @@ from nanofw.engine.rows import Rows
 from nanofw.engine.running import RunningSet
 from nanofw.engine.views import EngineView
 from nanofw.engine.waiting import WaitingQueue
-from nanofw.errors import AllocatorError, NanofwError, PolicyError, RequestShed
+from nanofw.errors import NanofwError, PolicyError, RequestShed
 
 
 class Scheduler:
@@ -313,16 +313,7 @@ class Scheduler:
 
     def no_progress(self) -> NanofwError:
         """The error of a run in which nothing can ever change, with what is to blame."""
-        state = self._admission.refused_by_allocator
-        if state is not None and not self._guard.admits and not len(self.running):
-            needed = self.limits.blocks_for(len(state.tokens))
-            if needed <= self.allocator.num_available:
-                return AllocatorError(
-                    f"kv_allocator {type(self.allocator).__name__} gives no blocks to "
-                    f"{state.view!r}, which needs {needed}, though it says that "
-                    f"{self.allocator.num_available} of {self.limits.num_blocks} are available"
-                )
-        return self._guard.error(
+        return self._admission.allocator_error() or self._guard.error(
             "nothing runs, no request is admitted and wake() names no later time, so nothing can "
             "ever change"
         )

@@ -1,0 +1,212 @@
+"""What a policy may know: of a request, of the running requests, of the engine. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+import numpy as np
+import xxhash
+
+from nanofw.contracts.arrays import EMPTY_INT, IntArray
+from nanofw.contracts.limits import Limits
+from nanofw.contracts.requests import Request
+
+SortKey: TypeAlias = Any
+"""Anything sortable: a number, a string, a tuple of such. Smaller is served first."""
+
+
+class RequestView:
+    """What a policy may know of a request. Read-only; the same object for as long as it lives.
+
+    Attributes:
+        index: submission index, unique and increasing; samples of a request share it.
+        arrival: seconds on the engine's clock.
+        max_tokens: most tokens that it may generate (resolved: never None).
+        prompt_token_ids: int32[num_prompt_tokens], read-only.
+        arguments: what the request carries under the policy's name, or None.
+    """
+
+    __slots__ = ("_request", "_salt", "arguments", "arrival", "index", "max_tokens",
+                 "prompt_token_ids", "sample_index")  # fmt: skip
+
+    def __init__(
+        self,
+        request: Request,
+        tokens: IntArray | None = None,
+        *,
+        index: int = 0,
+        arrival: float = 0.0,
+        max_tokens: int = 16,
+        sample_index: int = 0,
+        salt: int = 0,
+        arguments: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._request, self._salt = request, salt
+        self.index, self.arrival, self.sample_index = index, arrival, sample_index
+        self.max_tokens, self.arguments = max_tokens, arguments
+        prompt = np.asarray(request.prompt_token_ids if tokens is None else tokens, np.int32).view()
+        prompt.flags.writeable = False
+        self.prompt_token_ids: IntArray = prompt
+
+    @property
+    def id(self) -> str:
+        return self._request.id
+
+    @property
+    def client(self) -> str:
+        return self._request.client
+
+    @property
+    def priority(self) -> int:
+        """Smaller is more urgent."""
+        return self._request.priority
+
+    @property
+    def deadline(self) -> float | None:
+        """Seconds on the engine's clock."""
+        return self._request.deadline
+
+    @property
+    def expected_output_tokens(self) -> int | None:
+        """A guess of its output length that came with the request."""
+        return self._request.expected_output_tokens
+
+    @property
+    def num_prompt_tokens(self) -> int:
+        return len(self.prompt_token_ids)
+
+    def prefix_id(self, num_tokens: int) -> int:
+        """64-bit identity of the prompt's first `num_tokens` tokens and of the cache salt.
+
+        Two requests whose ids agree can share the KV of these tokens. A shorter prompt counts
+        whole.
+        """
+        prefix = self.prompt_token_ids[:num_tokens]
+        return xxhash.xxh3_64_intdigest(prefix.tobytes(), seed=self._salt)
+
+    @property
+    def num_output_tokens(self) -> int:
+        """Tokens generated and committed so far."""
+        return 0
+
+    @property
+    def num_computed_tokens(self) -> int:
+        """Positions whose KV is computed, steps in flight included; 0 while it waits."""
+        return 0
+
+    @property
+    def num_preemptions(self) -> int:
+        return 0
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it has a row. In `on_finish`: whether it had one when it finished."""
+        return False
+
+    @property
+    def row(self) -> int | None:
+        """Its row while it runs."""
+        return None
+
+    @property
+    def scheduled(self) -> float | None:
+        """When a step first ran it, in seconds on the engine's clock."""
+        return None
+
+    @property
+    def first_token(self) -> float | None:
+        """When its first token was committed, in seconds on the engine's clock."""
+        return None
+
+    def __repr__(self) -> str:
+        return f"<request {self.id!r}: {self.num_prompt_tokens}+{self.num_output_tokens} tokens>"
+
+
+class RunningView:
+    """The running requests as arrays over k rows. Read-only, valid in that call."""
+
+    @property
+    def rows(self) -> IntArray:
+        """int32[k], in order of admission. Paused rows are among them."""
+        return EMPTY_INT
+
+    @property
+    def num_blocks(self) -> IntArray:
+        """int32[k], blocks in each row's table."""
+        return EMPTY_INT
+
+    @property
+    def num_tokens(self) -> IntArray:
+        """int32[k], tokens known or in flight of each row."""
+        return EMPTY_INT
+
+    def request(self, row: int) -> RequestView:
+        """The request in a row."""
+        raise LookupError(f"row {row} is not running")
+
+    def key(self, row: int) -> SortKey:
+        """The key that the policy gave the request in a row last."""
+        raise LookupError(f"row {row} is not running")
+
+
+class SchedulerView:
+    """What a policy may know of the engine. Read-only, valid during the call that it is given to.
+
+    Attributes:
+        now: seconds on the engine's clock.
+        limits: bounds of a step, and the pool.
+        budget: tokens left in the step being planned.
+    """
+
+    __slots__ = ("budget", "limits", "now")
+
+    def __init__(self, limits: Limits, now: float = 0.0) -> None:
+        self.limits, self.now, self.budget = limits, now, 0
+
+    @property
+    def num_blocks(self) -> int:
+        """Blocks in the pool."""
+        return self.limits.num_blocks
+
+    @property
+    def block_size(self) -> int:
+        """Tokens in a block."""
+        return self.limits.block_size
+
+    @property
+    def max_num_seqs(self) -> int:
+        return self.limits.max_num_seqs
+
+    @property
+    def num_free_blocks(self) -> int:
+        """Blocks that an admission could take now, evictable ones included."""
+        return self.limits.num_blocks
+
+    @property
+    def num_running(self) -> int:
+        """Requests that have a row, paused ones included."""
+        return 0
+
+    @property
+    def num_decoding(self) -> int:
+        """Rows that would decode in the step being planned."""
+        return 0
+
+    @property
+    def num_waiting(self) -> int:
+        return 0
+
+    @property
+    def running(self) -> RunningView:
+        """The running requests."""
+        return RunningView()
+
+    def cached_tokens(self, request: RequestView) -> int:
+        """Tokens of a waiting request that the prefix cache holds now. Costs a walk of its
+        prompt."""
+        return 0
+
+    def blocks_needed(self, request: RequestView) -> int:
+        """Blocks that its known tokens fill, cached ones included."""
+        return self.limits.blocks_for(request.num_prompt_tokens + request.num_output_tokens)
