@@ -96,7 +96,7 @@ class RequestError(NanofwError, ValueError):
 
     def __init__(self, request_id: str, reason: str) -> None:
         self.request_id, self.reason = request_id, reason
-        super().__init__(f"request {request_id!r}: {reason}")
+        super().__init__(f"request {request_id!r}: {reason}" if request_id else reason)
 
 
 class RequestShed(RequestError):

@@ -40,7 +40,8 @@ def main(arguments: list[str]) -> int:
 
     if importlib.util.find_spec("transformers") is None:
         raise PluginLoadError("nanofw verify needs transformers: pip install 'nanofw[verify]'")
-    path = f"model.path={json.dumps(options.model)}"
+    model = options.model.removeprefix("model.path=")  # as other commands spell it
+    path = f"model.path={json.dumps(model)}"
     selection = select(load([*options.config, path, "logits_processors=[]"]))
     settings = VerifyOptions(
         max_tokens=options.max_tokens,

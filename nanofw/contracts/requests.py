@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from functools import wraps
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar, cast
 
 from nanofw.contracts.arrays import IntArray
-from nanofw.errors import RequestError, RequestShed
+from nanofw.errors import RequestError, RequestShed, near
 
 
 class FinishReason(StrEnum):
@@ -38,6 +39,27 @@ class FinishReason(StrEnum):
         return cls.SHED if isinstance(error, RequestShed) else cls.REFUSED
 
 
+_Class = TypeVar("_Class", bound=type)
+
+
+def _names_its_fields(cls: _Class) -> _Class:
+    """An unknown name of a field is an error that says which names there are."""
+    known = [field.name for field in fields(cls)]
+    construct = cast("Any", cls).__init__
+
+    @wraps(construct)
+    def init(self: Any, *args: Any, **values: Any) -> None:
+        for name in values:
+            if name not in known:
+                hint = near(name, known, count=1) or f"; there are {', '.join(known)}"
+                raise TypeError(f"{cls.__name__} has no {name!r}{hint}")
+        construct(self, *args, **values)
+
+    cast("Any", cls).__init__ = init
+    return cls
+
+
+@_names_its_fields
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplingParams:
     """How the tokens of one request are sampled. Checked when the request is submitted.

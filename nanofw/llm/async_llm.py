@@ -13,9 +13,9 @@ from nanofw.config.load import LoadedConfig, load_config
 from nanofw.contracts.requests import SamplingParams
 from nanofw.errors import RequestError
 from nanofw.llm.engine_thread import EngineThread
-from nanofw.llm.llm import load
+from nanofw.llm.llm import FIELD_NAMES, check_fields, load
 from nanofw.llm.opening import open_session
-from nanofw.llm.prompts import Prompt, PromptLike, parse_prompt
+from nanofw.llm.prompts import Prompt, PromptLike, parse_prompt, with_fields
 from nanofw.llm.refusals import id_of, refused_alone
 from nanofw.llm.results import StreamEvent, refused
 
@@ -77,6 +77,7 @@ class AsyncLLM:
         sampling_params: SamplingParams | None = None,
         *,
         arguments: Mapping[str, Any] | None = None,
+        **fields: Any,
     ) -> AsyncIterator[StreamEvent]:
         """Continue a prompt, text as it comes; the last event holds the result.
 
@@ -86,9 +87,12 @@ class AsyncLLM:
             arguments: of plugins, by their name.
 
         Raises:
+            ValueError: a keyword that there is not.
             RequestError: no request ended in time.
             ExecutorError: the engine failed before, or was closed.
         """
+        check_fields(fields, FIELD_NAMES, 1)
+        prompt = with_fields(prompt, fields)
         try:
             with refused_alone(id_of(prompt)):
                 params = sampling_params or self.loaded.config.sampling

@@ -68,6 +68,11 @@ class Encoder:
         self._stops: dict[tuple[str, ...], StopStrings] = {}
         self._num_stop_characters = 0
 
+    @property
+    def template_variables(self) -> frozenset[str]:
+        """Variables that the model's chat templates read, beside those of every chat."""
+        return self._chat.variables
+
     def encode(self, prompt: Prompt) -> Prompt:
         """The prompt with token ids, compiled stop strings, and bad words as token ids.
 

@@ -7,24 +7,11 @@ from typing import Any
 
 from nanofw.config.schema import Config, EngineSection, ModelSection
 from nanofw.errors import ConfigError
+from nanofw.llm.elsewhere import ENGINE
 from nanofw.llm.prompts import near_or_known
 
 COMPONENTS = ("scheduler", "kv_allocator", "attention_backend", "sampler", "executor")
 SECTIONS = tuple(name for name in Config.model_fields if name != "engine")
-ELSEWHERE = {
-    "gpu_memory_utilization": "memory_utilization",
-    "enforce_eager": "cuda_graphs=False",
-    "block_size": 'kv_allocator={"name": "paged_prefix", "block_size": …}',
-    "num_gpu_blocks_override": 'kv_allocator={"name": "paged_prefix", "num_blocks": …}',
-    "enable_prefix_caching": 'kv_allocator="paged_prefix" or "paged"',
-    "enable_chunked_prefill": 'batching="mixed" or "prefill_first"',
-    "max_tokens": 'sampling={"max_tokens": …}',
-    "temperature": 'sampling={"temperature": …}',
-    "tokenizer": "the tokenizer.json in the model's folder",
-    "quantization": "nothing: quantized checkpoints are not supported",
-    "trust_remote_code": "nothing: code of a checkpoint is never run",
-}
-"""Keywords of other engines, and what stands for them here."""
 
 
 def nested_values(model: str | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
@@ -39,6 +26,7 @@ def nested_values(model: str | None, keywords: Mapping[str, Any]) -> dict[str, A
     """
     values: dict[str, Any] = {"model": {} if model is None else {"path": str(model)}}
     for name, value in keywords.items():
+        value = _plain(value)
         if name in EngineSection.model_fields:
             values.setdefault("engine", {})[name] = value
         elif name in ModelSection.model_fields:
@@ -48,6 +36,16 @@ def nested_values(model: str | None, keywords: Mapping[str, Any]) -> dict[str, A
         else:
             raise _unknown(name)
     return values
+
+
+def _plain(value: Any) -> Any:
+    """Types of torch by their name (`torch.bfloat16`), and numbers of numpy as Python's."""
+    kind = type(value)
+    if kind.__module__ == "torch" and kind.__name__ in ("dtype", "device"):
+        return str(value).removeprefix("torch.")
+    if kind.__module__ == "numpy" and not getattr(value, "ndim", 1):
+        return value.item()
+    return value
 
 
 def _set_section(values: dict[str, Any], name: str, value: Any) -> None:
@@ -60,7 +58,7 @@ def _set_section(values: dict[str, Any], name: str, value: Any) -> None:
 
 
 def _unknown(name: str) -> ConfigError:
-    if name in ELSEWHERE:
-        return ConfigError(f"LLM has no keyword {name!r}; here it is {ELSEWHERE[name]}", key=name)
+    if name in ENGINE:
+        return ConfigError(f"LLM has no keyword {name!r}; here it is {ENGINE[name]}", key=name)
     known = [*EngineSection.model_fields, *ModelSection.model_fields, *SECTIONS]
     return ConfigError(f"LLM has no keyword {name!r}{near_or_known(name, known)}", key=name)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from nanofw.contracts.outputs import RequestOutput, TokenDelta
 from nanofw.contracts.requests import FinishReason
-from nanofw.llm.logprobs import readable
+from nanofw.llm.logprobs import PositionLogprobs, readable
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import Completion, RequestResult, Timings, make_timings
 from nanofw.text.stream import TextStream
@@ -50,7 +50,7 @@ class LiveRequest:
     ) -> None:
         self.ticket, self.request_id, self.show = ticket, request_id, show
         assert prompt.token_ids is not None, "the prompt is not encoded"
-        self.prompt_text = prompt.text
+        self.prompt_text, self.metadata = prompt.text, prompt.metadata
         self.prompt_token_ids = tuple(map(int, prompt.token_ids))
         self._sampling, self._tokenizer = prompt.sampling, tokenizer
         self._token_times = token_times
@@ -114,7 +114,6 @@ class LiveRequest:
         """The result of a request that ended."""
         outputs = [sample.output for sample in self.samples if sample.output is not None]
         first = self.first_output
-        prompt_logprobs = first.prompt_logprobs
         return RequestResult(
             request_id=self.request_id,
             prompt=self.prompt_text,
@@ -124,9 +123,8 @@ class LiveRequest:
             timings=self._timings(),
             num_cached_tokens=first.num_cached_tokens,
             num_preemptions=sum(output.num_preemptions for output in outputs),
-            prompt_logprobs=None
-            if prompt_logprobs is None
-            else [None, *readable(prompt_logprobs, self.prompt_token_ids[1:], self._tokenizer)],
+            prompt_logprobs=self._prompt_logprobs(first),
+            metadata=self.metadata,
         )
 
     def failed(self, reason: str) -> RequestResult:
@@ -141,7 +139,16 @@ class LiveRequest:
             prompt_token_ids=self.prompt_token_ids,
             outputs=outputs,
             error=reason,
+            metadata=self.metadata,
         )
+
+    def _prompt_logprobs(self, output: RequestOutput) -> list[PositionLogprobs | None] | None:
+        """By position; a prompt of one token has none but the first one's, which is None."""
+        found, tokens = output.prompt_logprobs, self.prompt_token_ids
+        if found is not None:
+            return [None, *readable(found, tokens[1:], self._tokenizer)]
+        is_asked = self._sampling.prompt_logprobs is not None
+        return [None] if is_asked and len(tokens) == 1 and output.finish_reason.is_served else None
 
     def _completion(self, sample: LiveSample, output: RequestOutput) -> Completion:
         token_ids = tuple(output.token_ids.tolist())

@@ -13,16 +13,30 @@ from nanofw.config.load import LoadedConfig, load_config
 from nanofw.contracts.requests import SamplingParams
 from nanofw.engine.base import BaseEngine
 from nanofw.errors import RequestError
+from nanofw.llm.elsewhere import unknown_key
 from nanofw.llm.interrupt import postponed
 from nanofw.llm.keywords import nested_values
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import run_progress
-from nanofw.llm.prompts import PromptLike, chosen_ids, parse_prompt
+from nanofw.llm.prompts import (
+    CHAT_NAMES,
+    RECORD_NAMES,
+    REQUEST_NAMES,
+    SAMPLING_NAMES,
+    PromptLike,
+    chosen_ids,
+    parse_prompt,
+    with_fields,
+)
 from nanofw.llm.refusals import id_of, refused_alone
 from nanofw.llm.results import RequestResult, StreamEvent
 from nanofw.llm.session import SessionStep
+from nanofw.text.tokenizer import Tokenizer
 
 Message = Mapping[str, Any]
+
+FIELD_NAMES = (*REQUEST_NAMES, *SAMPLING_NAMES)
+"""Keys of a JSONL line that `generate` takes as keywords."""
 
 
 class LLM:
@@ -80,6 +94,7 @@ class LLM:
         *,
         arguments: Mapping[str, Any] | None = None,
         progress: bool = False,
+        **fields: Any,
     ) -> list[RequestResult]:
         """Continue all prompts; results come in their order.
 
@@ -92,13 +107,16 @@ class LLM:
             arguments: of plugins, by their name, for prompts that bring none:
                 `{"structured": {"regex": "[0-9]+"}}`.
             progress: show a progress bar on standard error.
+            fields: other keys of a JSONL line (`max_tokens`, `stop`, `client`), for prompts that
+                do not bring them.
 
         Raises:
-            ValueError: another number of sampling parameters than of prompts, or something that
-                is neither.
+            ValueError: another number of sampling parameters than of prompts, something that is
+                neither, or a keyword that there is not.
             NanofwError: the run cannot go on; `partial_results` has what was finished.
         """
-        wanted = _as_list(prompts)
+        wanted = [with_fields(prompt, fields) for prompt in _as_list(prompts)]
+        check_fields(fields, FIELD_NAMES, len(wanted))
         params = self._params(sampling_params, len(wanted))
         return self._run(wanted, params, arguments, progress)
 
@@ -109,23 +127,37 @@ class LLM:
         *,
         tools: Sequence[Mapping[str, Any]] | None = None,
         chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, Any] | None = None,
         progress: bool = False,
-        **arguments: Any,
+        **fields: Any,
     ) -> list[RequestResult]:
         """Continue one conversation or several, through the model's chat template.
 
         Args:
             messages: `[{"role": "user", "content": "Hello"}]`, or a list of such lists.
-            tools: JSON descriptions of functions, passed to the template as they are.
+            tools: functions with types and a docstring, or their JSON descriptions.
             chat_template: which of the model's named templates.
-            arguments: `add_generation_prompt`, `continue_final_message`, and other variables
-                of the template, like `enable_thinking`.
+            chat_template_kwargs: variables of the template, like `enable_thinking`.
+            fields: other keys of a JSONL line (`continue_final_message`, `max_tokens`,
+                `arguments`), and variables that the model's template reads.
+
+        Raises:
+            ValueError: as `generate`.
         """
-        chats = messages if messages and not isinstance(messages[0], Mapping) else [messages]
-        common = _chat_keys(tools, chat_template, arguments)
-        return self.generate(
-            [{"messages": chat, **common} for chat in chats], sampling_params, progress=progress
-        )
+        several = isinstance(messages, Sequence) and bool(messages)
+        chats = messages if several and isinstance(messages[0], (list, tuple)) else [messages]
+        variables = self._session.encoder.template_variables
+        check_fields(fields, (*FIELD_NAMES, *CHAT_NAMES), len(chats), variables)
+        own = {name: item for name, item in fields.items() if name in RECORD_NAMES}
+        for_template = {name: item for name, item in fields.items() if name not in own}
+        common = {
+            **own,
+            "chat_template_kwargs": {**for_template, **(chat_template_kwargs or {})},
+            "tools": tools,
+            "chat_template": chat_template,
+        }
+        prompts = [{"messages": chat, **common} for chat in chats]
+        return self.generate(prompts, sampling_params, progress=progress)
 
     def stream(
         self,
@@ -133,11 +165,24 @@ class LLM:
         sampling_params: SamplingParams | None = None,
         *,
         arguments: Mapping[str, Any] | None = None,
+        **fields: Any,
     ) -> Iterator[StreamEvent]:
         """Continue one prompt, text as it comes; the last event holds the result.
 
         Several streams may be open at once and share steps. Closing one aborts its request.
+
+        Args:
+            arguments, fields: as for `generate`.
         """
+        check_fields(fields, FIELD_NAMES, 1)
+        return self._stream(with_fields(prompt, fields), sampling_params, arguments)
+
+    def _stream(
+        self,
+        prompt: PromptLike,
+        sampling_params: SamplingParams | None,
+        arguments: Mapping[str, Any] | None,
+    ) -> Iterator[StreamEvent]:
         inbox = deque[StreamEvent]()
         ticket = -1
         try:
@@ -157,6 +202,15 @@ class LLM:
         finally:
             self._session.abort(ticket)
             self._inbox.pop(ticket, None)
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's tokenizer; None for a model that is used with token ids only."""
+        return self._session.tokenizer
+
+    def get_tokenizer(self) -> Tokenizer | None:
+        """`tokenizer`, under the name that other engines use."""
+        return self.tokenizer
 
     def metrics(self) -> str:
         """Counters and latencies in the Prometheus text format."""
@@ -274,6 +328,8 @@ def _as_list(prompts: Any) -> list[Any]:
         raise ValueError(
             f"prompts are a text, token ids, an object, or a list of them, not {prompts!r}"
         )
+    if getattr(prompts, "ndim", None) == 1 and hasattr(prompts, "__array__"):
+        return [prompts]  # an array or a tensor of token ids
     wanted = list(cast("Sequence[Any]", prompts))
     return [wanted] if wanted and all(map(_is_integer, wanted)) else wanted
 
@@ -283,14 +339,15 @@ def _is_integer(item: Any) -> bool:
     return hasattr(item, "__index__") and not getattr(item, "ndim", 0)
 
 
-def _chat_keys(
-    tools: Sequence[Mapping[str, Any]] | None,
-    chat_template: str | None,
-    arguments: Mapping[str, Any],
-) -> dict[str, Any]:
-    keys: dict[str, Any] = {"chat_template_kwargs": dict(arguments)}
-    if tools is not None:
-        keys["tools"] = tools
-    if chat_template is not None:
-        keys["chat_template"] = chat_template
-    return keys
+def check_fields(
+    fields: Mapping[str, Any],
+    known: Sequence[str],
+    num_prompts: int,
+    variables: Iterable[str] = (),
+) -> None:
+    """Raise ValueError for a keyword that is neither a key of a request nor the template's."""
+    for name in fields:
+        if name not in known and name not in variables:
+            raise ValueError(unknown_key(name, (*known, *variables)))
+    if "id" in fields and num_prompts != 1:
+        raise ValueError(f"id names one request, and there are {num_prompts} prompts")

@@ -12,6 +12,7 @@ from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.requests import SamplingParams
 from nanofw.engine.request_checks import by_token_id, is_finite
 from nanofw.errors import near, shown
+from nanofw.llm.elsewhere import REQUEST, unknown_key
 from nanofw.text.stop import StopStrings
 
 PromptLike: TypeAlias = str | Sequence[int] | Mapping[str, Any]
@@ -35,6 +36,7 @@ REQUEST_NAMES = (
     "expected_output_tokens",
     "arguments",
     "cache_salt",
+    "metadata",
 )
 RECORD_NAMES = (*CONTENT_NAMES, *CHAT_NAMES, *REQUEST_NAMES, "sampling", *SAMPLING_NAMES)
 
@@ -51,6 +53,7 @@ class Prompt:
         id: the user's name for the request; None: one is given.
         deadline: seconds after its arrival by which it should be finished.
         arguments: what single plugins are told about it, by the plugin's name.
+        metadata: whatever the user wants back with the result.
         cache_salt: requests of different salts share nothing in the prefix cache.
         stop_strings: those of `sampling`, once it is encoded; None when there are none.
     """
@@ -67,6 +70,7 @@ class Prompt:
     expected_output_tokens: int | None = None
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
     cache_salt: str = ""
+    metadata: Any = None
     stop_strings: StopStrings | None = None
 
 
@@ -86,7 +90,9 @@ def parse_prompt(value: Any, sampling: Any, arguments: Mapping[str, Any] | None 
     if given is not None and not isinstance(given, Mapping):
         raise ValueError(f"arguments are an object by the names of plugins, not {shown(given)}")
     prompt = _parsed(value, sampling)
-    return replace(prompt, arguments={**arguments, **prompt.arguments}) if arguments else prompt
+    if not arguments:
+        return prompt
+    return replace(prompt, arguments={**_with_schemas(arguments), **prompt.arguments})
 
 
 def _parsed(value: Any, sampling: SamplingParams) -> Prompt:
@@ -102,6 +108,18 @@ def _parsed(value: Any, sampling: SamplingParams) -> Prompt:
     )
 
 
+def with_fields(value: Any, fields: Mapping[str, Any]) -> Any:
+    """A prompt with further keys of a record, where it does not bring them itself."""
+    if not fields:
+        return value
+    if not isinstance(value, Mapping):
+        return {"prompt" if isinstance(value, str) else "prompt_token_ids": value, **fields}
+    record = cast("Mapping[str, Any]", value)
+    nested = record.get("sampling")
+    own = {*record, *(cast("Mapping[str, Any]", nested) if isinstance(nested, Mapping) else ())}
+    return {**{name: item for name, item in fields.items() if name not in own}, **record}
+
+
 def chosen_ids(prompts: Iterable[Any]) -> set[str]:
     """The ids that users gave to some of their prompts."""
     records = (cast("Mapping[str, Any]", item) for item in prompts if isinstance(item, Mapping))
@@ -115,8 +133,10 @@ def override_sampling(sampling: SamplingParams, values: Mapping[str, Any]) -> Sa
         ValueError: a name that is not a sampling parameter.
     """
     for name in values:
+        if name in REQUEST:
+            raise ValueError(f"unknown sampling parameter {name!r}; here it is {REQUEST[name]}")
         if name not in SAMPLING_NAMES:
-            hint = near_or_known(name, SAMPLING_NAMES)
+            hint = near_or_known(str(name), SAMPLING_NAMES)
             raise ValueError(f"unknown sampling parameter {name!r}{hint}")
     return replace(sampling, **{name: _plain(name, value) for name, value in values.items()})
 
@@ -130,7 +150,7 @@ def near_or_known(name: str, known: Iterable[str]) -> str:
 def _from_record(record: Mapping[str, Any], sampling: SamplingParams) -> Prompt:
     for name in record:
         if name not in RECORD_NAMES:
-            raise ValueError(f"unknown key {name!r}{near_or_known(str(name), RECORD_NAMES)}")
+            raise ValueError(unknown_key(name, RECORD_NAMES, record))
     given = [name for name in CONTENT_NAMES if record.get(name) is not None]
     if len(given) != 1:
         what = " and ".join(given) if given else "none"
@@ -175,6 +195,11 @@ def _record_sampling(record: Mapping[str, Any], sampling: SamplingParams) -> Sam
 
 def _chat_arguments(record: Mapping[str, Any]) -> dict[str, Any]:
     arguments = dict(_of_type(record, "chat_template_kwargs", Mapping) or {})
+    for name in (*CHAT_NAMES, "messages", "template"):
+        if name in arguments:
+            raise ValueError(
+                f"chat_template_kwargs has {name!r}, which is a key of the request itself"
+            )
     for name in ("tools", "add_generation_prompt", "continue_final_message"):
         if name in record:
             arguments[name] = record[name]
@@ -194,11 +219,24 @@ def _request_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     _of_type(fields, "client", str)
     _of_type(fields, "cache_salt", str)
     _of_type(fields, "arguments", Mapping)
+    if "arguments" in fields:
+        fields["arguments"] = _with_schemas(fields["arguments"])
     if "deadline" in fields and not is_finite(fields["deadline"]):
         raise ValueError(
             f"deadline must be a number of seconds that is finite, not {shown(fields['deadline'])}"
         )
     return fields
+
+
+def _with_schemas(value: Any) -> Any:
+    """Arguments of plugins with the JSON schema of each pydantic class in them."""
+    schema = getattr(value, "model_json_schema", None)
+    if isinstance(value, type) and callable(schema):
+        return schema()
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {key: _with_schemas(item) for key, item in items}
+    return value
 
 
 def _of_type(record: Mapping[str, Any], name: str, kind: Any) -> Any:

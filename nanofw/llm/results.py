@@ -106,6 +106,7 @@ class RequestResult:
         error: a sentence for the user when the reason is `refused` or `error`.
         timings: None when it was refused.
         num_cached_tokens: prompt tokens taken from the prefix cache.
+        metadata: what the request brought under this key.
         prompt_logprobs: by position, None for the first token; None unless asked for.
     """
 
@@ -118,6 +119,7 @@ class RequestResult:
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     prompt_logprobs: list[PositionLogprobs | None] | None = None
+    metadata: Any = None
     finished: bool = field(default=True, init=False)
 
     @property
@@ -151,6 +153,8 @@ class RequestResult:
         }
         if len(self.outputs) > 1:
             record["samples"] = [output.to_record() for output in self.outputs]
+        if self.metadata is not None:
+            record["metadata"] = self.metadata
         if self.prompt_logprobs is not None:
             record["prompt_logprobs"] = [logprob_record(p) for p in self.prompt_logprobs]
         return record

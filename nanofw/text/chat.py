@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn, TypeAlias, cast
 
 import jinja2
 from jinja2.ext import Extension, loopcontrols
+from jinja2.meta import find_undeclared_variables
 from jinja2.nodes import CallBlock, Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -19,6 +21,10 @@ from nanofw.text.continuation import cut_at_mark, with_mark
 from nanofw.text.messages import as_texts, check_messages, plain, with_reasoning_names
 from nanofw.text.tokenizer import read_object, read_tokenizer_config, special_token_texts
 from nanofw.text.tools import check_tools
+
+_OWN_VARIABLES = frozenset(
+    {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "pad_token"}
+)
 
 _PROBE = "NANOFW-PROBE"
 
@@ -66,6 +72,16 @@ class ChatTemplate:
     def names(self) -> tuple[str, ...]:
         """Names of the templates; empty when the model has none."""
         return tuple(self._templates)
+
+    @cached_property
+    def variables(self) -> frozenset[str]:
+        """Variables that the templates read and that a chat may set."""
+        read: set[str] = set()
+        environment = _environment()
+        for source in self._sources.values():
+            read |= find_undeclared_variables(environment.parse(source))
+        functions: Mapping[str, Any] = cast("Any", environment).globals
+        return frozenset(read - _OWN_VARIABLES - set(functions) - set(self._variables))
 
     def render(
         self,

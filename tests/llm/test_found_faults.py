@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+import numpy as np
+import pydantic
 import pytest
+import torch
 
+import nanofw.models
 from nanofw import LLM, AsyncLLM, SamplingParams
 from nanofw.config.load import load_config
-from nanofw.errors import ConfigError
+from nanofw.errors import ConfigError, RequestError
 from nanofw.llm.results import RequestResult
 
 GOOD = {"prompt": "good", "max_tokens": 3, "temperature": 0}
@@ -140,10 +146,6 @@ def test_F006_a_text_that_cannot_fit_is_not_tokenized(serve: Any, key: str, tmp_
 
 def chat_model(folder: Path) -> Path:
     """The embedded model with a chat template."""
-    import shutil
-
-    import nanofw.models
-
     source = Path(nanofw.models.__file__).parent / "embedded" / "demo"
     target = folder / "model"
     shutil.copytree(source, target)
@@ -177,3 +179,156 @@ def chat_model(folder: Path) -> Path:
 )
 def test_F007_every_entry_point_refuses(serve: Any, fields: Any, tmp_path: Path) -> None:
     assert_refused_alone(serve, fields, "", f"model.path={chat_model(tmp_path)}")
+
+
+CHAT = [{"role": "user", "content": "x"}]
+THINKS = (
+    "{% for m in messages %}{{ m.role + ': ' + m.content }}\n{% endfor %}"
+    "{% if tools %}{{ tools | tojson }}{% endif %}"
+    "{% if enable_thinking is defined and not enable_thinking %}<no thoughts>{% endif %}"
+)
+
+
+@pytest.fixture
+def chatty(tmp_path: Path) -> Iterator[LLM]:
+    """A simulated model whose template reads `enable_thinking`."""
+    folder = chat_model(tmp_path)
+    (folder / "chat_template.jinja").write_text(THINKS, encoding="utf-8")
+    overrides = (
+        f"model.path={folder}",
+        "logits_processors=[{name: structured}]",
+        "sampling.max_tokens=40",
+    )
+    with LLM.from_config("sim", *SIM, *overrides) as llm:
+        yield llm
+
+
+class Point(pydantic.BaseModel, extra="forbid"):
+    x: Literal[1, 22]
+
+
+def lookup(word: str) -> str:
+    """Look a word up.
+
+    Args:
+        word: what to look up.
+    """
+    return word
+
+
+def test_F057_what_chat_is_given_acts(chatty: LLM) -> None:
+    (result,) = chatty.chat(CHAT, max_tokens=3, temperature=0, client="me", metadata={"a": 1})
+    assert result.num_output_tokens == 3
+    assert result.metadata == {"a": 1}
+    for keywords in (
+        {"chat_template_kwargs": {"enable_thinking": False}},
+        {"enable_thinking": False},
+    ):
+        (result,) = chatty.chat(CHAT, max_tokens=1, **keywords)
+        assert str(result.prompt).endswith("<no thoughts>")
+    (result,) = chatty.chat(CHAT, tools=[lookup], max_tokens=1)
+    assert '"description": "what to look up."' in str(result.prompt)
+    parts = [{"type": "text", "text": "one"}, {"type": "text", "text": "two"}]
+    (result,) = chatty.chat([{"role": "user", "content": parts}], max_tokens=1)
+    assert result.prompt == "user: one\ntwo\n"
+    (result,) = chatty.chat(CHAT, arguments={"structured": {"json_schema": Point}})
+    assert isinstance(Point.model_validate_json(result.outputs[0].text), Point)
+    two = chatty.chat([CHAT, CHAT], max_tokens=2)
+    assert [one.num_output_tokens for one in two] == [2, 2]
+
+
+@pytest.mark.parametrize("method", ["generate", "chat", "stream"])
+@pytest.mark.parametrize(
+    ("keywords", "words"),
+    [
+        ({"max_tokenz": 3}, "did you mean 'max_tokens'"),
+        ({"use_tqdm": True}, "here it is progress"),
+        ({"response_format": {"type": "json_object"}}, "json_schema"),
+        ({"max_completion_tokens": 3}, "here it is max_tokens"),
+    ],
+)
+def test_F057_what_a_method_does_not_know_is_an_error(
+    chatty: LLM, method: str, keywords: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        getattr(chatty, method)(CHAT if method == "chat" else "x", **keywords)
+
+
+def test_F057_a_typo_of_a_template_variable_is_an_error(chatty: LLM) -> None:
+    with pytest.raises(ValueError, match="did you mean 'enable_thinking'"):
+        chatty.chat(CHAT, enable_thinkin=False)
+
+
+def test_F058_types_of_torch_and_arrays_are_taken() -> None:
+    params = SamplingParams(prompt_logprobs=0, max_tokens=1, temperature=0)
+    with LLM("embedded:demo", dtype=torch.float32, max_model_len=np.int64(64)) as llm:
+        several = llm.generate(torch.tensor([1, 2, 3]), params)
+        (one,) = llm.generate([[5]], params)
+        tokenizer = llm.get_tokenizer()
+        assert tokenizer is not None
+        assert several[0].prompt_token_ids == (1, 2, 3)
+    assert len(several) == 1
+    assert len(several[0].prompt_logprobs or []) == 3
+    assert one.prompt_logprobs == [None]
+
+
+@pytest.mark.parametrize(
+    ("keyword", "words"),
+    [
+        ("enable_lora", "merge them into the weights"),
+        ("revision", "folder of a downloaded revision"),
+        ("load_format", "safetensors"),
+        ("download_dir", "HF_HOME"),
+        ("speculative_config", "no speculative decoding"),
+        ("pipeline_parallel_size", "tensor_parallel_size"),
+    ],
+)
+def test_F058_keywords_of_other_engines_say_what_to_use_here(keyword: str, words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        LLM("embedded:demo", **{keyword: 1})
+
+
+def test_F058_wrong_sampling_parameters_are_named() -> None:
+    with pytest.raises(TypeError, match="no 'max_token'; did you mean 'max_tokens'"):
+        SamplingParams(max_token=3)
+    with pytest.raises(TypeError, match="there are temperature"):
+        SamplingParams(guided=3)
+
+
+def test_F059_an_overloaded_engine_names_the_request() -> None:
+    async def main() -> tuple[str, str]:
+        async with AsyncLLM.from_config("sim", max_requests=1, admission_timeout_s=0.01) as llm:
+            first = llm.generate("x", SamplingParams(max_tokens=100_000))
+            await anext(first)
+            errors: list[str] = []
+            for prompt in ({"prompt": "x", "id": "mine"}, "x"):
+                with pytest.raises(RequestError) as raised:
+                    await anext(llm.generate(prompt))
+                errors.append(str(raised.value))
+            return errors[0], errors[1]
+
+    named, unnamed = asyncio.run(main())
+    assert named.startswith("request 'mine': 1 requests")
+    assert unnamed.startswith("1 requests")
+
+
+@pytest.mark.parametrize(
+    ("record", "words"),
+    [
+        (
+            {"custom_id": "a", "method": "POST", "url": "/v1/chat/completions", "body": {}},
+            "line of an OpenAI batch",
+        ),
+        ({"prompt": "x", "max_completion_tokens": 3}, "here it is max_tokens"),
+        ({"prompt": "x", "user": "me"}, "here it is client"),
+    ],
+)
+def test_F062_keys_of_servers_say_what_to_use_here(record: Any, words: str) -> None:
+    assert_refused_alone(served, record, words)
+
+
+@BOTH
+def test_F062_metadata_comes_back_with_the_result(serve: Any) -> None:
+    result, _ = serve({"prompt": "x", "max_tokens": 2, "metadata": {"row": 7}})
+    assert result.ok
+    assert result.to_record()["metadata"] == {"row": 7}
