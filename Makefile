@@ -56,6 +56,7 @@ FIRST ?= 0
 fuzz: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.checkpoints --folders $(FOLDERS) --first $(FIRST)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.chats $(FIRST) $(CHATS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.tokenizer_folders $(FIRST) $(FOLDERS)
 
 gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m 'gpu or multigpu'

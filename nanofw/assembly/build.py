@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from nanofw.assembly.selection import Selection, choose_workload, is_host, select
+from nanofw.checkpoints.tokenizer_files import num_token_ids
 from nanofw.config.load import LoadedConfig
 from nanofw.contracts.clock import Clock, RealClock, VirtualClock
 from nanofw.contracts.executor import Executor, ExecutorConfig
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.logits_processor import HostProcessor, HostProcessorConfig
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.plan import Capacity
 from nanofw.contracts.scheduler import Policy, SchedulerConfig
 from nanofw.contracts.workload import Workload, WorkloadConfig
@@ -142,7 +146,7 @@ def executor_config(selection: Selection, clock: Clock) -> ExecutorConfig:
     processors = selection.components["logits_processor"]
     components["logits_processor"] = [item for item in processors if not is_host(item)]
     return ExecutorConfig(
-        spec=selection.spec,
+        spec=replace(selection.spec, num_token_ids=_num_token_ids(selection.spec)),
         block_size=selection.block_size,
         num_blocks=selection.num_blocks,
         max_num_seqs=min(engine.max_num_seqs, engine.max_num_batched_tokens),
@@ -156,6 +160,12 @@ def executor_config(selection: Selection, clock: Clock) -> ExecutorConfig:
         cuda_graphs=selection.cuda_graphs,
         prefill_graphs=selection.prefill_graphs,
     )
+
+
+def _num_token_ids(spec: ModelSpec) -> int | None:
+    if spec.num_token_ids is not None or ":" in spec.path:
+        return spec.num_token_ids
+    return num_token_ids(Path(spec.path))
 
 
 def plugin_names(selection: Selection) -> PluginNames:

@@ -24,6 +24,8 @@ class ModelSpec:
         eos_token_ids: tokens that end a request unless it says `ignore_eos`.
         rope: `rope_type`, `rope_theta` and the parameters of that type.
         sliding_windows: per layer the window in tokens, or None for full attention.
+        num_token_ids: ids that the model's tokenizer has. Those past them only pad the vocabulary
+            and are never sampled; None: the vocabulary has no padding that is known.
         attention_bias, mlp_bias: whether the family has these biases in this checkpoint.
         raw: the parsed `config.json`, for what only one model family reads.
         notes: sentences about what the reader took for granted or left aside.
@@ -47,8 +49,15 @@ class ModelSpec:
     mlp_bias: bool = False
     rope: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     sliding_windows: tuple[int | None, ...] = ()
+    num_token_ids: int | None = None
     raw: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     notes: tuple[str, ...] = ()
+
+    @property
+    def num_sampled_ids(self) -> int:
+        """Ids that may be sampled: the vocabulary without its padding."""
+        known = self.num_token_ids
+        return self.vocab_size if known is None else min(self.vocab_size, known)
 
     @property
     def activation(self) -> str:

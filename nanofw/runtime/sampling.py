@@ -140,6 +140,8 @@ class StepSampler:
         self._vocab_size = config.spec.vocab_size
         own = vocabulary_of_rank(self._vocab_size, communicator.rank, communicator.size)
         self._num_own_tokens = len(own)
+        self._num_sampled_ids = config.spec.num_sampled_ids
+        self._num_own_sampled_ids = max(0, min(len(own), self._num_sampled_ids - own.start))
         self.graphs: StepGraphs | None = None
         self.logprobs = LogprobRows(config.max_num_seqs, self._vocab_size)
         self._sampler = plugins.sampler
@@ -174,6 +176,7 @@ class StepSampler:
         if sampled is None:
             logits = self.logits(hidden)
             as_made = None if asking is None else self._chosen(logits, asking).float()  # a copy
+            self._forbid_padding(logits)
             if edits:
                 sampled = self._sample_edited(logits, batch, edits, variant)
             else:
@@ -194,7 +197,8 @@ class StepSampler:
             return sampler.sample_shard_on_device(
                 self._own_logits(hidden), rows, positions, variant
             )
-        return sampler.sample_on_device(self.logits(hidden), rows, positions, variant)
+        logits = self._forbid_padding(self.logits(hidden))
+        return sampler.sample_on_device(logits, rows, positions, variant)
 
     def _variant(self, rows: IntArray) -> str | None:
         """The variant with which the device alone can sample these rows, or None."""
@@ -249,8 +253,17 @@ class StepSampler:
         return None
 
     def _own_logits(self, hidden: torch.Tensor) -> torch.Tensor:
-        """[s, tokens of this rank] of [s, hidden], without padding."""
-        return self._model.logits(hidden)[:, : self._num_own_tokens]
+        """[s, tokens of this rank] of [s, hidden]; those that only pad are forbidden."""
+        logits = self._model.logits(hidden)[:, : self._num_own_tokens]
+        if self._num_own_sampled_ids < self._num_own_tokens:
+            logits[:, self._num_own_sampled_ids :] = -torch.inf
+        return logits
+
+    def _forbid_padding(self, logits: torch.Tensor) -> torch.Tensor:
+        """Set the logits of ids that the tokenizer does not have to -inf, in place."""
+        if self._num_sampled_ids < self._vocab_size:
+            logits[:, self._num_sampled_ids :] = -torch.inf
+        return logits
 
     def _chosen(self, tensor: torch.Tensor, indices: LongArray) -> torch.Tensor:
         return tensor[to_device(indices, self._device)]

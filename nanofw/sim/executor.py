@@ -60,7 +60,7 @@ class SimExecutor:
         self._host = model.host_seconds if isinstance(model, OccupiesHost) else None
         self._capacity = _capacity(options, config, self._cost_model)
         self._rule = TokenRule(
-            config.spec.vocab_size, config.spec.eos_token_ids, options.eos_probability
+            config.spec.num_sampled_ids, config.spec.eos_token_ids, options.eos_probability
         )
         # Whether a token is an end token has to be chance; which of the others it is, need not.
         self._number_of = position_hash if options.eos_probability else position_number

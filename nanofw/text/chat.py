@@ -16,10 +16,14 @@ from jinja2.nodes import CallBlock, Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from nanofw.checkpoints.tokenizer_files import (
+    read_object,
+    read_tokenizer_config,
+    special_token_texts,
+)
 from nanofw.errors import ModelError, shown
 from nanofw.text.continuation import cut_at_mark, with_mark
 from nanofw.text.messages import as_texts, check_messages, plain, with_reasoning_names
-from nanofw.text.tokenizer import read_object, read_tokenizer_config, special_token_texts
 from nanofw.text.tools import check_tools
 
 _OWN_VARIABLES = frozenset(

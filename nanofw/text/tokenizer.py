@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import tokenizers
 
-from nanofw.errors import ModelError
+from nanofw.checkpoints.tokenizer_files import (
+    load_backend,
+    read_tokenizer_config,
+    special_token_texts,
+)
 from nanofw.text.detokenize import (
     ByteLevelStream,
     ChainStream,
@@ -167,19 +171,6 @@ class FileTokenizer:
         return ByteTable(every), ByteTable(without_special)
 
 
-def special_token_texts(config: Mapping[str, Any]) -> dict[str, str]:
-    """The text of each token that the configuration names: bos_token and so on."""
-    named = {key: token_text(value) for key, value in config.items() if key.endswith("_token")}
-    return {key: text for key, text in named.items() if text is not None}
-
-
-def token_text(value: Any) -> str | None:
-    """The text of a token as configurations spell it: a string, or an object with `content`."""
-    if isinstance(value, dict):
-        return token_text(cast("dict[str, Any]", value).get("content"))
-    return value if isinstance(value, str) else None
-
-
 def load_tokenizer(folder: str | Path) -> FileTokenizer:
     """The tokenizer of a checkpoint folder.
 
@@ -187,45 +178,4 @@ def load_tokenizer(folder: str | Path) -> FileTokenizer:
         ModelError: there is no `tokenizer.json`, or a file cannot be read.
     """
     folder = Path(folder)
-    path = folder / "tokenizer.json"
-    if not path.is_file():
-        raise ModelError(
-            f"{folder} has no tokenizer.json. Give prompts as token ids, or convert the "
-            "tokenizer once with transformers: AutoTokenizer.from_pretrained(folder)"
-            ".save_pretrained(folder)"
-        )
-    try:
-        backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the Rust side raises plain Exception
-        raise ModelError(f"{path} cannot be read: {error}") from error
-    return FileTokenizer(backend, read_tokenizer_config(folder))
-
-
-def read_tokenizer_config(folder: Path) -> dict[str, Any]:
-    """`tokenizer_config.json` of a folder, and what `special_tokens_map.json` says of tokens.
-
-    As in transformers the map counts only where the configuration has no `added_tokens_decoder`,
-    and wins there.
-
-    Raises:
-        ModelError: a file is not a JSON object.
-    """
-    config: dict[str, Any] = {}
-    path = folder / "tokenizer_config.json"
-    if path.is_file():
-        config = read_object(path)
-    path = folder / "special_tokens_map.json"
-    if path.is_file() and "added_tokens_decoder" not in config:
-        config |= read_object(path)
-    return config
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """A file that holds a JSON object. Raises ModelError when it does not."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise ModelError(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} must hold a JSON object")
-    return cast("dict[str, Any]", value)
+    return FileTokenizer(load_backend(folder), read_tokenizer_config(folder))

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from nanofw.text.chat import ChatTemplate
+from nanofw.text.tokenizer import load_tokenizer
 from tests.fuzz.chats import CHATML, PARTS, REASONING, rendered_here, rendered_there
+from tests.fuzz.tokenizer_folders import read_here, read_there, write
+from tests.text.conftest import byte_level
 
 USER = {"role": "user", "content": "Hi"}
 
@@ -54,3 +59,42 @@ def test_F042_reasoning_has_every_name(key: str) -> None:
     message = {"role": "assistant", "content": "4", key: "2 + 2"}
     assert "<think>2 + 2</think>" in rendered(REASONING, USER, message)
     assert "(2 + 2)" in rendered("{{ '(' + messages[0].thinking + ')' }}", message)
+
+
+IM_START = {"content": "<|im_start|>", "special": True, "normalized": False}
+FLAGS = ("lstrip", "rstrip", "single_word")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"tokenizer_config.json": {"added_tokens_decoder": {"500": IM_START}}},
+        {"tokenizer_config.json": {"additional_special_tokens": ["<|im_start|>"]}},
+        {"tokenizer_config.json": {"extra_special_tokens": ["<|im_start|>"]}},
+        {"tokenizer_config.json": {"eos_token": "<|im_start|>", "pad_token": "<pad>"}},
+        {"added_tokens.json": {"<|im_start|>": 500}},
+        {"special_tokens_map.json": {"eos_token": "<|im_start|>"}},
+    ],
+    ids=["decoder", "additional", "extra", "named", "added_tokens", "map"],
+)
+def test_F038_tokens_that_only_other_files_name(tmp_path: Path, files: dict[str, Any]) -> None:
+    folder = write(tmp_path, {"tokenizer.json": json.loads(byte_level().to_str()), **files})
+    ours = read_here(folder)
+    assert ours == read_there(folder)
+    assert "<|im_start|>" in ours["text"]
+    tokenizer = load_tokenizer(folder)
+    assert len(tokenizer.encode("<|im_start|>", add_special_tokens=False)) == 1
+
+
+def test_F038_a_token_that_is_special_only_in_the_configuration(tmp_path: Path) -> None:
+    tool = {
+        "content": "<tool>",
+        "special": True,
+        "normalized": False,
+        **dict.fromkeys(FLAGS, False),
+    }
+    config = {"added_tokens_decoder": {"420": tool}}
+    files = {"tokenizer.json": json.loads(byte_level().to_str()), "tokenizer_config.json": config}
+    folder = write(tmp_path, files)
+    assert read_here(folder) == read_there(folder)
+    assert "<tool>" not in read_here(folder)["without_special"]

@@ -11,8 +11,9 @@ from typing import Any
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from nanofw.checkpoints.tokenizer_files import TOKENIZER, tokenizer_json
 from nanofw.contracts.logits_processor import HostProcessorConfig
-from nanofw.errors import ConfigError
+from nanofw.errors import ConfigError, ModelError
 from nanofw.samplers.logits_processors.trial_process import TrialProcess
 
 WHITESPACE: Mapping[str, Any] = {
@@ -309,12 +310,11 @@ def read_tokenizer(config: HostProcessorConfig) -> LLTokenizer:
             "or generation_config.json",
             key=key,
         )
-    path = Path(config.tokenizer_path) / "tokenizer.json"
+    path = Path(config.tokenizer_path) / TOKENIZER
     try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        problem = f"structured output cannot read {path}: {error.strerror}"
-        raise ConfigError(problem, key=key) from error
+        text = tokenizer_json(path.parent)
+    except (OSError, ModelError) as error:
+        raise ConfigError(f"structured output cannot read {path}: {error}", key=key) from error
     try:
         tokenizer = LLTokenizer(text, n_vocab=config.vocab_size, eos_token=ends)
     except ValueError as error:
