@@ -14,7 +14,7 @@ help:
 	@echo "make test    create the environment if needed; checks and tests"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make slow    the long tests: full products, soak runs"
-	@echo "make fuzz    random folders against transformers: 2,000 of them, about ten minutes"
+	@echo "make fuzz    the fuzzers at length: folders, chats, traces; about a quarter of an hour"
 	@echo "make gpu     the tests that need an accelerator"
 
 $(VENV)/.base: pyproject.toml
@@ -57,6 +57,7 @@ fuzz: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.checkpoints --folders $(FOLDERS) --first $(FIRST)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.chats $(FIRST) $(CHATS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.tokenizer_folders $(FIRST) $(FOLDERS)
+	OMP_NUM_THREADS=1 NANOFW_FUZZ_CASES=$${NANOFW_FUZZ_CASES:-20000} $(BIN)/python -m pytest -q -n $(WORKERS) tests/fuzz/test_traces.py
 
 gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m 'gpu or multigpu'

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from nanofw.cli import ExitCode
 from nanofw.cli.files import check_writable, writing
 from nanofw.cli.progress import progress
+from nanofw.cli.signals import Ended, ended_as_by_interrupt
 from nanofw.cli.tables import console
 
 if TYPE_CHECKING:
@@ -57,7 +58,12 @@ def main(arguments: list[str]) -> int:
             source="command line",
         )
     experiments = [load_experiment(name, overrides) for name in files]
-    met = [_run(experiment, arguments) for experiment in experiments]
+    try:
+        with ended_as_by_interrupt():
+            met = [_run(experiment, arguments) for experiment in experiments]
+    except Ended as error:
+        print(f"nanofw: ended by {error.signal.name}", file=sys.stderr)
+        return error.exit_code
     return ExitCode.OK if all(met) else ExitCode.BAD_RESULT
 
 
@@ -79,8 +85,10 @@ def _run(experiment: Experiment, arguments: list[str]) -> bool:
     with progress() as report:
         results = run_experiment(experiment, report, keep)
     analysis = analyse(results)
-    print_report(results, analysis, console())
-    _write(results, analysis, arguments)
+    try:  # files first: the reader of the tables may close the pipe
+        _write(results, analysis, arguments)
+    finally:
+        print_report(results, analysis, console())
     served = all(run.num_measured for runs in results.runs.values() for run in runs)
     return served and all(outcome.met for outcome in analysis.outcomes)
 

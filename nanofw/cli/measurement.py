@@ -73,11 +73,13 @@ class Measurement(Generic[T]):
         show: Callable[[Sequence[T]], None],
         record: Callable[[T], dict[str, Any]],
     ) -> int:
-        """Show and write what there is, then raise what ended it early. Returns the exit code."""
-        if self._target != STDOUT:
-            show(self.found)
-        if self._target is not None:
-            self._write(self.as_record(selection, record))
+        """Write and show what there is, then raise what ended it early. Returns the exit code."""
+        try:  # the file first: the reader of the tables may close the pipe
+            if self._target is not None:
+                self._write(self.as_record(selection, record))
+        finally:
+            if self._target != STDOUT:
+                show(self.found)
         if self._problem is not None:
             print("the rest was not measured", file=sys.stderr)
             raise self._problem

@@ -19,8 +19,14 @@ def console() -> Console:
     """Standard output for tables: as wide as it needs to be when it is not a terminal."""
     from rich.console import Console
 
+    class Standard(Console):
+        """Rich ends the process where the reader is gone; commands end with their exit code."""
+
+        def on_broken_pipe(self) -> None:
+            raise  # the error that is being handled
+
     width = None if sys.stdout.isatty() else WIDTH_OF_A_FILE
-    return Console(width=width, highlight=False, markup=False, soft_wrap=False)
+    return Standard(width=width, highlight=False, markup=False, soft_wrap=False)
 
 
 def table(

@@ -7,30 +7,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from nanofw.compare.comparability import SERVED_OTHERS, no_verdict, observations, observed
 from nanofw.compare.experiment import Expectation
+from nanofw.compare.harm import harms
 from nanofw.compare.metrics import Metric
+from nanofw.compare.row import ArmMetric
 from nanofw.compare.run import RunResult
 from nanofw.compare.runner import AA, Results, arm_at
-from nanofw.compare.statistics import Effect, Verdict, holm, paired_effect, rule, verdict
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArmMetric:
-    """One metric of one arm at one point.
-
-    Attributes:
-        mean: over the runs.
-        effect: against the baseline; None for the baseline itself.
-        p_adjusted, verdict: None where the metric does not decide.
-    """
-
-    point: float | None
-    arm: str
-    metric: str
-    mean: float
-    effect: Effect | None = None
-    p_adjusted: float | None = None
-    verdict: Verdict | None = None
+from nanofw.compare.statistics import holm, paired_effect, rule, verdict
+from nanofw.compare.warnings import warnings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,18 +63,20 @@ def analyse(results: Results) -> Analysis:
     ]
     adjusted = holm([_p_value(rows[i]) for i in deciding], options.alpha)
     for i, p in zip(deciding, adjusted, strict=True):
-        rows[i] = _decided(rows[i], p, options.alpha)
-        is_of_served = Metric.parse(rows[i].metric).is_latency
-        if is_of_served and _served_others(results, rows[i].point, rows[i].arm):
-            rows[i] = replace(rows[i], verdict="no evidence")
-    for i, row in enumerate(rows):
-        if row.arm == AA and row.effect is not None and row.metric in judged:
-            rows[i] = _decided(row, row.effect.p_value, options.alpha)
+        rows[i] = _decided(results, rows[i], p)
+    controls = [
+        i
+        for i, row in enumerate(rows)
+        if row.arm == AA and row.effect is not None and row.metric in judged
+    ]
+    family = holm([_p_value(rows[i]) for i in (*controls, *deciding)], options.alpha)
+    for i, p in zip(controls, family, strict=False):
+        rows[i] = _decided(results, rows[i], p)
     decided = Analysis(rows=tuple(rows), rule="", warnings=(), outcomes=())
     return Analysis(
         rows=tuple(rows),
         rule=rule(options.alpha, len(deciding) > 1, len(deciding), options.margin),
-        warnings=tuple(_warnings(results)),
+        warnings=tuple(warnings(results, rows)),
         outcomes=tuple(
             _outcome(results, decided, item, point)
             for item in options.expect
@@ -105,9 +92,10 @@ def _row(
     values = _values(results.runs[(point, arm)], metric)
     effect = None
     if arm != baseline:
+        groups = observations(results, point, arm)
         effect = paired_effect(
-            _values(results.runs[(point, baseline)], metric),
-            values,
+            observed(_values(results.runs[(point, baseline)], metric), groups),
+            observed(values, groups),
             by_ratio=Metric.parse(metric).by_ratio,
             alpha=results.experiment.options.alpha,
             margin=results.experiment.options.margin,
@@ -116,20 +104,17 @@ def _row(
     return ArmMetric(point=point, arm=arm, metric=metric, mean=_mean(values), effect=effect)
 
 
-def _decided(row: ArmMetric, p_adjusted: float, alpha: float) -> ArmMetric:
+def _decided(results: Results, row: ArmMetric, p_adjusted: float) -> ArmMetric:
     assert row.effect is not None
     higher = Metric.parse(row.metric).higher_is_better
+    alpha = results.experiment.options.alpha
     word = verdict(row.effect, p_adjusted, higher_is_better=higher, alpha=alpha)
-    return replace(row, p_adjusted=p_adjusted, verdict=word)
-
-
-def _served_others(results: Results, point: float | None, arm: str) -> int:
-    """In how many runs an arm served other requests to their end than the baseline did."""
-    if arm == AA:  # on traffic of its own
-        return 0
-    pairs = zip(results.runs[(point, results.experiment.baseline)], results.runs[(point, arm)],
-                strict=True)  # fmt: skip
-    return sum(a.served_checksum != b.served_checksum for a, b in pairs)
+    throughput = row.metric.startswith("throughput.")  # less served is worse, whoever it was
+    reason = no_verdict(results, row.point, row.arm, row.metric)
+    if reason is not None and not (word == "worse" and reason == SERVED_OTHERS and throughput):
+        word = "no evidence"
+    found = harms(results, row.point, row.arm, row.metric) if word == "better" else []
+    return replace(row, p_adjusted=p_adjusted, verdict=word, reason=reason, harms=tuple(found))
 
 
 def _p_value(row: ArmMetric) -> float:
@@ -146,88 +131,6 @@ def _mean(values: list[float]) -> float:
     return float(np.mean(defined)) if defined else math.nan
 
 
-# -- warnings -----------------------------------------------------------------------------
-
-
-def _warnings(results: Results) -> list[str]:
-    found: list[str] = []
-    for (point, arm), runs in results.runs.items():
-        where = arm_at(arm, point)
-        num = len(runs)
-        if overloaded := sum(run.overloaded for run in runs):
-            found.append(
-                f"{where}: the queue was still growing in {overloaded} of {num} runs: overload, "
-                "and means depend on how long a run lasts"
-            )
-        if lagging := sum(run.lagging for run in runs):
-            worst = max(run.lag_s for run in runs)
-            found.append(
-                f"{where}: the client was late in {lagging} of {num} runs (up to {worst:.3g} s): "
-                "the load was not the one asked for"
-            )
-        found += [f"{where}: {note}" for note in dict.fromkeys(n for r in runs for n in r.notes)]
-    return _unequal_features(results) + found + _unequal_work(results) + _few(results)
-
-
-def _unequal_features(results: Results) -> list[str]:
-    """Warn where `auto` resolved a feature differently for an arm than for the baseline."""
-    baseline = results.experiment.baseline
-    found: list[str] = []
-    for arm, selection in results.selections.items():
-        theirs = results.selections[baseline].explanation.features
-        for feature, other in zip(selection.explanation.features, theirs, strict=True):
-            if feature.value != other.value and "auto" in (feature.asked, other.asked):
-                words = [("on" if item.value else "off") for item in (feature, other)]
-                found.append(
-                    f"{arm}: {feature.name} is {words[0]} ({feature.reason}), for {baseline} it "
-                    f"is {words[1]}: some of the difference is that, not the policy's"
-                )
-    return found
-
-
-def _unequal_work(results: Results) -> list[str]:
-    """Arms must have done the same work: the same tokens for the same requests."""
-    found: list[str] = []
-    baseline = results.experiment.baseline
-    for (point, arm), runs in results.runs.items():
-        if arm in (baseline, AA):
-            continue
-        pairs = list(zip(results.runs[(point, baseline)], runs, strict=True))
-        where = arm_at(arm, point)
-        if others := _served_others(results, point, arm):
-            ours, theirs = (sum(r.num_refused + r.num_failed for r in side) for side in
-                            (runs, results.runs[(point, baseline)]))  # fmt: skip
-            found.append(
-                f"{where}: served other requests to their end than {baseline} in {others} of "
-                f"{len(pairs)} runs ({ours} were refused or failed, with {baseline} {theirs}): "
-                "latencies are of those that were served, so they get no verdict; goodput and "
-                "throughput count all"
-            )
-        if counts := sum(a.num_output_tokens != b.num_output_tokens for a, b in pairs):
-            found.append(
-                f"{where}: made another number of tokens than {baseline} in {counts} of "
-                f"{len(pairs)} runs: the work was not equal"
-            )
-        elif sums := sum(a.checksum != b.checksum for a, b in pairs):
-            found.append(
-                f"{where}: made other tokens than {baseline} in {sums} of {len(pairs)} runs: "
-                "numerics depend on the batch, or requests depend on each other's timing"
-            )
-    return found
-
-
-def _few(results: Results) -> list[str]:
-    """A 99th percentile of few requests is the maximum of few."""
-    metrics = results.experiment.options.all_metrics
-    tails = [name for name in metrics if ".p99" in name and not name.startswith("itl.")]
-    fewest = min(run.num_measured for runs in results.runs.values() for run in runs)
-    if fewest < 30:
-        return [f"only {fewest} requests were measured in a run"]
-    if tails and fewest < 1000:
-        return [f"{', '.join(tails)}: 99th percentiles of {fewest} requests a run; 1000 are needed"]
-    return []
-
-
 # -- expectations -------------------------------------------------------------------------
 
 
@@ -236,9 +139,10 @@ def _outcome(
 ) -> Outcome:
     against = item.against or results.experiment.baseline
     other = item.against_metric or item.metric
-    ours = _mean(_values(results.runs[(point, item.arm)], item.metric))
-    theirs = _mean(_values(results.runs[(point, against)], other))
-    ratio = _ratio(ours, theirs)
+    left = _values(results.runs[(point, item.arm)], item.metric)
+    right = _values(results.runs[(point, against)], other)
+    ours, theirs = _mean(left), _mean(right)
+    ratio = _ratio(left, right)
     difference = ours - theirs
     complaints = [
         *_outside("ratio", ratio, item.min_ratio, item.max_ratio),
@@ -258,7 +162,12 @@ def _outcome(
     return Outcome(expectation=item, met=not complaints, text=text)
 
 
-def _ratio(ours: float, theirs: float) -> float:
+def _ratio(left: list[float], right: list[float]) -> float:
+    """The geometric mean of the runs' ratios; of the means' where a value is 0."""
+    defined = [(a, b) for a, b in zip(left, right, strict=True) if math.isfinite(a + b)]
+    if defined and all(min(pair) > 0 for pair in defined):
+        return math.exp(float(np.mean([math.log(a / b) for a, b in defined])))
+    ours, theirs = _mean(left), _mean(right)
     if theirs or math.isnan(ours):
         return ours / (theirs or math.nan)
     return math.inf if ours else 1.0

@@ -15,12 +15,13 @@ primary: e2e.mean
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
-from pydantic import Field, NonNegativeInt, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeInt, PositiveFloat
 
 from nanofw.compare.metrics import DEFAULT_METRICS, Metric
 from nanofw.compare.statistics import Verdict
@@ -36,6 +37,13 @@ AA = "A/A"
 """The arm that is the baseline again."""
 
 Share = Annotated[float, Field(ge=0, lt=0.5)]
+MAX_ARMS = 1000
+MAX_REPEATS = 10_000
+MAX_POINTS = 1000
+MAX_RUNS = 1_000_000
+"""Arms times points times repeats: each is a task and a line of the result."""
+MAX_PROCESSES = 1024
+Points: TypeAlias = Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=MAX_POINTS)]
 
 
 class Slo(Section):
@@ -61,7 +69,8 @@ class Expectation(Section):
     against_metric: str | None = None
     """The other arm's metric; null: the same one."""
     min_ratio: float | None = None
-    """Least value of metric(arm) / metric(against), means over runs."""
+    """Least value of metric(arm) / metric(against): the geometric mean of the runs' ratios, as
+    the effect is; the ratio of the means where a value is 0."""
     max_ratio: float | None = None
     """Greatest value of it."""
     min_difference: float | None = None
@@ -83,25 +92,25 @@ class ExperimentOptions(Section):
     """Presets or files below `config`."""
     config: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Configuration that all arms share."""
-    arms: Annotated[dict[str, dict[str, Any]], Field(min_length=1)]
+    arms: Annotated[dict[str, dict[str, Any]], Field(min_length=1, max_length=MAX_ARMS)]
     """Name -> configuration on top of `config`."""
     baseline: str | None = None
     """The arm that others are compared with; null: the first."""
     workload: dict[str, Any] | None = None
     """Short for `config.input.workload`."""
-    loads: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
+    loads: Points | None = None
     """Arrival rates as fractions of the baseline's capacity."""
-    rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)] | None = None
+    rates: Points | None = None
     """Arrival rates in requests per second; neither: as the workload says."""
     capacity: PositiveFloat | None = None
     """Requests per second that stand for load 1; null: found by a run of the baseline."""
-    repeats: PositiveInt = 10
+    repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS)] = 10
     """Runs of each arm at each load, each with traffic of its own seed."""
     seed: NonNegativeInt = 0
     """Seed of the first run; the next ones count on from it."""
     primary: str | None = "e2e.mean"
     """The metric that decides; null: all metrics decide, with Holm's correction."""
-    metrics: tuple[str, ...] = DEFAULT_METRICS
+    metrics: Annotated[tuple[str, ...], Field(max_length=1000)] = DEFAULT_METRICS
     """What is reported."""
     slo: Slo = Slo()
     """Limits for goodput."""
@@ -115,7 +124,10 @@ class ExperimentOptions(Section):
     """Share of the arrivals' time that is cut at the end."""
     aa: bool = True
     """Run the baseline against itself, on other arrivals where the clock is virtual."""
-    processes: PositiveInt | Literal["auto"] = "auto"
+    host_time: bool = False
+    """Add the time that the scheduler really takes to virtual time; results then depend on the
+    machine."""
+    processes: Annotated[int, Field(ge=1, le=MAX_PROCESSES)] | Literal["auto"] = "auto"
     """Processes for simulated runs; real ones go one after the other."""
     expect: tuple[Expectation, ...] = ()
     """Shapes that the result must have."""
@@ -132,6 +144,14 @@ class ExperimentOptions(Section):
             yield ("baseline",), f"{self.baseline!r} is not one of the arms: {_listed(self.arms)}"
         if AA in self.arms:
             yield ("arms", AA), "is what the baseline against itself is called; name it otherwise"
+        points = len(self.loads or self.rates or (1,))
+        num = (len(self.arms) + self.aa) * points * self.repeats
+        if num > MAX_RUNS:
+            yield (
+                ("repeats",),
+                f"{len(self.arms)} arms at {points} loads, {self.repeats:,} times each, are "
+                f"{num:,} runs; at most {MAX_RUNS:,} are done",
+            )
         if "" in self.arms:
             yield ("arms",), "an arm needs a name"
         for index, name in enumerate(self.reported):
@@ -168,10 +188,13 @@ class ExperimentOptions(Section):
 
     @property
     def reported(self) -> tuple[str, ...]:
-        """The metrics to report; goodput only where `slo` sets a limit or `metrics` names it."""
-        if "metrics" in self.model_fields_set or self.slo != Slo():
+        """The metrics to report; goodput where `slo` sets a limit or `metrics` names it."""
+        named = [name for name in self.metrics if name.startswith("goodput.")]
+        if self.slo != Slo():
+            return self.metrics if named else (*self.metrics, "goodput.rate")
+        if "metrics" in self.model_fields_set:
             return self.metrics
-        return tuple(name for name in self.metrics if not name.startswith("goodput."))
+        return tuple(name for name in self.metrics if name not in named)
 
     @property
     def all_metrics(self) -> tuple[str, ...]:
@@ -278,15 +301,29 @@ def _short_form(name: str, overrides: Sequence[str]) -> Experiment:
             "try scheduler.name=fcfs,shortest_job_first",
             source=name,
         )
-    below = (defaults(), *file_layers(name), override_layer(rest))
+    varied = [text.partition("=")[0] for text in lists]
+    for text in rest:
+        key = text.partition("=")[0]
+        if clash := [other for other in varied if f"{other}.".startswith(f"{key}.")]:
+            raise ConfigError(f"is given beside the values of {clash[0]}, which it would replace",
+                              key=key, source="command line")  # fmt: skip
+    below = (defaults(), *file_layers(name))
+    above_all = override_layer(rest)  # above the arms' own, which may drop what files say
     choices = [[(text.partition("=")[0], value) for value in _values(text) or ()] for text in lists]
+    num = math.prod(map(len, choices))
+    if num > MAX_ARMS:
+        raise ConfigError(
+            f"the values of {' and '.join(items[0][0] for items in choices)} make {num:,} arms; "
+            f"at most {MAX_ARMS:,} are compared",
+            source="command line",
+        )
     arms: dict[str, tuple[ConfigLayer, ...]] = {}
     for combination in itertools.product(*choices):
         change = override_layer([f"{key}={value}" for key, value in combination])
         arm = ", ".join(value for _, value in combination)
         if arm in arms:
             raise ConfigError(f"the arm {arm!r} is given twice", source="command line")
-        arms[arm] = (*below, change)
+        arms[arm] = (*below, change, above_all)
     above = override_layer(own)
     data = {**above.data, "arms": {name: {} for name in arms}}
     values = Values(data, above.sources, above.texts, {})

@@ -14,9 +14,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
-from nanofw.compare.analysis import Analysis, ArmMetric
+from nanofw.compare.analysis import Analysis
 from nanofw.compare.experiment import AA
 from nanofw.compare.metrics import Metric
+from nanofw.compare.row import ArmMetric
 from nanofw.compare.runner import Results
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")

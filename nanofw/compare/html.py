@@ -12,9 +12,16 @@ import yaml
 from markupsafe import Markup
 
 from nanofw.compare import figures
-from nanofw.compare.analysis import Analysis, ArmMetric
+from nanofw.compare.analysis import Analysis
 from nanofw.compare.experiment import AA
-from nanofw.compare.report import effect_texts, missing_text, number_text, point_title
+from nanofw.compare.report import (
+    capacity_text,
+    effect_texts,
+    missing_text,
+    number_text,
+    point_title,
+)
+from nanofw.compare.row import ArmMetric
 from nanofw.compare.runner import Results
 
 _FOLDER = Path(__file__).parent / "templates"
@@ -49,6 +56,7 @@ def as_html(results: Results, analysis: Analysis | None, data: Mapping[str, Any]
         interval=f"{1 - options.alpha:.0%} interval",
         decided=_decided(results, analysis),
         missing=missing_text(results),
+        capacity=capacity_text(results),
         loads_figure=Markup(figures.by_load(results, _main_metric(results))),
         main_metric=_main_metric(results),
         points=[_section(results, analysis, point) for point in results.points],
@@ -102,6 +110,7 @@ def _cells(row: ArmMetric) -> dict[str, str]:
     return {
         "mean": number_text(row.metric, row.mean), "effect": estimate, "interval": interval,
         "detectable": detectable, "verdict": row.verdict or "",
+        "harms": "; ".join(row.harms), "reason": row.reason or "",
     }  # fmt: skip
 
 

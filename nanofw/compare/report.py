@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nanofw.assembly.provenance import origin, run_record
 from nanofw.compare.analysis import Analysis
 from nanofw.compare.metrics import Metric, describe
+from nanofw.compare.run import RunResult
 from nanofw.compare.runner import Results, arm_at
 from nanofw.compare.statistics import Effect
 from nanofw.config.load import plain
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 EXACT = "in every run"
+DEFINITIONS = (
+    "mean: over runs; effect: geometric mean of the runs' ratios, or mean of their differences; "
+    "expectations use the same"
+)
 ROUNDING = 1e-10
 
 
@@ -30,9 +35,7 @@ def print_report(results: Results, analysis: Analysis, console: Console) -> None
     if options.name:
         console.print(options.name)
     if results.capacity is not None:
-        console.print(
-            f"capacity of {results.experiment.baseline}: {results.capacity:.4g} requests/s"
-        )
+        console.print(f"capacity of {results.experiment.baseline}: {capacity_text(results)}")
     for point in results.points:
         console.print(_table(results, analysis, point))
     if any(row.effect is not None and is_exact(row.effect) for row in analysis.rows):
@@ -43,6 +46,7 @@ def print_report(results: Results, analysis: Analysis, console: Console) -> None
     console.print(f"rule: {analysis.rule}")
     if options.primary:
         console.print(f"primary metric: {options.primary}; the others are described, not judged")
+    console.print(DEFINITIONS)
     for warning in analysis.warnings:
         console.print(f"warning: {warning}")
     for outcome in analysis.outcomes:
@@ -63,6 +67,7 @@ def as_json(
     value = {
         "name": options.name,
         "capacity": results.capacity,
+        "capacity_interval": _capacity_interval(results),
         "baseline": results.experiment.baseline,
         "complete": not results.missing,
         "missing": [asdict(task) for task in results.missing],
@@ -75,7 +80,13 @@ def as_json(
             for item in (analysis.outcomes if analysis else ())
         ],
         "runs": [
-            {"point": point, "arm": arm, "repeat": repeat, **asdict(run)}
+            {
+                "point": point,
+                "arm": arm,
+                "repeat": repeat,
+                "offered_load": _offered_load(results, run),
+                **asdict(run),
+            }
             for (point, arm), runs in results.runs.items()
             for repeat, run in zip(results.repeats(point, arm), runs, strict=True)
         ],
@@ -83,6 +94,18 @@ def as_json(
         "provenance": _provenance(results, arguments),
     }
     return _finite(value)
+
+
+def _capacity_interval(results: Results) -> list[float] | None:
+    found = results.capacity_found
+    return None if found is None else [found.low, found.high]
+
+
+def _offered_load(results: Results, run: RunResult) -> float | None:
+    """What came in a run, as a share of the capacity; None: it is not known."""
+    if results.capacity is None or run.traffic.rate is None:
+        return None
+    return run.traffic.rate / results.capacity
 
 
 def _provenance(results: Results, arguments: Sequence[str]) -> dict[str, Any]:
@@ -143,9 +166,17 @@ def _table(results: Results, analysis: Analysis, point: float | None) -> Table:
             f" {row.arm}",
             number_text(row.metric, row.mean),
             *(effect_texts(effect) if effect else ("", "", "")),
-            row.verdict or "",
+            f"{row.verdict}, but" if row.harms else row.verdict or "",
         )
+        for harm in row.harms:
+            table.add_row(f"  worse: {harm}")
     return table
+
+
+def capacity_text(results: Results) -> str:
+    """The capacity, and how sure it is."""
+    found = results.capacity_found
+    return "" if found is None else found.text()
 
 
 def point_title(results: Results, point: float | None, *, runs: bool = True) -> str:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import math
 import zlib
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from nanofw.assembly import Selection, build, build_workload
+from nanofw.compare.backlog import Backlog
 from nanofw.compare.client_service import ObservedExecutor
 from nanofw.compare.experiment import ExperimentOptions, Slo
 from nanofw.compare.finished import FinishedRequests, FinishedTable
+from nanofw.compare.host_time import HostTime
 from nanofw.compare.metrics import RunMeasurement, jain
-from nanofw.compare.statistics import MIN_RUNS, within_run_interval
+from nanofw.compare.statistics import MIN_RUNS, autocorrelation_length, within_run_interval
+from nanofw.compare.traffic import ObservedWorkload, Traffic
 from nanofw.contracts.arrays import FloatArray
 from nanofw.contracts.clock import Clock
 from nanofw.contracts.outputs import RequestOutput
@@ -23,9 +29,11 @@ from nanofw.engine.engine import Engine
 from nanofw.measure.drive import drive
 from nanofw.measure.latencies import latencies
 
-GROWTH_LIMIT = 0.1
-"""Overload: more than this share of the measured arrivals was still waiting at their end, and
-the queue had grown since the middle."""
+GUARDS = (
+    "ttft.mean", "ttft.p99", "ttft.max", "tpot.mean", "tpot.p99", "itl.p99", "itl.max",
+    "e2e.mean", "e2e.p99", "e2e.max", "queue.max",
+)  # fmt: skip
+MAX_CLIENTS = 10
 LAG_LIMIT = 0.01
 """A client lags when it hands requests over later than this share of their mean E2E."""
 
@@ -40,7 +48,15 @@ class RunResult:
         num_measured: requests between warm-up and drain that were served to their end.
         checksum: of all token ids by request: equal work gives equal sums.
         served_checksum: of the ids of requests that were served: latencies are about those alone.
-        overloaded: the queue was still growing when arrivals ended.
+        traffic: what the workload asked for.
+        overloaded: much work was waiting when arrivals ended, more than at their middle.
+        growth: of the unfinished work in the second half, as a share of what came; 0 on average
+            where a run keeps up; NaN with too few requests.
+        memory: requests after which the latencies of a run have forgotten themselves.
+        host_s: real seconds in which the scheduler accepted, planned and committed.
+        fewest_available: the smallest share of the KV pool that was available.
+        num_by_client: requests that count, by client.
+        guards: latencies that are looked at for harm, by metric.
         lag_s: how late the client handed requests over, in the worst case, its own fault alone.
         lagging: that was too late.
         capacity: requests per second while any were waiting, for runs that arrive at once.
@@ -59,7 +75,14 @@ class RunResult:
     seconds: float
     checksum: int
     served_checksum: int
+    traffic: Traffic
     overloaded: bool
+    growth: float = field(compare=False)  # may be NaN, which equals nothing
+    memory: int
+    host_s: float = field(compare=False)
+    fewest_available: float
+    num_by_client: dict[str, int]
+    guards: dict[str, float] = field(compare=False)
     lag_s: float
     lagging: bool
     capacity: float
@@ -119,7 +142,8 @@ class _Run:
         options: ExperimentOptions,
     ) -> None:
         self._engine, self._watch, self._options = engine, watch, options
-        self._workload = workload
+        self._workload = workload = ObservedWorkload(workload, engine.spec.vocab_size)
+        self._host = HostTime(engine, options.host_time)
         self._finished_requests = FinishedRequests()
         self._checksum = self._served_checksum = 0
         self._clients: dict[str, int] = {}  # their numbers
@@ -127,11 +151,12 @@ class _Run:
         self._handed_over = engine.clock.now()
         self._lag = 0.0
         self._started = engine.clock.now()
-        for step in drive(engine, workload, self._accept):
-            for output in step.finished:
-                watch.finish_request(output.id)
-                self._take_output(output)
-            self._handed_over = engine.clock.now()
+        with self._host.measured():
+            for step in drive(engine, workload, self._accept):
+                for output in step.finished:
+                    watch.finish_request(output.id)
+                    self._take_output(output)
+                self._handed_over = engine.clock.now()
         self._finished = engine.clock.now()
 
     def _accept(self, request: Request, now: float) -> None:
@@ -164,6 +189,7 @@ class _Run:
         came = every.where(_within(every["arrival"], start, end))
         inside = served.where(_within(served["arrival"], start, end))
         measured = self._measure(served, came, inside, start, end)
+        backlog = Backlog(done, start, end)
         e2e = float(np.nanmean(measured.latencies["e2e"])) if len(inside) else 0.0
         return RunResult(
             values={name: measured.value(name) for name in self._options.all_metrics},
@@ -176,7 +202,14 @@ class _Run:
             seconds=self._finished - self._started,
             checksum=self._checksum,
             served_checksum=self._served_checksum,
-            overloaded=_overloaded(done, start, end),
+            traffic=self._workload.traffic(),
+            overloaded=backlog.is_overloaded,
+            growth=backlog.growth,
+            memory=_memory(measured, inside),
+            host_s=self._host.seconds,
+            fewest_available=self._host.fewest_available,
+            num_by_client=dict(Counter(measured.clients)),
+            guards={name: measured.value(name) for name in guards(self._clients)},
             lag_s=self._lag,
             lagging=self._lag > LAG_LIMIT * e2e,
             capacity=self._capacity(done),
@@ -235,12 +268,12 @@ class _Run:
     ) -> dict[str, tuple[float, float]]:
         if self._options.repeats >= MIN_RUNS:
             return {}
-        order = np.argsort(inside["arrival"], kind="stable")
         found: dict[str, tuple[float, float]] = {}
-        for name, values in measured.latencies.items():
-            defined = values[order]
-            defined = defined[~np.isnan(defined)]
-            found[f"{name}.mean"] = within_run_interval(defined, alpha=self._options.alpha)
+        for name in measured.latencies:
+            values = _by_arrival(measured, inside, name)
+            interval = within_run_interval(values, alpha=self._options.alpha)
+            if not math.isnan(interval[0]):
+                found[f"{name}.mean"] = interval
         return found
 
     def _capacity(self, done: FinishedTable) -> float:
@@ -260,6 +293,11 @@ class _Run:
 
     def _notes(self, done: FinishedTable) -> tuple[str, ...]:
         notes, finished = list(self._workload.notes), self._finished_requests
+        if missing := self._workload.missing:
+            notes.append(
+                f"the workload promised {self._workload.num_requests} requests, and {missing} of "
+                "them did not come"
+            )
         if failed := finished.by_reason[FinishReason.ERROR]:
             notes.append(f"{failed} requests failed: {finished.errors.get(FinishReason.ERROR)}")
         hits = done.total("num_cached_tokens")
@@ -273,6 +311,24 @@ class _Run:
                 f"{refused} requests were refused: {finished.errors[FinishReason.REFUSED]}"
             )
         return tuple(notes)
+
+
+def guards(clients: Iterable[str]) -> tuple[str, ...]:
+    """Metrics that show who pays for a better primary metric: tails, and every client's mean."""
+    names = list(clients)
+    by_client = [f"e2e.mean@{name}" for name in names] if 1 < len(names) <= MAX_CLIENTS else []
+    return (*GUARDS, *by_client)
+
+
+def _by_arrival(measured: RunMeasurement, inside: FinishedTable, name: str) -> FloatArray:
+    """A latency of each request that has it, in the order in which they came."""
+    values = measured.latencies[name][np.argsort(inside["arrival"], kind="stable")]
+    return values[~np.isnan(values)]
+
+
+def _memory(measured: RunMeasurement, inside: FinishedTable) -> int:
+    values = _by_arrival(measured, inside, "e2e")
+    return autocorrelation_length(values) if len(values) else 0
 
 
 def _within(times: FloatArray, start: float, end: float) -> Any:
@@ -296,12 +352,3 @@ def checksum(outputs: list[RequestOutput]) -> int:
     for output in outputs:
         total ^= zlib.crc32(output.token_ids.tobytes(), zlib.crc32(output.id.encode()))
     return total
-
-
-def _overloaded(done: FinishedTable, start: float, end: float) -> bool:
-    """Whether the queue was long when the measured part ended, and had grown since its middle."""
-    middle, arrival = (start + end) / 2, done["arrival"]
-    begun = np.nan_to_num(done["scheduled"], nan=np.inf)
-    waiting = {at: int(((arrival <= at) & (begun > at)).sum()) for at in (middle, end)}
-    arrived = int(_within(arrival, start, end).sum())
-    return waiting[end] > max(GROWTH_LIMIT * arrived, waiting[middle])

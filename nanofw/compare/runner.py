@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import signal
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass, field
-from multiprocessing import active_children, get_context
+from multiprocessing import active_children, get_context, parent_process
+from threading import Thread
 
 from nanofw.assembly import Selection, build_workload, select
 from nanofw.assembly.selection import choose_workload
+from nanofw.compare.arms import select_arms
+from nanofw.compare.capacity import Capacity, find_capacity
 from nanofw.compare.experiment import AA, Experiment
+from nanofw.compare.metrics import Metric
 from nanofw.compare.run import RunResult, run_once
 from nanofw.errors import ConfigError, ExecutorError
 from nanofw.machine import num_usable_cores
@@ -49,6 +54,7 @@ class Results:
 
     Attributes:
         capacity: requests per second at load 1; None where nothing depends on it.
+        capacity_found: the same, and how sure it is.
         order: tasks in the order in which they were done.
         missing: tasks that were not finished when something ended the experiment early.
     """
@@ -56,6 +62,7 @@ class Results:
     experiment: Experiment
     selections: dict[str, Selection]
     capacity: float | None = None
+    capacity_found: Capacity | None = None
     runs: dict[tuple[float | None, str], list[RunResult]] = field(
         default_factory=dict[tuple[float | None, str], list[RunResult]]
     )
@@ -88,15 +95,11 @@ def run_experiment(
         on_stop: given what was finished when an error or an interrupt ends the experiment after
             the first run, before that is raised.
     """
-    selections = {arm: select(experiment.load(arm)) for arm in experiment.arms}
-    if len({selection.virtual_time for selection in selections.values()}) > 1:
-        raise ConfigError(
-            "some arms are simulated and some are real; compare like with like",
-            key="executor.name",
-        )
+    selections = select_arms(experiment)
     for selection in selections.values():  # before the first run, not at the arm's turn
         choose_workload(selection.loaded, selection.registry)
     results = Results(experiment, selections)
+    _check_clients(results)
     report(0, 1, "capacity")
     tasks = list(_tasks(results))
     done: list[tuple[Task, RunResult]] = []
@@ -126,44 +129,83 @@ def _settle(
     results.runs = {name: results.runs[name] for name in names if name in results.runs}
 
 
-def find_capacity(selection: Selection, experiment: Experiment) -> float:
-    """Requests per second that an arm can serve: a run in which all of them come at once."""
-    run = run_once(selection, experiment.options, seed=experiment.options.seed, time_scale=0.0)
-    if not run.capacity > 0:
-        why = f": {run.notes[0]}" if run.notes else ""
-        raise ConfigError(
-            f"the baseline served nothing when its capacity was sought{why}", key="baseline"
-        )
-    return run.capacity
-
-
 def _tasks(results: Results) -> Iterator[Task]:
     """Real arms take turns, forwards and backwards, so that drift hits all of them alike."""
     experiment, options = results.experiment, results.experiment.options
     arms = [*experiment.arms, *([AA] if options.aa else [])]
-    scales = _time_scales(results)
+    rates = _rates(results)
     for repeat in range(options.repeats):
-        for point, scale in scales.items():
+        seeds = {arm: _seed(results, arm, repeat) for arm in arms}
+        scales = {seed: _time_scales(results, rates, seed) for seed in set(seeds.values())}
+        for point in rates or (None,):
             for arm in arms if repeat % 2 == 0 else reversed(arms):
-                other = AA_SEED if arm == AA and results.virtual else 0
-                yield Task(arm, point, repeat, options.seed + repeat + other, scale)
+                yield Task(arm, point, repeat, seeds[arm], scales[seeds[arm]][point])
 
 
-def _time_scales(results: Results) -> dict[float | None, float]:
+def _seed(results: Results, arm: str, repeat: int) -> int:
+    other = AA_SEED if arm == AA and results.virtual else 0
+    return results.experiment.options.seed + repeat + other
+
+
+def _rates(results: Results) -> dict[float | None, float]:
+    """Arrivals per second by load or rate; empty: as the workload says."""
     options, baseline = results.experiment.options, results.experiment.baseline
-    if options.loads is None and options.rates is None:
-        return {None: 1.0}
+    if options.rates is not None:
+        return {rate: rate for rate in options.rates}
+    if options.loads is None:
+        return {}
     selection = results.selections[baseline]
-    rate = build_workload(selection, seed=options.seed).rate
+    _rate(selection, options.seed)  # before the bursts, not after them
+    if options.capacity is not None:
+        found = Capacity.given(options.capacity)
+    else:
+        found = find_capacity(selection, results.experiment)
+    results.capacity_found, results.capacity = found, found.rate
+    return {load: load * found.rate for load in options.loads}
+
+
+def _time_scales(
+    results: Results, rates: Mapping[float | None, float], seed: int
+) -> dict[float | None, float]:
+    """By load: the traffic of each seed, a window of a trace for example, has its own rate."""
+    if not rates:
+        return {None: 1.0}
+    rate = _rate(results.selections[results.experiment.baseline], seed)
+    return {point: rate / wanted for point, wanted in rates.items()}
+
+
+def _rate(selection: Selection, seed: int) -> float:
+    rate = build_workload(selection, seed=seed).rate
     if rate is None:
         raise selection.loaded.error(
             "has no arrival rate, so there are no loads or rates of it; leave both out",
             ("input", "workload"),
         )
-    if options.rates is not None:
-        return {target: rate / target for target in options.rates}
-    results.capacity = options.capacity or find_capacity(selection, results.experiment)
-    return {load: rate / (load * results.capacity) for load in options.loads or ()}
+    return rate
+
+
+def _check_clients(results: Results) -> None:
+    """Refuse metrics of a client that has no request, where requests are known beforehand."""
+    options = results.experiment.options
+    wanted = {metric.client: name for name in options.all_metrics
+              if (metric := Metric.parse(name)).client is not None}  # fmt: skip
+    seen: set[str] = set()
+    for repeat in range(options.repeats if wanted else 0):
+        selection = results.selections[results.experiment.baseline]
+        workload = build_workload(selection, seed=options.seed + repeat)
+        num = 0
+        for request in workload.initial():
+            seen.add(request.client)
+            num += 1
+        if wanted.keys() <= seen or num < workload.num_requests:
+            return
+    for client, name in wanted.items():
+        if client not in seen:
+            raise ConfigError(
+                f"{name!r}: no request is of a client {client!r}; the traffic has "
+                f"{', '.join(map(repr, sorted(seen)))}",
+                key="primary" if name == options.primary else "metrics",
+            )
 
 
 def _one_by_one(
@@ -225,7 +267,16 @@ def _prepare(experiment: Experiment) -> None:
     """A worker process starts: it selects the components itself, from names."""
     global _experiment
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts all; one answers
+    Thread(target=_end_with_parent, name="nanofw-parent", daemon=True).start()
     _experiment = experiment
+
+
+def _end_with_parent() -> None:
+    """A worker whose parent is gone has nobody to work for; it would hold the parent's pipes."""
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _work(task: Task) -> RunResult:

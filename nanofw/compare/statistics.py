@@ -21,6 +21,8 @@ POWER = 0.8
 """Chance with which the smallest detectable effect is found."""
 MIN_RUNS = 3
 """Fewer paired runs give no verdict."""
+MIN_STRETCHES = 10
+"""A run of fewer stretches that do not remember each other does not know its own mean."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,24 +179,34 @@ def autocorrelation_length(values: FloatArray) -> int:
     return int(small[0]) if len(small) else num // 2
 
 
-def within_run_interval(
-    values: FloatArray, *, alpha: float, num_resamples: int = 1000, seed: int = 0
-) -> tuple[float, float]:
-    """Interval of one run's mean by a moving block bootstrap (Künsch 1989).
+def within_run_interval(values: FloatArray, *, alpha: float) -> tuple[float, float]:
+    """Interval of one run's mean, by Student's t over the means of batches.
 
-    Neighbours in a queue are alike: blocks are twice as long as their correlation lasts. It
-    says how well one run knows its own mean, and nothing of other traffic: no verdict uses it.
+    Neighbours in a queue are alike: batches are several times as long as their correlation
+    lasts. It says how well one run knows its own mean, and nothing of other traffic: no verdict
+    uses it.
 
     Args:
         values: float64[n], in order of arrival.
+
+    Returns:
+        NaN where the run is too short to know its own mean: fewer than `MIN_STRETCHES`.
     """
-    num = len(values)
-    if num < 2:
+    from scipy import stats
+
+    if len(values) < MIN_STRETCHES:
         return math.nan, math.nan
-    length = min(max(1, 2 * autocorrelation_length(values)), max(1, num // 4))
-    sums = np.concatenate(([0.0], np.cumsum(values)))
-    means = (sums[length:] - sums[:-length]) / length
-    rng = np.random.default_rng(seed)
-    starts = rng.integers(0, len(means), (num_resamples, max(1, num // length)))
-    low, high = np.percentile(means[starts].mean(axis=1), [50 * alpha, 100 - 50 * alpha])
-    return float(low), float(high)
+    memory = autocorrelation_length(values)
+    if num_stretches(len(values), memory) < MIN_STRETCHES:
+        return math.nan, math.nan
+    num_batches = min(MIN_STRETCHES, len(values))
+    means = np.array([batch.mean() for batch in np.array_split(values, num_batches)])
+    error = float(means.std(ddof=1)) / math.sqrt(num_batches)
+    half = float(stats.t.ppf(1 - alpha / 2, num_batches - 1)) * error
+    mean = float(values.mean())
+    return mean - half, mean + half
+
+
+def num_stretches(num: int, memory: int) -> float:
+    """How many times a sequence of `num` requests is as long as twice its memory."""
+    return num / (2 * max(memory, 1))

@@ -10,7 +10,7 @@ from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.contracts.workload import Workload
 from nanofw.engine.engine import Engine
-from nanofw.errors import RequestError
+from nanofw.errors import ConfigError, RequestError
 
 
 class Arrivals:
@@ -47,6 +47,12 @@ class Arrivals:
             request = heapq.heappop(self._followers)[2]
         else:
             request, self._head = head, next(self._initial, None)
+            if self._head is not None and _arrival(self._head) < _arrival(head):
+                raise ConfigError(
+                    f"gives request {self._head.id!r} the arrival {_arrival(self._head):g} s after "
+                    f"request {head.id!r} with {_arrival(head):g} s: arrivals must not fall",
+                    key="input.workload",
+                )
         self._update()
         return request
 
@@ -97,5 +103,10 @@ def drive(
 
 
 def _arrival(request: Request) -> float:
-    assert request.arrival is not None, "a workload gives every request its arrival"
-    return request.arrival
+    arrival = request.arrival
+    if arrival is None or not math.isfinite(arrival):
+        raise ConfigError(
+            f"gives request {request.id!r} the arrival {arrival}, which is not a time",
+            key="input.workload",
+        )
+    return arrival

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from nanofw.contracts.arrays import BoolArray, IntArray
-from nanofw.contracts.cost_model import CostModel, CostModelConfig, OccupiesHost
+from nanofw.contracts.cost_model import CostModel, CostModelConfig
 from nanofw.contracts.executor import ExecutorConfig
 from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import Request
 from nanofw.contracts.splitmix64 import HashArray, mix_array
 from nanofw.errors import ConfigError, ExecutorError
 from nanofw.plugins import Component
+from nanofw.sim.checked import CheckedCostModel
 from nanofw.sim.constant import ConstantCost, ConstantOptions
 from nanofw.sim.context import ContextPool
 from nanofw.sim.options import SimOptions
@@ -57,7 +58,7 @@ class SimExecutor:
     def __init__(self, options: SimOptions, config: ExecutorConfig) -> None:
         self._options, self._clock = options, config.clock
         self._cost_model = model = _cost_model(options, config)
-        self._host = model.host_seconds if isinstance(model, OccupiesHost) else None
+        self._host = model.occupies_host
         self._capacity = _capacity(options, config, self._cost_model)
         self._rule = TokenRule(
             config.spec.num_sampled_ids, config.spec.eos_token_ids, options.eos_probability
@@ -96,8 +97,8 @@ class SimExecutor:
         if self._pool is not None:
             hashes = mix_array(hashes ^ self._pool.compute(plan, rows, failed))
         started = self._clock.now()
-        if self._host is not None:
-            self._clock.wait_until(started + self._host(plan))
+        if self._host:
+            self._clock.wait_until(started + self._cost_model.host_seconds(plan))
         seconds = self._cost_model.seconds(plan)
         self._busy_until = max(max(self._busy_until, started) + seconds, self._clock.now())
         pending = _SubmittedStep(
@@ -201,7 +202,7 @@ def estimate(options: SimOptions, config: ExecutorConfig) -> dict[str, int]:
     }
 
 
-def _cost_model(options: SimOptions, config: ExecutorConfig) -> CostModel:
+def _cost_model(options: SimOptions, config: ExecutorConfig) -> CheckedCostModel:
     component: Component | None = config.components.get("cost_model")
     facts = CostModelConfig(
         spec=config.spec,
@@ -211,11 +212,14 @@ def _cost_model(options: SimOptions, config: ExecutorConfig) -> CostModel:
         memory_utilization=getattr(config.engine, "memory_utilization", 0.9),
     )
     if component is None:
-        return ConstantCost(ConstantOptions(seconds_per_step=options.seconds_per_step), facts)
-    return component.make(CostModel, facts)
+        constant = ConstantOptions(seconds_per_step=options.seconds_per_step)
+        return CheckedCostModel(ConstantCost(constant, facts), "cost model 'constant'")
+    return CheckedCostModel(component.make(CostModel, facts), component.label)
 
 
-def _capacity(options: SimOptions, config: ExecutorConfig, cost_model: CostModel) -> Capacity:
+def _capacity(
+    options: SimOptions, config: ExecutorConfig, cost_model: CheckedCostModel
+) -> Capacity:
     num_blocks = config.num_blocks
     if num_blocks is None:
         num_blocks = config.max_num_seqs * -(-config.max_model_len // config.block_size)

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from pydantic import NonNegativeFloat, PositiveInt
+from pydantic import NonNegativeFloat
 
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import Request
 from nanofw.contracts.workload import Workload, WorkloadConfig
-from nanofw.workloads.mix import ARRIVALS, MixOptions, RequestMix, generator
+from nanofw.workloads.mix import ARRIVALS, Count, MixOptions, RequestMix, generator
 
 
 class ClosedLoopOptions(MixOptions):
     """`workload: {name: closed_loop, ...}`."""
 
-    num_requests: PositiveInt = 1000
-    concurrency: PositiveInt = 16
+    num_requests: Count = 1000
+    concurrency: Count = 16
     """Users, so requests in the system at once."""
     think_s: NonNegativeFloat = 0.0
     """Mean time between an answer and the next request of its user, exponential."""

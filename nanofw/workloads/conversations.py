@@ -6,25 +6,29 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from pydantic import NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import NonNegativeFloat, PositiveFloat
 
 from nanofw.contracts.arrays import IntArray, LongArray
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import Request
 from nanofw.contracts.workload import Workload, WorkloadConfig
+from nanofw.errors import ConfigError
 from nanofw.workloads.lengths import Lengths, Uniform
-from nanofw.workloads.mix import ARRIVALS, MixOptions, RequestMix, generator
+from nanofw.workloads.mix import ARRIVALS, Count, MixOptions, RequestMix, generator
 
 
 class ConversationsOptions(MixOptions):
     """`workload: {name: conversations, ...}`. `prompt` is what a user adds in each turn."""
 
-    num_conversations: PositiveInt = 200
+    num_conversations: Count = 200
     rate: PositiveFloat = 1.0
     """Mean number of conversations that begin per second, Poisson."""
     turns: Lengths = Uniform(distribution="uniform", low=2, high=8)
     think_s: NonNegativeFloat = 5.0
     """Mean time between an answer and the next turn, exponential."""
+
+
+MAX_TURNS = 20_000_000
 
 
 @dataclass(slots=True)
@@ -47,6 +51,11 @@ class Conversations(Workload):
         turns = np.minimum(options.turns.sample(rng, num), config.max_model_len)
         ends = np.cumsum(turns)
         self._total = int(ends[-1])
+        if self._total > MAX_TURNS:
+            raise ConfigError(
+                f"{num:,} conversations make {self._total:,} turns; at most {MAX_TURNS:,} are made",
+                key="input.workload.num_conversations",
+            )
         self._mix = RequestMix(options, config, 0, self._total)
         self.notes = (*self._mix.notes, *self._room_notes(turns, ends, config.max_model_len))
         thinking = rng.exponential(1.0, self._total) * options.think_s * config.time_scale

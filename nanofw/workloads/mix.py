@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from nanofw.contracts.arrays import FloatArray, IntArray, LongArray
 from nanofw.contracts.requests import Request, SamplingParams
@@ -18,6 +18,9 @@ from nanofw.workloads.prompts import key_of, tokens_by_key
 
 _LARGEST_EXPONENT = 20.0
 """A guess that is wrong by more than e^20 says no more than one that is."""
+
+Count: TypeAlias = Annotated[int, Field(ge=1, le=20_000_000)]
+"""Of what a workload keeps numbers of in memory: requests, conversations, groups."""
 
 LENGTHS, CLIENTS, GROUPS, ARRIVALS, NOISE = range(5)
 """Streams of random numbers: one for each purpose, so that an option changes only its own."""
@@ -31,7 +34,7 @@ def generator(seed: int, stream: int, purpose: int) -> np.random.Generator:
 class PrefixGroups(Options):
     """Prompts of a group begin alike: system prompts, documents, few-shot examples."""
 
-    groups: PositiveInt
+    groups: Count
     length: Lengths
     """Tokens that a group shares; a prompt's own length comes on top."""
     zipf: NonNegativeFloat = 0.0

@@ -11,19 +11,20 @@ from collections.abc import Iterator
 from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
-from pydantic import Field, NonNegativeFloat, PositiveFloat, PositiveInt
+from pydantic import Field, NonNegativeFloat, PositiveFloat
 
 from nanofw.contracts.arrays import FloatArray
 from nanofw.contracts.requests import Request
 from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.plugins import Options
-from nanofw.workloads.mix import ARRIVALS, MixOptions, RequestMix, generator
+from nanofw.workloads.arrivals import gamma_gaps, on_off_gaps, poisson_gaps
+from nanofw.workloads.mix import ARRIVALS, Count, MixOptions, RequestMix, generator
 
 
 class OpenLoopOptions(MixOptions):
     """What all open loops have."""
 
-    num_requests: PositiveInt = 1000
+    num_requests: Count = 1000
     rate: PositiveFloat = 1.0
     """Mean arrivals per second."""
     start_s: NonNegativeFloat = 0.0
@@ -31,7 +32,7 @@ class OpenLoopOptions(MixOptions):
 
     def gaps(self, rng: np.random.Generator, num: int) -> FloatArray:
         """float64[num], seconds before each arrival."""
-        return rng.exponential(1.0 / self.rate, num)
+        return poisson_gaps(rng, num, self.rate)
 
 
 class PoissonOptions(OpenLoopOptions):
@@ -45,8 +46,7 @@ class GammaOptions(OpenLoopOptions):
     """Standard deviation of a gap over its mean: 1 is Poisson, more is burstier."""
 
     def gaps(self, rng: np.random.Generator, num: int) -> FloatArray:
-        shape = 1.0 / self.cv**2
-        return rng.gamma(shape, 1.0 / (self.rate * shape), num)
+        return gamma_gaps(rng, num, self.rate, self.cv)
 
 
 class OnOffOptions(OpenLoopOptions):
@@ -59,9 +59,7 @@ class OnOffOptions(OpenLoopOptions):
     off_s: PositiveFloat = 10.0
 
     def gaps(self, rng: np.random.Generator, num: int) -> FloatArray:
-        busy = np.cumsum(rng.exponential(self.on_s / (self.rate * (self.on_s + self.off_s)), num))
-        times = busy + np.floor(busy / self.on_s) * self.off_s
-        return np.diff(times, prepend=0.0)
+        return on_off_gaps(rng, num, self.rate, self.on_s, self.off_s)
 
 
 class OpenLoop(Workload):

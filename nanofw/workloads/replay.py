@@ -13,10 +13,12 @@ from pydantic import Field, PositiveInt
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.requests import Request
 from nanofw.contracts.workload import Workload, WorkloadConfig
+from nanofw.errors import ConfigError
 from nanofw.plugins import Options
+from nanofw.workloads.arrivals import ArrivalProcess
 from nanofw.workloads.mix import ARRIVALS, cut_notes, generator
 from nanofw.workloads.prompts import key_of, tokens_by_key
-from nanofw.workloads.trace import TraceRow, read_trace
+from nanofw.workloads.trace import TraceRow, hashes_problem, read_trace
 
 
 class ReplayOptions(Options):
@@ -24,11 +26,15 @@ class ReplayOptions(Options):
 
     file: Path
     """The trace."""
-    format: Literal["auto", "nanofw", "azure", "mooncake", "burstgpt"] = "auto"
+    format: Literal["auto", "nanofw", "azure", "mooncake", "bailian", "burstgpt"] = "auto"
     num_requests: PositiveInt | None = None
     """Length of the part that is replayed; null: all of it."""
     part: Literal["first", "random"] = "first"
-    """Which part: the first requests, or as many from a place that depends on the seed."""
+    """Which part: the first requests, or a block of as many. Blocks do not overlap; seeds that
+    follow each other take others, in a random order, until all have been taken."""
+    arrivals: ArrivalProcess | None = None
+    """When requests come: `{process: poisson, rate: 5.0}`, gamma or on_off; null: as in the
+    trace."""
 
 
 class FixedOptions(Options):
@@ -99,19 +105,48 @@ class Replay(TraceWorkload):
 
     def __init__(self, options: ReplayOptions, config: WorkloadConfig) -> None:
         trace = read_trace(options.file, options.format)
-        num = min(options.num_requests or len(trace.rows), len(trace.rows))
+        num = options.num_requests or len(trace.rows)
+        if num > len(trace.rows):
+            raise ConfigError(
+                f"{num:,} requests are asked for, and {options.file} has {len(trace.rows):,}",
+                key="input.workload.num_requests",
+            )
         first = 0
         if options.part == "random":
-            spare = len(trace.rows) - num
-            first = int(generator(config.seed, 0, ARRIVALS).integers(0, spare, endpoint=True))
-        super().__init__(trace.rows[first : first + num], trace.prefix_block_tokens, config)
+            first = num * _block(len(trace.rows) // num, config.seed)
+        rows = trace.rows[first : first + num]
+        self._process = options.arrivals
+        if options.arrivals is not None:
+            gaps = options.arrivals.gaps(generator(config.seed, 0, ARRIVALS), num)
+            rows = [_moved(*pair) for pair in zip(rows, np.cumsum(gaps).tolist(), strict=True)]
+        super().__init__(rows, trace.prefix_block_tokens, config)
+        if options.arrivals is not None:
+            self._origin = 0.0
         if trace.skipped:
             self.notes = (*self.notes, f"{trace.skipped} requests without any output were left out")
+
+    @property
+    def rate(self) -> float | None:
+        return super().rate if self._process is None else self._process.rate
+
+
+def _block(num_blocks: int, seed: int) -> int:
+    """Number of the block that a seed takes: `num_blocks` seeds in a row take each once."""
+    return int(np.random.default_rng(num_blocks).permutation(num_blocks)[seed % num_blocks])
+
+
+def _moved(row: TraceRow, arrival: float) -> TraceRow:
+    """The row at another time, its deadline as far from it."""
+    deadline = None if row.deadline is None else arrival + (row.deadline - row.arrival)
+    return row.model_copy(update={"arrival": arrival, "deadline": deadline})
 
 
 class FixedList(TraceWorkload):
     """A list of requests."""
 
     def __init__(self, options: FixedOptions, config: WorkloadConfig) -> None:
+        for number, row in enumerate(options.requests):
+            if problem := hashes_problem(row, options.prefix_block_tokens):
+                raise ConfigError(problem, key=f"input.workload.requests[{number}].prefix_hashes")
         rows = sorted(options.requests, key=lambda row: row.arrival)
         super().__init__(rows, options.prefix_block_tokens, config)

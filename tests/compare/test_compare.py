@@ -144,8 +144,7 @@ class TestRuns:
         fcfs, sjf, again = (results.runs[(200.0, arm)] for arm in ("fcfs", "sjf", AA))
         assert [r.checksum for r in fcfs] == [r.checksum for r in sjf]
         assert [r.checksum for r in fcfs] == [r.checksum for r in again]
-        low, high = fcfs[0].within["e2e.mean"]
-        assert 0 < low <= fcfs[0].values["e2e.mean"] <= high
+        assert fcfs[0].within == {}  # so few requests do not know their own mean
         assert any("only" in text for text in analysis.warnings)
 
     def test_a_closed_loop_has_no_loads(self, tmp_path: Path) -> None:
@@ -373,7 +372,7 @@ class TestReport:
 
         def failing(*arguments: Any, **keywords: Any) -> Any:
             calls.append(1)
-            if len(calls) == 4:  # the first is for the capacity
+            if len(calls) == 3:
                 raise KeyboardInterrupt
             return run_once(*arguments, **keywords)
 

@@ -324,9 +324,9 @@ HUGE = {"distribution": "lognormal", "mean": 500, "sigma": 1e6}
             "fixed",
             {
                 "requests": [
-                    {"prompt_tokens": 9, "output_tokens": 1, "prefix_hashes": range(1000)}
+                    {"prompt_tokens": 1 << 30, "output_tokens": 1, "prefix_hashes": range(1000)}
                 ],
-                "prefix_block_tokens": 1 << 30,
+                "prefix_block_tokens": 1 << 20,
             },
         ),
     ],

@@ -27,7 +27,7 @@ class StructuredOptions(Options):
     model may go on with for ever."""
     max_cached_grammars: int = Field(default=128, ge=1)
     """Compiled grammars to keep for later requests."""
-    num_threads: int | None = Field(default=None, ge=1)
+    num_threads: int | None = Field(default=None, ge=1, le=1024)
     """Threads that compute masks; null: three quarters of the cores, at most 16."""
     max_lexer_states: int = Field(default=250_000, ge=16)
     """Most states that a request's lexer may have, 1 to 2 kB each; a request that needs more
