@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from types import MappingProxyType
 
 PARTNERS: Mapping[str, str] = MappingProxyType(
-    {"window_key": "window", "rekey": "max_rekeys", "group_key": "group", "sampled": "apply"}
+    {"window_key": "window", "rekey": "max_rekeys", "group_key": "group"}
 )
 """Methods that mean nothing without another attribute, and the other way round for numbers."""
 

@@ -165,13 +165,14 @@ class PolicyGuard:
     def pause(self) -> list[int]:
         """Running rows that the policy pauses."""
         rows = self.call("pause", lambda: list(self.policy.pause(self.view)))
-        return [self._row("pause", row) for row in rows]
+        running = self.view.running.rows
+        return [self._row("pause", row, running) for row in rows]
 
     def victim(self, for_request: RequestState | None) -> int | None:
         """A row that is running, or None."""
         view = for_request.view if for_request is not None else None
         row = self.call("victim", self.policy.victim, view, self.view)
-        return None if row is None else self._row("victim", row)
+        return None if row is None else self._row("victim", row, self.view.running.rows)
 
     def wake(self) -> float | None:
         """When to ask again; None: the policy does not say, or names no later time."""
@@ -197,8 +198,8 @@ class PolicyGuard:
             raise self.error(f"{name}() returned {number}; it must be at least {least}")
         return number
 
-    def _row(self, name: str, row: Any) -> int:
-        rows = self.view.running.rows
+    def _row(self, name: str, row: Any, rows: IntArray) -> int:
+        """The row as a number, which must be one of the running `rows`."""
         number = -1
         if not isinstance(row, (bool, np.bool_)) and hasattr(row, "__index__"):
             number = self.call(name, operator.index, row)

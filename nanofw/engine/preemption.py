@@ -88,9 +88,9 @@ class Preemption:
             if row is not None:
                 return self._running.rows.state(row)
         if self._running.has_paused:
-            paused = self._running.rows.paused
-            return max(
-                self._running.states(), key=lambda state: (paused[state.row], state.queue_key)
+            paused, states = self._running.rows.paused, self._running.states()
+            return self._guard.call(
+                "key", lambda: max(states, key=lambda state: (paused[state.row], state.queue_key))
             )
         worst = self._worst()
         assert worst is not None

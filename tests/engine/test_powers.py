@@ -389,3 +389,23 @@ def test_F014_an_allocator_that_always_refuses_is_named() -> None:
     engine.scheduler.allocator.acquire = lambda *args: None
     with pytest.raises(Exception, match="kv_allocator .* gives no blocks to <request 'a'"):
         run(engine, request("a"))
+
+
+def test_keys_that_cannot_be_compared_are_named_where_paused_rows_give_way() -> None:
+    class Mixed(Fifo):
+        max_rekeys = 8
+
+        def rekey(self, view: SchedulerView) -> Iterable[RequestView]:
+            running = view.running
+            return [running.request(row) for row in running.rows.tolist()]
+
+        def key(self, request: RequestView, view: SchedulerView) -> SortKey:
+            return str(request.index) if request.is_running and request.index else request.index
+
+        def pause(self, view: SchedulerView) -> Iterable[int]:
+            return view.running.rows.tolist()[2:]
+
+    requests = [request(str(i), prompt=6, tokens=30) for i in range(4)]
+    engine = make_engine(Mixed(), num_blocks=10, block_size=4, max_num_seqs=4)
+    with pytest.raises(PolicyError, match="key"):
+        run(engine, *requests)
