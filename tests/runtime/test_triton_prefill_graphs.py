@@ -15,7 +15,7 @@ from nanofw.contracts.requests import SamplingParams
 from nanofw.kernels.decode_inputs import DecodeInputs
 from nanofw.kernels.step_inputs import StepInputs, gather_step_inputs
 from nanofw.kernels.triton import step_inputs as triton_step_inputs
-from nanofw.runtime.graphs.step import prefill as prefill_graphs
+from nanofw.runtime.graphs import prefill as prefill_graphs
 from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
 from tests.kernels.paged import device
 from tests.runtime.captured import carry_out, make_driver, prompt

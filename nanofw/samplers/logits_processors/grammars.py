@@ -314,7 +314,7 @@ def read_tokenizer(config: HostProcessorConfig) -> LLTokenizer:
     try:
         text = tokenizer_json(path.parent)
     except (OSError, ModelError) as error:
-        raise ConfigError(f"structured output cannot read {path}: {error}", key=key) from error
+        raise ConfigError(f"structured output cannot read its tokens: {error}", key=key) from error
     try:
         tokenizer = LLTokenizer(text, n_vocab=config.vocab_size, eos_token=ends)
     except ValueError as error:
