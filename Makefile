@@ -50,7 +50,7 @@ slow: $(VENV)/.dev
 
 # FOLDERS of each family; the seeds are FIRST to FIRST + FOLDERS - 1.
 FOLDERS ?= 500
-# Chats take seconds.
+# Chats, and batches of requests: a minute or two.
 CHATS ?= 5000
 FIRST ?= 0
 fuzz: $(VENV)/.dev
@@ -58,6 +58,7 @@ fuzz: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.chats $(FIRST) $(CHATS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.tokenizer_folders $(FIRST) $(FOLDERS)
 	OMP_NUM_THREADS=1 NANOFW_FUZZ_CASES=$${NANOFW_FUZZ_CASES:-20000} $(BIN)/python -m pytest -q -n $(WORKERS) tests/fuzz/test_traces.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.requests $(FIRST) $(CHATS)
 
 gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m 'gpu or multigpu'

@@ -88,11 +88,14 @@ def run(loaded: LoadedConfig, name: str | None = None) -> int:
             output.start_run()
             source: RequestSource
             if prompts is None:
-                source = workload_source(selection, start=session.engine.clock.now())
+                source = workload_source(
+                    with_sampling(selection, session.default_sampling),
+                    start=session.engine.clock.now(),
+                )
             else:
                 source = PromptSource(
                     prompts,
-                    default_sampling(config),
+                    default_sampling(session, config),
                     stream=output.is_live,
                     add_prompt=output.add_prompt,
                     interrupted=lambda: bool(interrupt.signal),
@@ -121,11 +124,18 @@ def workload_source(selection: Selection, start: float) -> WorkloadSource:
     return WorkloadSource(workload, selection.loaded.config.output.logprobs)
 
 
-def default_sampling(config: Config) -> SamplingParams:
+def with_sampling(selection: Selection, sampling: SamplingParams) -> Selection:
+    """The selection with other parameters for requests that bring none."""
+    loaded = selection.loaded
+    config = loaded.config.model_copy(update={"sampling": sampling})
+    return replace(selection, loaded=replace(loaded, config=config))
+
+
+def default_sampling(session: Session, config: Config) -> SamplingParams:
     """Sampling of requests that bring none, with the log probabilities that the output wants."""
     if config.output.logprobs is None:
-        return config.sampling
-    return replace(config.sampling, logprobs=config.output.logprobs)
+        return session.default_sampling
+    return replace(session.default_sampling, logprobs=config.output.logprobs)
 
 
 class Run:

@@ -95,7 +95,7 @@ class AsyncLLM:
         prompt = with_fields(prompt, fields)
         try:
             with refused_alone(id_of(prompt)):
-                params = sampling_params or self.loaded.config.sampling
+                params = sampling_params or self._thread.default_sampling
                 encoded = await self._encode(parse_prompt(prompt, params, arguments))
         except RequestError as error:
             yield StreamEvent(result=refused(error.request_id, error.reason))

@@ -59,7 +59,7 @@ class EngineThread:
         make_session: called in the thread; what it raises is raised here.
 
     Attributes:
-        encoder: of the session; any thread may use it.
+        encoder, default_sampling: of the session; any thread may use them.
         failure: what ended the engine, or None.
     """
 
@@ -77,6 +77,7 @@ class EngineThread:
         self._thread.start()
         self._session = made.result()
         self.encoder = self._session.encoder
+        self.default_sampling = self._session.default_sampling
 
     def add_prompt(self, receiver: Receiver, prompt: Prompt) -> None:
         """Queue an encoded prompt. Raises `ExecutorError` when the engine failed or was closed."""

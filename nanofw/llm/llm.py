@@ -85,7 +85,7 @@ class LLM:
     @property
     def sampling(self) -> SamplingParams:
         """The sampling parameters of requests that bring none."""
-        return self.loaded.config.sampling
+        return self._session.default_sampling
 
     def generate(
         self,

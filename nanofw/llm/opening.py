@@ -11,6 +11,7 @@ from nanofw.config.schema import LoggingSection
 from nanofw.contracts.clock import VirtualClock
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.engine.base import BaseEngine
+from nanofw.llm.default_sampling import settle_sampling
 from nanofw.llm.session import Session
 from nanofw.text.byte_level import ByteTokenizer
 from nanofw.text.chat import ChatTemplate, load_chat_template
@@ -36,7 +37,9 @@ def open_session(
     except BaseException:
         engine.close()
         raise
-    return Session(engine, tokenizer, chat, token_times=token_times)
+    session = Session(engine, tokenizer, chat, token_times=token_times)
+    session.default_sampling = settle_sampling(engine, loaded)
+    return session
 
 
 def _set_log_levels(section: LoggingSection) -> None:

@@ -13,6 +13,7 @@ from nanofw.contracts.requests import SamplingParams
 from nanofw.engine.request_checks import by_token_id, is_finite
 from nanofw.errors import near, shown
 from nanofw.llm.elsewhere import REQUEST, unknown_key
+from nanofw.llm.refusals import id_of
 from nanofw.text.stop import StopStrings
 
 PromptLike: TypeAlias = str | Sequence[int] | Mapping[str, Any]
@@ -122,8 +123,7 @@ def with_fields(value: Any, fields: Mapping[str, Any]) -> Any:
 
 def chosen_ids(prompts: Iterable[Any]) -> set[str]:
     """The ids that users gave to some of their prompts."""
-    records = (cast("Mapping[str, Any]", item) for item in prompts if isinstance(item, Mapping))
-    return {str(record["id"]) for record in records if isinstance(record.get("id"), (str, int))}
+    return {request_id for prompt in prompts if (request_id := id_of(prompt)) is not None}
 
 
 def override_sampling(sampling: SamplingParams, values: Mapping[str, Any]) -> SamplingParams:

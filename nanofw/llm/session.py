@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from nanofw.contracts.outputs import RequestOutput, StepOutput, StepReport, TokenDelta
-from nanofw.contracts.requests import FinishReason, Request
+from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.engine.base import BaseEngine
 from nanofw.errors import RequestError
 from nanofw.llm.encoding import Encoder, engine_request
@@ -57,6 +57,9 @@ class Session:
         tokenizer: None for a model that is used with token ids only; texts are then empty.
         chat: the model's chat templates.
         token_times: record when each token came, for `Timings.itl_s`.
+
+    Attributes:
+        default_sampling: of prompts that bring none; `open_session` sets the configuration's.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Session:
         token_times: bool = False,
     ) -> None:
         self.engine, self.tokenizer = engine, tokenizer
+        self.default_sampling = SamplingParams()
         self.encoder = Encoder(tokenizer, chat, engine.max_model_len)
         self._token_times = token_times
         self._live: dict[str, LiveRequest] = {}

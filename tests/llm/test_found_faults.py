@@ -332,3 +332,35 @@ def test_F062_metadata_comes_back_with_the_result(serve: Any) -> None:
     result, _ = serve({"prompt": "x", "max_tokens": 2, "metadata": {"row": 7}})
     assert result.ok
     assert result.to_record()["metadata"] == {"row": 7}
+
+
+WITHOUT_TOP_P = """
+from nanofw.plugins import Plugin, hookimpl
+from nanofw.samplers.standard import StandardSampler
+
+class Plain(StandardSampler):
+    def check(self, sampling, vocab_size):
+        if sampling.top_p != 1:
+            raise ValueError("top_p must be 1")
+
+@hookimpl
+def sampler():
+    return [Plugin(
+        "plain", ":Plain", api="sampler/1",
+        capabilities={"devices": ("*",), "needs_history": "device", "overlap": True},
+    )]
+"""
+
+
+@pytest.mark.parametrize("is_set", [False, True], ids=["default", "set"])
+def test_F018_a_default_that_nobody_set_is_not_asked_of_a_sampler(
+    tmp_path: Path, is_set: bool
+) -> None:
+    path = tmp_path / "plain.py"
+    path.write_text(WITHOUT_TOP_P, encoding="utf-8")
+    settings: dict[str, Any] = {"sampling": {"top_p": 0.95}} if is_set else {}
+    with LLM("embedded:demo", sampler="plain", plugins={"load": [str(path)]}, **settings) as llm:
+        (result,) = llm.generate("x", max_tokens=2)
+        (asked,) = llm.generate("x", max_tokens=2, top_p=0.5)
+    assert str(result.finish_reason) == ("refused" if is_set else "length")
+    assert "top_p must be 1" in str(asked.error)
