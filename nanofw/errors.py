@@ -24,6 +24,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+MAX_WORD = 200
+"""Longer words are not compared with others: that takes the square of their length."""
+
 
 class NanofwError(Exception):
     """Base of every error that nanofw raises on purpose."""
@@ -153,10 +156,12 @@ def near(word: str, known: Iterable[str], *, count: int = 3) -> str:
     return f"; did you mean {' or '.join(repr(match) for match in matches)}"
 
 
-def nearest(word: str, known: Iterable[str], *, count: int = 3) -> list[str]:
+def nearest(word: str, known: Iterable[str], *, count: int = 3, cutoff: float = 0.6) -> list[str]:
     """Up to `count` known words close to `word`, the closest first. Case is ignored."""
+    if len(word) > MAX_WORD:
+        return []
     spelling = {name.lower(): name for name in known}
-    found = difflib.get_close_matches(word.lower(), spelling, n=count, cutoff=0.6)
+    found = difflib.get_close_matches(word.lower(), spelling, n=count, cutoff=cutoff)
     return [spelling[match] for match in found]
 
 

@@ -16,7 +16,8 @@ import nanofw.plugins
 from nanofw import contracts
 from nanofw.cli.main import COMMANDS
 from nanofw.errors import NanofwError
-from nanofw.plugins import API_VERSIONS, KINDS, build_registry, hookspecs, load_plugin
+from nanofw.plugins import KINDS, build_registry, load_plugin
+from nanofw.plugins.hookspecs import HOOKS
 from tests.public import PACKAGES
 from tests.spawn import run_python
 
@@ -95,8 +96,8 @@ def test_every_command_exists() -> None:
 def test_every_kind_has_a_hook_a_version_and_a_built_in() -> None:
     registry = build_registry(environ={"NANOFW_PLUGINS": ""})
     for kind in KINDS:
-        hook = getattr(hookspecs, kind)
-        assert f"{kind}/{API_VERSIONS[kind]}" in hook.__doc__
+        hook = getattr(HOOKS, kind)
+        assert KINDS[kind].api in hook.__doc__
         assert registry.names(kind), f"nothing uses the kind {kind}"
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from nanofw.assembly.build import (
     DowngradeWarning,
+    PluginSettingWarning,
     assemble,
     build,
     build_on,
@@ -24,6 +25,7 @@ __all__ = [
     "DowngradeWarning",
     "Explanation",
     "Feature",
+    "PluginSettingWarning",
     "Selection",
     "assemble",
     "build",

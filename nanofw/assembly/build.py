@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nanofw.assembly.selection import Selection, choose_workload, is_host, select
+from nanofw.assembly.selection import Selection, is_host, select
 from nanofw.checkpoints.tokenizer_files import num_token_ids
 from nanofw.config.load import LoadedConfig
 from nanofw.contracts.clock import Clock, RealClock, VirtualClock
@@ -34,7 +34,7 @@ class DowngradeWarning(UserWarning):
 
 
 class PluginSettingWarning(UserWarning):
-    """A setting of the section `plugins` had no effect."""
+    """A setting of the section `plugins` had no effect, or a default has a namesake."""
 
 
 def assemble(loaded: LoadedConfig, *, clock: Clock | None = None) -> Engine:
@@ -46,7 +46,8 @@ def build(selection: Selection, *, clock: Clock | None = None) -> Engine:
     """The engine of a selection.
 
     Warns with `DowngradeWarning` for each feature that was asked for and is off, and with
-    `PluginSettingWarning` for each name in `plugins.disable` that does not exist.
+    `PluginSettingWarning` for each name in `plugins.disable` that does not exist, and for each
+    default that another package offers under the same name.
 
     Args:
         clock: None: real time, or virtual time when the executor simulates.
@@ -62,7 +63,7 @@ def build(selection: Selection, *, clock: Clock | None = None) -> Engine:
         )
     for sentence in selection.explanation.downgrades:
         warnings.warn(sentence, DowngradeWarning, stacklevel=2)
-    for sentence in selection.registry.warnings:
+    for sentence in selection.explanation.warnings:
         warnings.warn(sentence, PluginSettingWarning, stacklevel=2)
     clock = clock or (VirtualClock() if selection.virtual_time else RealClock())
     component: Component = selection.components["executor"]
@@ -120,8 +121,8 @@ def build_workload(
         time_scale: what times between arrivals are multiplied with.
 
     Raises:
-        ConfigError: the configuration names no workload, or an option is wrong.
-        PluginError: the workload is not there or broken.
+        ConfigError: the configuration names no workload.
+        PluginError: the workload is broken.
     """
     config = selection.loaded.config
     facts = WorkloadConfig(
@@ -132,7 +133,11 @@ def build_workload(
         time_scale=time_scale,
         sampling=config.sampling,
     )
-    return choose_workload(selection.loaded, selection.registry).make(Workload, facts)
+    component: Component | None = selection.components.get("workload")
+    if component is None:
+        message = "is required here: name a workload, for example poisson"
+        raise selection.loaded.error(message, ("input", "workload"))
+    return component.make(Workload, facts)
 
 
 def executor_config(selection: Selection, clock: Clock) -> ExecutorConfig:

@@ -9,32 +9,34 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from nanofw.assembly.capabilities import probe
+from nanofw.assembly.claims import probe
 from nanofw.assembly.explanation import Choice
-from nanofw.assembly.features import AUTO, Needs
+from nanofw.assembly.features import AUTO
 from nanofw.assembly.reasons import problems
+from nanofw.config.layers import is_ours
 from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import ComponentSection, Config
 from nanofw.config.source import KeyPath, dotted
+from nanofw.contracts.kinds import KINDS, Kind
 from nanofw.errors import CapabilityError, ConfigError, NanofwError, PluginError, PluginLoadError
 from nanofw.plugins import Component, Entry, Registry, load_plugin
+from nanofw.plugins.capabilities import Needs
 from nanofw.plugins.checks import missing_requirements
 from nanofw.plugins.component import guarded, options_model
-
-AUTO_ORDER: Mapping[str, tuple[str, ...]] = {
-    "executor": ("torch",),
-    "attention_backend": ("triton", "flash_attn", "sdpa"),
-}
-"""What `auto` tries, in this order. Only these: no installation changes what `auto` takes."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedSection:
-    """A section of the configuration that names a component of a kind."""
+    """A section of the configuration that names a component of a kind.
+
+    Attributes:
+        is_default: nobody wrote the name.
+    """
 
     path: KeyPath
     kind: str
     section: ComponentSection
+    is_default: bool = False
 
 
 def executor_section(config: Config) -> NamedSection:
@@ -43,26 +45,40 @@ def executor_section(config: Config) -> NamedSection:
 
 
 def named_sections(
-    config: Config, built: Sequence[str], model: ComponentSection | None = None
+    config: Config, built: Sequence[str], model: NamedSection | None = None
 ) -> Iterator[NamedSection]:
-    """The sections of a run beside the executor's, in the order of the flow.
+    """The sections of a run beside the executor's, in the order of the table of kinds.
 
     Args:
-        built: kinds that the executor builds; sections of others that it could are left out.
+        built: kinds that the executor makes; of others that it could, only those that somebody
+            named are there.
         model: the implementation of the model; None leaves it out.
     """
-    yield NamedSection(("scheduler",), "scheduler", config.scheduler)
-    yield NamedSection(("kv_allocator",), "kv_allocator", config.kv_allocator)
-    if model is not None:
-        yield NamedSection(("model",), "model", model)
-    if "attention_backend" in built:
-        yield NamedSection(("attention_backend",), "attention_backend", config.attention_backend)
-    if "sampler" in built:
-        yield NamedSection(("sampler",), "sampler", config.sampler)
-    for index, section in enumerate(config.logits_processors):
-        yield NamedSection(("logits_processors", index), "logits_processor", section)
-    if config.executor.cost_model is not None:
-        yield NamedSection(("executor", "cost_model"), "cost_model", config.executor.cost_model)
+    for kind in KINDS.values():
+        is_skipped = kind.made_by == "executor" and kind.name not in built
+        if kind.name == "executor" or (is_skipped and kind.default is not None):
+            continue
+        if kind.name == "model":
+            yield from [] if model is None else [model]
+        else:
+            yield from _sections_of(kind, _at(config, kind.section))
+
+
+def _sections_of(kind: Kind, value: Any) -> list[NamedSection]:
+    if value is None:
+        return []
+    if not kind.is_list:
+        return [NamedSection(kind.section, kind.name, value)]
+    return [
+        NamedSection((*kind.section, index), kind.name, item) for index, item in enumerate(value)
+    ]
+
+
+def _at(config: Config, path: Sequence[str]) -> Any:
+    value: Any = config
+    for key in path:
+        value = getattr(value, key)
+    return value
 
 
 @dataclass(slots=True)
@@ -71,6 +87,7 @@ class Chooser:
 
     Attributes:
         choices: in the order in which they were taken.
+        notes: sentences about names that a default and another package share.
         reasons: why the choices cannot work together.
         option_errors: what is wrong with options, all to be reported at once.
     """
@@ -78,6 +95,7 @@ class Chooser:
     loaded: LoadedConfig
     registry: Registry
     choices: list[Choice] = field(default_factory=list[Choice])
+    notes: list[str] = field(default_factory=list[str])
     reasons: list[str] = field(default_factory=list[str])
     option_errors: list[ConfigError] = field(default_factory=list[ConfigError])
 
@@ -100,17 +118,18 @@ class Chooser:
         kind, section = named.kind, named.section
         if section.name != AUTO:
             return [self._load(named, self._entry(named, section.name))]
-        if kind not in AUTO_ORDER:
+        order = KINDS[kind].auto
+        if not order:
             message = f"auto does not exist for {kind}; name one"
             raise self.loaded.error(message, (*named.path, "name"))
         installed = set(self.registry.names(kind))
-        names = [name for name in AUTO_ORDER[kind] if name in installed]
+        names = [name for name in order if name in installed]
         if section.options:
             keys = ", ".join(section.options)
             message = f"{keys}: options need a component's name beside them"
             raise self.loaded.error(message, named.path)
         if not names:
-            raise CapabilityError(f"auto finds no {kind}: tried {', '.join(AUTO_ORDER[kind])}")
+            raise CapabilityError(f"auto finds no {kind}: tried {', '.join(order)}")
         return [self._load(named, self._entry(named, name)) for name in names]
 
     def take(
@@ -142,12 +161,28 @@ class Chooser:
         return component
 
     def _entry(self, named: NamedSection, name: str) -> Entry:
+        path = (*named.path, "name")
+        source = self.loaded.values.source(path)
+        is_default = named.is_default or name != named.section.name or is_ours(source)
         try:
-            return self.registry.find(named.kind, name)
+            entry = self.registry.find(named.kind, name, by_default=is_default)
         except PluginError as error:
-            path = (*named.path, "name")
-            source = self.loaded.values.source(path)
             raise type(error)(f"{source}: {dotted(path)}: {error}") from None
+        others = self.registry.providers(named.kind, entry.name)
+        if is_default and entry.is_builtin and len(others) > 1 and ":" not in name:
+            self._note_namesakes(named, entry, others)
+        return entry
+
+    def _note_namesakes(self, named: NamedSection, entry: Entry, found: Sequence[Entry]) -> None:
+        others = [item for item in found if item != entry]
+        offered = " and ".join(item.origin for item in others)
+        note = (
+            f"{entry.kind} {entry.name!r} is offered by {offered}, too; nanofw's own is meant, "
+            f"since {dotted((*named.path, 'name'))} is a default; write "
+            f"'{others[0].provider}:{entry.name}' there for the other"
+        )
+        if note not in self.notes:
+            self.notes.append(note)
 
     def _load(self, named: NamedSection, entry: Entry) -> Component:
         plugin = load_plugin(entry)

@@ -59,12 +59,14 @@ class Explanation:
         choices: in the order of the flow; logits processors in YAML order.
         facts: resolved numbers and names: device, dtype, block size, lengths, bytes.
         notes: what was passed over or dropped on the way.
+        warnings: those of the notes that a run should hear of.
     """
 
     choices: tuple[Choice, ...]
     features: tuple[Feature, ...]
     facts: Mapping[str, Any]
     notes: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
 
     @property
     def downgrades(self) -> tuple[str, ...]:

@@ -1,101 +1,20 @@
-"""What a run needs: its model, its device, the features of each kind, the engine's switches."""
+"""What a run needs of its components, and which of the engine's switches are on."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
-from nanofw.assembly.capabilities import ANY, probe
+from nanofw.assembly.claims import probe
 from nanofw.assembly.explanation import Choice, Feature
 from nanofw.assembly.model_source import read_spec
 from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import EngineSection, Switch
-from nanofw.contracts.model_spec import ModelSpec
 from nanofw.plugins import Component
+from nanofw.plugins.capabilities import ANY, BUILT_BY_EXECUTOR, Needs, kinds_asked
 
 AUTO = "auto"
-BUILT_BY_EXECUTOR = ("model", "attention_backend", "sampler", "logits_processor")
-"""What an executor builds itself unless its capability `needs` says otherwise."""
-
-CLAIMED_KEYS: Mapping[str, tuple[str, ...]] = {
-    "executor": ("devices", "tensor_parallel", "replicas"),
-    "model": (
-        "devices",
-        "dtypes",
-        "activations",
-        "rope_types",
-        "partial_rotary",
-        "sliding_window",
-        "tensor_parallel",
-    ),
-    "attention_backend": (
-        "devices",
-        "dtypes",
-        "head_dims",
-        "block_sizes",
-        "sliding_window",
-        "tensor_parallel",
-    ),
-    "sampler": ("devices", "tensor_parallel"),
-    "logits_processor": ("devices", "tensor_parallel"),
-    "kv_allocator": ("block_sizes",),
-}
-"""Capabilities that a component of a kind must claim when the run needs them."""
-
-OVERLAP_KINDS = ("executor", "scheduler", "attention_backend", "sampler", "logits_processor")
-GRAPH_KINDS = ("executor", "model", "attention_backend", "sampler", "logits_processor")
-PREFILL_GRAPH_KINDS = ("executor", "attention_backend")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Needs:
-    """What this run asks for.
-
-    Attributes:
-        spec: the model, in the dtype of the run.
-        device: `cpu`, `cuda:1`, ...
-        tensor_parallel_size: ranks.
-        replicas: engines.
-        block_size: None: not fixed by the configuration.
-        virtual_time: the executor moves the clock.
-        built_by_executor: kinds whose components the executor builds itself.
-    """
-
-    spec: ModelSpec
-    device: str
-    tensor_parallel_size: int
-    replicas: int
-    block_size: int | None
-    virtual_time: bool
-    built_by_executor: tuple[str, ...]
-
-    @property
-    def device_type(self) -> str:
-        return self.device.partition(":")[0]
-
-    def value(self, key: str) -> Any:
-        """What the run needs of a capability; None: nothing."""
-        if key == "devices":
-            return self.device_type
-        if key == "dtypes":
-            return self.spec.dtype
-        if key == "head_dims":
-            return self.spec.head_dim
-        if key == "activations":  # every model has silu
-            return None if self.spec.activation == "silu" else self.spec.activation
-        if key == "partial_rotary":
-            return True if self.spec.rotates_partly else None
-        if key == "rope_types":
-            return self.spec.rope.get("rope_type", "default")
-        if key == "block_sizes":
-            return self.block_size
-        if key == "sliding_window":
-            return True if any(self.spec.sliding_windows) else None
-        if key == "replicas":
-            return True if self.replicas > 1 else None
-        return True if self.tensor_parallel_size > 1 else None
 
 
 def read_needs(loaded: LoadedConfig, executor: Component) -> Needs:
@@ -153,7 +72,7 @@ def switches(
 
 def _overlap(asked: Switch, needs: Needs, choices: Sequence[Choice]) -> Feature:
     """Whether a step is planned while the one before runs."""
-    lacking = lacking_choices(choices, OVERLAP_KINDS, "overlap")
+    lacking = _lacking(choices, "overlap")
     if asked == AUTO:
         on_cpu = needs.device == "cpu" and not needs.virtual_time
         reason = "on CPU planning and computing share the cores" if on_cpu else ""
@@ -163,7 +82,7 @@ def _overlap(asked: Switch, needs: Needs, choices: Sequence[Choice]) -> Feature:
 
 def _cuda_graphs(asked: Switch, needs: Needs, choices: Sequence[Choice]) -> Feature:
     """Whether decode steps replay captured graphs."""
-    lacking = lacking_choices(choices, GRAPH_KINDS, "cuda_graph")
+    lacking = _lacking(choices, "cuda_graph")
     if needs.device_type == "cuda" or asked is False:
         return _feature("cuda_graphs", asked, asked is not False, "", lacking)
     reason = f"device {needs.device} has none"
@@ -174,13 +93,14 @@ def _cuda_graphs(asked: Switch, needs: Needs, choices: Sequence[Choice]) -> Feat
 
 def _prefill_graphs(graphs: Feature, choices: Sequence[Choice]) -> Feature:
     """Whether graphs may serve steps with prefill too. No downgrade: decode steps have them."""
-    lacking = lacking_choices(choices, PREFILL_GRAPH_KINDS, "cuda_graph_prefill")
+    lacking = _lacking(choices, "cuda_graph_prefill")
     reason = "" if graphs.value else "cuda_graphs is off"
     return _feature("prefill_graphs", AUTO, graphs.value, reason, lacking)
 
 
-def lacking_choices(choices: Sequence[Choice], kinds: Collection[str], key: str) -> list[str]:
-    """Labels of the components of some kinds that do not claim a capability."""
+def _lacking(choices: Sequence[Choice], key: str) -> list[str]:
+    """Labels of the components that do not claim a capability, of the kinds that are asked."""
+    kinds = kinds_asked(key)
     return [
         choice.label for choice in choices if choice.kind in kinds and not choice.claims.get(key)
     ]

@@ -6,26 +6,11 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from nanofw.config.schema import Config
+from nanofw.config.schema import ComponentSection, Config, Section, section_class
+from nanofw.contracts.kinds import KINDS, Kind
 from nanofw.errors import PluginError
 from nanofw.plugins import Entry, Registry, load_plugin
 from nanofw.plugins.component import options_model
-
-_SECTIONS = {
-    "SchedulerSection": "scheduler",
-    "AllocatorSection": "kv_allocator",
-    "AttentionBackendSection": "attention_backend",
-    "SamplerSection": "sampler",
-    "ExecutorSection": "executor",
-}
-"""Sections of one kind by their definition's name."""
-
-_PLACES = {
-    ("Config", "logits_processors"): "logits_processor",
-    ("ExecutorSection", "cost_model"): "cost_model",
-    ("InputSection", "workload"): "workload",
-}
-"""Where the bare component section stands, and for which kind."""
 
 _INTERPOLATION = {"type": "string", "pattern": r"\$\{.+\}"}
 
@@ -39,16 +24,15 @@ def json_schema(registry: Registry) -> dict[str, Any]:
     schema = Config.model_json_schema()
     definitions: dict[str, Any] = schema.pop("$defs")
     skipped: list[str] = []
-    sections = dict(_SECTIONS)
-    definitions["Config"] = {"properties": schema["properties"]}
-    for (owner, key), kind in _PLACES.items():
-        name = f"{kind}_section"
-        definitions[name] = definitions["ComponentSection"]
-        sections[name] = kind
-        _redirect(definitions[owner]["properties"][key], f"#/$defs/{name}")
-    for name, kind in sections.items():
-        definitions[name] = _section(registry, kind, definitions[name], definitions, skipped)
-    del definitions["Config"], definitions["ComponentSection"]
+    kinds = [kind for kind in KINDS.values() if issubclass(_class(kind), ComponentSection)]
+    for kind in kinds:
+        definitions[_name(kind)] = definitions[_class(kind).__name__]
+        _redirect(_place(kind, schema, definitions), _class(kind).__name__, _name(kind))
+    for kind in kinds:
+        section = definitions[_name(kind)]
+        definitions[_name(kind)] = _section(registry, kind, section, definitions, skipped)
+    for name in {_class(kind).__name__ for kind in kinds}:
+        del definitions[name]
     schema["properties"]["base"] = {
         "description": "A preset or file, or several, merged below this one.",
         "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}],
@@ -61,11 +45,26 @@ def json_schema(registry: Registry) -> dict[str, Any]:
     return schema
 
 
-def _redirect(place: Any, target: str) -> None:
-    """Point the references to the bare component section somewhere else."""
+def _class(kind: Kind) -> type[Section]:
+    return section_class(kind.section)
+
+
+def _name(kind: Kind) -> str:
+    return f"{kind.name}_section"
+
+
+def _place(kind: Kind, schema: dict[str, Any], definitions: dict[str, Any]) -> Any:
+    """Where the schema speaks of a kind's section."""
+    *above, key = kind.section
+    owner = definitions[section_class(tuple(above)).__name__] if above else schema
+    return owner["properties"][key]
+
+
+def _redirect(place: Any, old: str, new: str) -> None:
+    """Point references to one definition to another."""
     for found in _mappings(place):
-        if found.get("$ref") == "#/$defs/ComponentSection":
-            found["$ref"] = target
+        if found.get("$ref") == f"#/$defs/{old}":
+            found["$ref"] = f"#/$defs/{new}"
 
 
 def _mappings(value: Any) -> list[dict[str, Any]]:
@@ -79,20 +78,20 @@ def _mappings(value: Any) -> list[dict[str, Any]]:
 
 
 def _section(
-    registry: Registry, kind: str, section: Any, definitions: dict[str, Any], skipped: list[str]
+    registry: Registry, kind: Kind, section: Any, definitions: dict[str, Any], skipped: list[str]
 ) -> dict[str, Any]:
     core = {key: value for key, value in section["properties"].items() if key != "name"}
-    variants = [_variant(["auto"], {}, core, "chosen by what the machine has")]
-    if kind not in ("executor", "attention_backend"):
-        variants = []
+    variants: list[dict[str, Any]] = []
+    if kind.auto:
+        variants.append(_variant(["auto"], {}, core, "chosen by what the machine has"))
     for entry in registry.entries:
-        if entry.kind != kind:
+        if entry.kind != kind.name:
             continue
         try:
             variants.append(_plugin(entry, core, definitions))
         except PluginError as error:
             skipped.append(str(error).splitlines()[0])
-    return {"description": section.get("description", ""), "anyOf": variants}
+    return {"description": kind.text, "anyOf": variants}
 
 
 def _plugin(entry: Entry, core: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:

@@ -2,49 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from nanofw.assembly.capabilities import ANY
-from nanofw.assembly.explanation import Feature
-from nanofw.assembly.features import CLAIMED_KEYS, Needs
+from nanofw.assembly.explanation import Choice, Feature
 from nanofw.config.load import LoadedConfig
 from nanofw.config.source import DEFAULT, dotted
+from nanofw.contracts.kinds import KINDS
 from nanofw.errors import CapabilityError, ConfigError
 from nanofw.plugins import Component, Registry
-
-_WORDS = {
-    "devices": "device",
-    "dtypes": "dtype",
-    "head_dims": "head_dim",
-    "activations": "activation",
-    "rope_types": "rope type",
-    "block_sizes": "block size",
-}
-"""Capabilities that are collections; every other one is a flag."""
-_HINTS = {"replicas": "; replicas are placed by Ray: executor.name=ray"}
+from nanofw.plugins.capabilities import ANY, Capability, Needs, asked_of, unknown_capabilities
 
 
 def problems(component: Component, claims: Mapping[str, Any], needs: Needs) -> list[str]:
     """Every reason why a component cannot do what the run needs."""
     found: list[str] = []
-    for key in CLAIMED_KEYS.get(component.kind, ()):
-        needed = needs.value(key)
-        if key == "block_sizes" and needed is None:
-            if not claims.get(key):
-                found.append("it claims no block size")
-        elif needed is not None and (problem := _problem(key, claims.get(key), needed)):
+    for capability in asked_of(component.kind):
+        needed = capability.needed(needs) if capability.needed else None
+        if problem := _problem(capability, claims.get(capability.key), needed):
             found.append(problem)
     return found
 
 
-def _problem(key: str, claimed: Any, needed: Any) -> str | None:
-    if key not in _WORDS:
-        return None if claimed else f"it does not claim {key}{_HINTS.get(key, '')}"
-    word = _WORDS[key]
-    if not isinstance(claimed, Collection) or isinstance(claimed, str) or not claimed:
+def _problem(capability: Capability, claimed: Any, needed: Any) -> str | None:
+    word = capability.word
+    if needed is None:
+        lacks = capability.is_required and not claimed
+        return f"it claims no {word or capability.key}" if lacks else None
+    if not capability.value.is_list:
+        return None if claimed else f"it does not claim {capability.key}{capability.hint}"
+    if not claimed:
         return f"it claims no {word}, {needed} is needed"
-    items: list[Any] = list(claimed)  # pyright: ignore[reportUnknownArgumentType]
+    items: list[Any] = list(claimed)
     if ANY in items or needed in items:
         return None
     return f"{word} {needed} is needed, it claims {', '.join(map(str, items))}"
@@ -99,16 +88,25 @@ def facts(needs: Needs, max_model_len: int, block_size: int) -> dict[str, Any]:
     }
 
 
-def notes(loaded: LoadedConfig, registry: Registry, needs: Needs) -> tuple[str, ...]:
+def notes(
+    loaded: LoadedConfig, registry: Registry, needs: Needs, choices: Sequence[Choice]
+) -> tuple[str, ...]:
     """Sentences about what was passed over, dropped or is not used."""
+    unasked = [
+        f"{choice.label} claims {key!r}, which nothing asks for"
+        for choice in choices
+        for key in unknown_capabilities(choice.claims)
+    ]
     dropped = [
         f"{dotted(item.path)} = {item.value!r} ({item.source}) was dropped: {item.reason}"
         for item in loaded.dropped
     ]
     unused = [
-        f"{kind} ({source}) is not used: the executor builds none"
-        for kind in ("attention_backend", "sampler")
-        if kind not in needs.built_by_executor
-        and (source := loaded.values.source((kind,))) != DEFAULT
+        f"{kind.name} ({source}) is not used: the executor builds none"
+        for kind in KINDS.values()
+        if kind.made_by == "executor"
+        and kind.default is not None
+        and kind.name not in needs.built_by_executor
+        and (source := loaded.values.source(kind.section)) != DEFAULT
     ]
-    return (*needs.spec.notes, *registry.notes, *dropped, *unused)
+    return (*needs.spec.notes, *registry.notes, *dropped, *unused, *unasked)

@@ -8,18 +8,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from nanofw.assembly import capabilities, features, reasons
-from nanofw.assembly.choosing import Chooser, NamedSection, executor_section, named_sections
+from nanofw.assembly import claims, features, reasons
+from nanofw.assembly.choosing import (
+    Chooser,
+    NamedSection,
+    executor_section,
+    named_sections,
+)
 from nanofw.assembly.explanation import Explanation, Feature
-from nanofw.assembly.features import AUTO, BUILT_BY_EXECUTOR, Needs
+from nanofw.assembly.features import AUTO
 from nanofw.checkpoints.families import FAMILIES
 from nanofw.checkpoints.families.other import NOT_DENSE
 from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import ComponentSection, Config
+from nanofw.contracts.kinds import KINDS
 from nanofw.contracts.model_spec import ModelSpec, tensor_parallel_sizes
-from nanofw.errors import ConfigError, ModelError, misspelt
+from nanofw.errors import ConfigError, ModelError, PluginLoadError, misspelt
 from nanofw.plugins import Component, PluginSettings, Registry
+from nanofw.plugins.capabilities import BUILT_BY_EXECUTOR, Needs
 from nanofw.plugins.manager import build_registry
+from nanofw.plugins.status import needs_torch
 
 SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
 """What tells OpenMP how threads wait for work."""
@@ -109,7 +117,7 @@ def select(loaded: LoadedConfig, registry: Registry | None = None) -> Selection:
 
 
 def check(loaded: LoadedConfig, registry: Registry | None = None) -> list[str]:
-    """Find every named component and validate its options; reads no model, imports no target.
+    """Find and import every named component and validate its options; reads no model.
 
     Returns `kind name (origin)` of each. Raises as `select` does.
     """
@@ -119,34 +127,27 @@ def check(loaded: LoadedConfig, registry: Registry | None = None) -> list[str]:
     executor = chooser.find(sections[0])[0]
     built = executor.plugin.capabilities.get("needs", BUILT_BY_EXECUTOR)
     sections += named_sections(config, built)
-    if config.input.workload is not None:
-        sections.append(_workload_section(config.input.workload))
     chooser.option_errors.clear()
     named = [item for item in sections if item.section.name != AUTO]
     found = [chooser.find(item)[0] for item in named]
     reasons.raise_option_errors(chooser.option_errors)
+    for component in found:
+        _check_target(component)
     return [f"{item.kind} {item.name}{item.origin_text}" for item in found]
 
 
-def choose_workload(loaded: LoadedConfig, registry: Registry) -> Component:
-    """The component that `input.workload` names. Raises as `select` does."""
-    section = loaded.config.input.workload
-    if section is None:
-        message = "is required here: name a workload, for example poisson"
-        raise loaded.error(message, ("input", "workload"))
-    chooser = Chooser(loaded, registry)
-    component = chooser.find(_workload_section(section))[0]
-    reasons.raise_option_errors(chooser.option_errors)
-    return component
+def _check_target(component: Component) -> None:
+    """Raise what is wrong with a component's code; without torch, what computes is not checked."""
+    try:
+        component.check_target()
+    except PluginLoadError as error:
+        if not needs_torch(error):
+            raise
 
 
 def is_host(component: Component) -> bool:
     """Whether a logits processor works on token ids on the host."""
     return component.plugin.capabilities.get("needs_history") == "host"
-
-
-def _workload_section(section: ComponentSection) -> NamedSection:
-    return NamedSection(("input", "workload"), "workload", section)
 
 
 def _choose_components(chooser: Chooser, executor: Component, needs: Needs) -> dict[str, Any]:
@@ -161,45 +162,48 @@ def _choose_components(chooser: Chooser, executor: Component, needs: Needs) -> d
         _check_cost_is_known(chooser, needs)
     model = _model_section(chooser, needs) if "model" in built else None
     for named in named_sections(config, built, model):
-        if named.kind == "cost_model" and "cost_model" not in built:
-            raise chooser.loaded.error("only a simulated executor takes one", named.path)
+        kind = KINDS[named.kind]
+        if not kind.is_list and kind.made_by == "executor" and kind.name not in built:
+            message = f"the executor {executor.name!r} takes none; a simulated one does"
+            raise chooser.loaded.error(message, named.path)
         component = chooser.choose(named, needs)
-        if named.kind == "logits_processor":
-            _check_processor(component, named, processors, chooser, needs)
-            processors.append(component)
+        if kind.is_list:
+            _check_listed(component, named, components.setdefault(kind.name, []), chooser)
+            components[kind.name].append(component)
         else:
-            components[named.kind] = component
+            components[kind.name] = component
+    for component in processors:
+        _check_processor(component, chooser, needs)
     return components
 
 
-def _check_processor(
-    component: Component,
-    named: NamedSection,
-    earlier: Sequence[Component],
-    chooser: Chooser,
-    needs: Needs,
+def _check_listed(
+    component: Component, named: NamedSection, earlier: Sequence[Component], chooser: Chooser
 ) -> None:
-    """An executor that builds no logits processors still runs with those on the host."""
-    loaded = chooser.loaded
     if any(component.name == other.name for other in earlier):
-        raise loaded.error(f"{component.name} is listed twice", (*named.path, "name"))
+        raise chooser.loaded.error(f"{component.name} is listed twice", (*named.path, "name"))
+
+
+def _check_processor(component: Component, chooser: Chooser, needs: Needs) -> None:
+    """An executor that makes no logits processors still runs with those on the host."""
     if "logits_processor" not in needs.built_by_executor and not is_host(component):
         chooser.reasons.append(
             f"logits_processor {component.name!r}: the executor "
-            f"{loaded.config.executor.name!r} runs no processor on its device"
+            f"{chooser.loaded.config.executor.name!r} runs no processor on its device"
         )
 
 
-def _model_section(chooser: Chooser, needs: Needs) -> ComponentSection:
+def _model_section(chooser: Chooser, needs: Needs) -> NamedSection:
     """The implementation that is asked for, or the one of the checkpoint's architecture."""
     asked = chooser.loaded.config.model.name
     if asked is not None:
-        return ComponentSection(name=asked)
+        return NamedSection(("model",), "model", ComponentSection(name=asked))
     spec, registry = needs.spec, chooser.registry
     known = registry.names("model")
     left_out = [entry.name for entry, _ in registry.left_out]
     if spec.architecture in (*known, *left_out):
-        return ComponentSection(name=spec.architecture)
+        section = ComponentSection(name=spec.architecture)
+        return NamedSection(("model",), "model", section, is_default=True)
     raise ModelError(
         f"{spec.path}: architecture {spec.architecture!r} is not supported"
         f"{misspelt(spec.architecture, known)}; supported: {', '.join(known)}. Others can be "
@@ -222,10 +226,10 @@ def _check_cost_is_known(chooser: Chooser, needs: Needs) -> None:
 
 def _common_block_size(chooser: Chooser) -> int:
     """The block size that suits all; its absence is a reason against the run."""
-    size = capabilities.common_block_size(chooser.choices)
+    size = claims.common_block_size(chooser.choices)
     if isinstance(size, str):
         chooser.reasons.append(size)
-        return capabilities.PREFERRED_BLOCK_SIZE
+        return claims.PREFERRED_BLOCK_SIZE
     return size
 
 
@@ -240,7 +244,11 @@ def _explanation(
         choices=tuple(chooser.choices),
         features=switches,
         facts=reasons.facts(needs, max_model_len, block_size),
-        notes=reasons.notes(chooser.loaded, chooser.registry, needs),
+        notes=(
+            *reasons.notes(chooser.loaded, chooser.registry, needs, chooser.choices),
+            *chooser.notes,
+        ),
+        warnings=(*chooser.registry.warnings, *chooser.notes),
     )
 
 

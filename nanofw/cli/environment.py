@@ -169,7 +169,7 @@ def _cuda_device(torch: Any, index: int) -> dict[str, Any]:
 
 
 def _backend(entry: Any, device: str) -> dict[str, Any]:
-    from nanofw.assembly import capabilities
+    from nanofw.assembly.claims import probe
     from nanofw.plugins import Component, load_plugin
     from nanofw.plugins.checks import missing_requirements
     from nanofw.plugins.component import options_model
@@ -182,7 +182,7 @@ def _backend(entry: Any, device: str) -> dict[str, Any]:
             return found | {"reason": "; ".join(missing)}
         model = options_model(plugin, entry)
         component = Component(plugin=plugin, options=model() if model else None, entry=entry)
-        claims = capabilities.probe(component, device)
+        claims = probe(component, device)
     except Exception as error:
         return found | {"reason": (str(error).splitlines() or [type(error).__name__])[0]}
     if isinstance(claims, str):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nanofw.cli import ExitCode
 from nanofw.cli.arguments import add_config, load
 from nanofw.cli.tables import console, print_json, readable_bytes, table
+from nanofw.plugins.capabilities import CAPABILITIES
 
 if TYPE_CHECKING:
     from nanofw.assembly import Choice, Explanation, Feature
@@ -114,7 +115,7 @@ def claims(capabilities: Mapping[str, Any]) -> list[str]:
 
 
 def _is_shown(key: str, value: Any) -> bool:
-    return value is not False and key not in ("needs", "estimate", "graphs")
+    return value is not False and (key not in CAPABILITIES or CAPABILITIES[key].is_shown)
 
 
 def _claim(key: str, value: Any) -> str:

@@ -24,7 +24,7 @@ def main(arguments: list[str]) -> int:
     add_config(listing)
     listing.add_argument("--json", action="store_true", help="write JSON")
     listing.add_argument(
-        "--check", action="store_true", help="load every one; exit code 3 when one fails"
+        "--check", action="store_true", help="import every one; exit code 3 when one fails"
     )
     text = "show one plugin that is installed, or named in plugins.load of a configuration"
     showing = commands.add_parser("show", help="show one plugin", description=text)
@@ -81,7 +81,10 @@ def _line(status: PluginStatus) -> tuple[str, str, str, str, str]:
     entry = status.entry
     version = entry.version[:19] if entry.path else entry.version
     place = str(entry.path) if entry.path else entry.provider
-    text = (status.error or status.summary).partition("\n")[0]
+    parts = (
+        [status.summary, status.error] if status.state == "ok" else [status.error or status.summary]
+    )
+    text = "; ".join(filter(None, parts)).partition("\n")[0]
     return entry.kind, entry.name, f"{place} {version}", status.state, text
 
 

@@ -12,7 +12,6 @@ from multiprocessing import active_children, get_context, parent_process
 from threading import Thread
 
 from nanofw.assembly import Selection, build_workload, select
-from nanofw.assembly.selection import choose_workload
 from nanofw.compare.arms import select_arms
 from nanofw.compare.capacity import Capacity, find_capacity
 from nanofw.compare.experiment import AA, Experiment
@@ -96,8 +95,6 @@ def run_experiment(
             the first run, before that is raised.
     """
     selections = select_arms(experiment)
-    for selection in selections.values():  # before the first run, not at the arm's turn
-        choose_workload(selection.loaded, selection.registry)
     results = Results(experiment, selections)
     _check_clients(results)
     report(0, 1, "capacity")

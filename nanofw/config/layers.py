@@ -86,6 +86,11 @@ def _locate(text: str, folder: Path, named_by: ValueSource) -> tuple[Path, str]:
     )
 
 
+def is_ours(source: ValueSource) -> bool:
+    """Whether a value is a default of nanofw or of a preset: nobody wrote it."""
+    return source == DEFAULT or source.folder == PRESETS.resolve()
+
+
 def looks_like_file(text: str) -> bool:
     """Whether a name is a file's and not a preset's."""
     return text.endswith((".yaml", ".yml")) or "/" in text or "\\" in text

@@ -12,13 +12,11 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from nanofw.config.source import KeyPath
+from nanofw.contracts.kinds import KINDS
 from nanofw.errors import near
 
-COMPONENT_KEYS = (
-    "scheduler", "kv_allocator", "attention_backend", "sampler", "executor", "cost_model",
-    "workload",
-)  # fmt: skip
-"""Sections that have a name."""
+_NAMED = {kind.section[-1] for kind in KINDS.values() if not kind.is_list and kind.name != "model"}
+"""Sections that are chosen by their name; a model is chosen by its path."""
 
 _EXPECTED = {
     "int_type": "should be an integer",
@@ -167,4 +165,4 @@ def _hint(value: Any, problems: Sequence[ErrorDetails]) -> str:
 
 def _names_component(problem: ErrorDetails) -> bool:
     section = str(problem.get("ctx", {}).get("class_name", ""))
-    return section.endswith("Section") and str(problem["loc"][-1]) in COMPONENT_KEYS
+    return section.endswith("Section") and str(problem["loc"][-1]) in _NAMED

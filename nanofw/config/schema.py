@@ -6,13 +6,14 @@ Everything is frozen, and unknown keys are errors. The options of a component si
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt
+from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
 
+from nanofw.contracts.kinds import KINDS, Kind
 from nanofw.contracts.requests import SamplingParams
 
 Auto: TypeAlias = Literal["auto"]
@@ -20,6 +21,7 @@ Size: TypeAlias = Annotated[int, Field(ge=1, le=1 << 40)]
 """A length of arrays; beyond this bound numpy cannot even say that they do not fit in memory."""
 Switch: TypeAlias = bool | Auto
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
+S = TypeVar("S", bound="Section")
 
 
 class Section(BaseModel):
@@ -38,7 +40,6 @@ class ComponentSection(Section):
     """A component's `name` and, beside it, its options."""
 
     model_config = ConfigDict(extra="allow")
-    core_keys: ClassVar[frozenset[str]] = frozenset({"name"})
 
     name: str
     """Which one; `distribution:name` when several distributions offer the name."""
@@ -47,6 +48,44 @@ class ComponentSection(Section):
     def options(self) -> Mapping[str, Any]:
         """The keys beside `name`, as they were written."""
         return MappingProxyType(self.model_extra or {})
+
+
+def with_sections(*at: str) -> Callable[[type[S]], type[S]]:
+    """Add a section to a class for each kind in the table whose section it does not declare.
+
+    Args:
+        at: where the class stands in the configuration.
+    """
+
+    def add(declared: type[S]) -> type[S]:
+        fields: dict[str, Any] = {
+            kind.section[-1]: _undeclared(kind)
+            for kind in KINDS.values()
+            if kind.section[:-1] == at and kind.section[-1] not in declared.model_fields
+        }
+        if not fields:
+            return declared
+        return create_model(
+            declared.__name__, __base__=declared, __module__=declared.__module__, **fields
+        )
+
+    return add
+
+
+def _undeclared(kind: Kind) -> tuple[Any, Any]:
+    """Type and default of a kind's section."""
+    if kind.is_list:
+        return tuple[ComponentSection, ...], ()
+    if kind.default is None:
+        return ComponentSection | None, None
+    return ComponentSection, ComponentSection(name=kind.default)
+
+
+def _default(kind: str) -> str:
+    """The name of a component in a run that names none."""
+    name = KINDS[kind].default
+    assert name is not None, kind
+    return name
 
 
 class ModelSection(Section):
@@ -94,43 +133,21 @@ class EngineSection(Section):
 class AllocatorSection(ComponentSection):
     """Where KV lives. `block_size` and `num_blocks` belong to the engine, not to the component."""
 
-    core_keys: ClassVar[frozenset[str]] = frozenset({"name", "block_size", "num_blocks"})
-
-    name: str = "paged_prefix"
-    block_size: PositiveInt | Auto = "auto"
+    block_size: Size | Auto = "auto"
     """Tokens in a block; auto: the first that all components accept."""
-    num_blocks: PositiveInt | Auto = "auto"
+    num_blocks: Size | Auto = "auto"
     """Blocks in the pool; auto: as many as fit."""
 
 
-class SchedulerSection(ComponentSection):
-    """Whom to serve first."""
-
-    name: str = "fcfs"
-
-
-class AttentionBackendSection(ComponentSection):
-    """Which kernel attends."""
-
-    name: str = "auto"
-
-
-class SamplerSection(ComponentSection):
-    """How a token is drawn."""
-
-    name: str = "standard"
-
-
+@with_sections("executor")
 class ExecutorSection(ComponentSection):
     """Who carries out the plans."""
 
-    core_keys: ClassVar[frozenset[str]] = frozenset({"name"})
-
-    name: str = "auto"
     cost_model: ComponentSection | None = None
     """How long a simulated step takes, for executors that ask for one."""
 
 
+@with_sections("input")
 class InputSection(Section):
     """Where requests come from: at most one of the three. A higher layer's choice wins."""
 
@@ -183,6 +200,8 @@ class PluginsSection(Section):
     """Turn a downgrade (a feature asked for that some component lacks) into an error."""
 
 
+# Sections of kinds that stand here have a type of their own; others come from the table of kinds.
+@with_sections()
 class Config(Section):
     """One run."""
 
@@ -191,13 +210,13 @@ class Config(Section):
 
     model: ModelSection = ModelSection()
     engine: EngineSection = EngineSection()
-    scheduler: SchedulerSection = SchedulerSection()
-    kv_allocator: AllocatorSection = AllocatorSection()
-    attention_backend: AttentionBackendSection = AttentionBackendSection()
-    sampler: SamplerSection = SamplerSection()
+    scheduler: ComponentSection = ComponentSection(name=_default("scheduler"))
+    kv_allocator: AllocatorSection = AllocatorSection(name=_default("kv_allocator"))
+    attention_backend: ComponentSection = ComponentSection(name=_default("attention_backend"))
+    sampler: ComponentSection = ComponentSection(name=_default("sampler"))
     logits_processors: tuple[ComponentSection, ...] = ()
     """Applied in this order."""
-    executor: ExecutorSection = ExecutorSection()
+    executor: ExecutorSection = ExecutorSection(name=_default("executor"))
     sampling: SamplingParams = SamplingParams(temperature=0.7, top_p=0.95, max_tokens=128)
     """Defaults of requests."""
     input: InputSection = InputSection()
@@ -206,16 +225,24 @@ class Config(Section):
     plugins: PluginsSection = PluginsSection()
 
 
+def section_class(section: tuple[str, ...]) -> type[Section]:
+    """The class of a section; of a list, that of its items."""
+    found: Any = Config
+    for key in section:
+        found = found.model_fields[key].annotation
+        while not isinstance(found, type) or not issubclass(found, Section):
+            found = get_args(found)[0]  # optional, or a list
+    return found
+
+
+def _core_keys(section: tuple[str, ...]) -> frozenset[str]:
+    """The keys of a section that are not options of its component."""
+    below = {kind.section[-1] for kind in KINDS.values() if kind.section[:-1] == section}
+    return frozenset(section_class(section).model_fields) - below
+
+
 COMPONENT_SECTIONS: Mapping[tuple[str, ...], frozenset[str]] = MappingProxyType(
-    {
-        ("scheduler",): SchedulerSection.core_keys,
-        ("kv_allocator",): AllocatorSection.core_keys,
-        ("attention_backend",): AttentionBackendSection.core_keys,
-        ("sampler",): SamplerSection.core_keys,
-        ("executor",): ExecutorSection.core_keys,
-        ("executor", "cost_model"): ComponentSection.core_keys,
-        ("input", "workload"): ComponentSection.core_keys,
-    }
+    {kind.section: _core_keys(kind.section) for kind in KINDS.values() if not kind.is_list}
 )
 """Where components are named, and the keys there that are not the component's options."""
 

@@ -30,6 +30,7 @@ from nanofw.contracts.clock import Clock, RealClock, VirtualClock
 from nanofw.contracts.communicator import Communicator, NormCommunicator, SingleRank
 from nanofw.contracts.cost_model import CostModel, CostModelConfig, OccupiesHost
 from nanofw.contracts.executor import Executor, ExecutorConfig, WatchableExecutor
+from nanofw.contracts.kinds import KINDS, Kind
 from nanofw.contracts.kv_allocator import (
     Allocation,
     AllocatorConfig,
@@ -78,8 +79,6 @@ from nanofw.contracts.scheduler import (
 from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.plugins.component import Component
 from nanofw.plugins.descriptor import (
-    API_VERSIONS,
-    KINDS,
     Options,
     Plugin,
     Requirement,
@@ -97,9 +96,9 @@ from nanofw.plugins.registry import Registry
 
 __all__ = [
     # describing a plugin
-    "API_VERSIONS",
     "KINDS",
     "Component",
+    "Kind",
     "Options",
     "Plugin",
     "Requirement",

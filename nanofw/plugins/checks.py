@@ -16,8 +16,10 @@ from packaging.version import InvalidVersion
 from pydantic import BaseModel
 
 import nanofw
+from nanofw.contracts.kinds import KINDS
 from nanofw.errors import ApiMismatch, ConfigError, PluginError
-from nanofw.plugins.descriptor import API_VERSIONS, Plugin, Requirement
+from nanofw.plugins.capabilities import capability_problems
+from nanofw.plugins.descriptor import Plugin, Requirement
 from nanofw.plugins.discovery import Discovery, Entry, normalized
 
 
@@ -29,7 +31,7 @@ def check_descriptor(value: Any, kind: str, module: str) -> Plugin:
     if value.kind != kind:
         raise PluginError(
             f"{module}.{kind}() returned {value.name!r} with api {value.api!r}; "
-            f"a {kind} states api '{kind}/{API_VERSIONS[kind]}'"
+            f"a {kind} states api {KINDS[kind].api!r}"
         )
     if ":" in value.name or not value.name:
         raise PluginError(f"{module}.{kind}(): {value.name!r} cannot be a name")
@@ -56,6 +58,8 @@ def _check_types(value: Plugin, where: str) -> None:
         check_options_model(options, what)
     if not isinstance(capabilities, Mapping):
         raise PluginError(f"{what}: capabilities should be a mapping, not {capabilities!r}")
+    if problems := capability_problems(cast("Mapping[Any, Any]", capabilities)):
+        raise PluginError(f"{what}: {'; '.join(problems)}")
     if not isinstance(requires, (tuple, list)):
         raise PluginError(f"{what}: requires should be a tuple, not {requires!r}")
     for item in cast("Sequence[Any]", requires):
@@ -86,7 +90,7 @@ def _parsed(text: str, what: str) -> PipRequirement:
 
 def check_api(plugin: Plugin, entry: Entry) -> None:
     """Refuse a plugin that was written against another version of its contract."""
-    offered = f"{plugin.kind}/{API_VERSIONS[plugin.kind]}"
+    offered = KINDS[plugin.kind].api
     if plugin.api != offered:
         raise ApiMismatch(
             f"{plugin.kind} {plugin.name!r} of {entry.origin} was written for {plugin.api}; "

@@ -8,11 +8,12 @@ import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel
 
-from nanofw.errors import ConfigError, NanofwError, PluginError, PluginLoadError
+from nanofw.errors import ConfigError, NanofwError, PluginError, PluginLoadError, shown
+from nanofw.plugins.capabilities import contract_of
 from nanofw.plugins.checks import check_options_model
 from nanofw.plugins.descriptor import Plugin, load_target
 from nanofw.plugins.discovery import Entry
@@ -56,8 +57,26 @@ class Component:
         """The target itself, imported now. Another process calls `prepare` first."""
         return guarded(lambda: load_target(self.plugin.target), self.label, "import")
 
+    def check_target(self) -> None:
+        """Import the target and hold it to its contract as far as that goes without an object.
+
+        Raises:
+            PluginLoadError: it cannot be imported or constructed, or lacks what its kind needs;
+                names plugin and distribution.
+        """
+        target = self.load()
+        self._check_constructor(target)
+        contract = contract_of(self.kind, self.plugin.capabilities)
+        if isinstance(target, type) and (lack := class_lack(target, contract)):
+            raise PluginLoadError(f"{self.label} does not implement {contract.__name__}: {lack}")
+
     def _check_constructor(self, target: Any) -> None:
         """Say how components are constructed where the target cannot be called so."""
+        if not callable(target):
+            raise PluginLoadError(
+                f"{self.label}: {self.plugin.target} is {shown(target)}, neither a class nor a "
+                "function that makes the component"
+            )
         try:
             inspect.signature(target).bind(None, None)
         except TypeError as error:
@@ -88,11 +107,12 @@ class Component:
                 "engine.max_num_seqs, engine.max_num_batched_tokens, engine.max_model_len or "
                 "kv_allocator.num_blocks"
             ) from error
-        if not isinstance(made, contract):
-            raise PluginLoadError(
-                f"{self.label} does not implement {contract.__name__}: {_lack(made, contract)}"
-            )
-        return made
+        for wanted in (contract, contract_of(self.kind, self.plugin.capabilities)):
+            if not isinstance(made, wanted):
+                raise PluginLoadError(
+                    f"{self.label} does not implement {wanted.__name__}: {_lack(made, wanted)}"
+                )
+        return cast("T", made)
 
 
 def options_model(plugin: Plugin, entry: Entry | None = None) -> type[BaseModel] | None:
@@ -107,11 +127,28 @@ def options_model(plugin: Plugin, entry: Entry | None = None) -> type[BaseModel]
 
 def _lack(made: object, contract: type) -> str:
     """What keeps an object from being of its contract."""
-    names = [name for name in dir(contract) if name[0] != "_"]
-    missing = [name for name in names if not hasattr(made, name)]
-    if missing:
+    if missing := _missing(made, contract):
         return f"it lacks {', '.join(missing)}"
     return f"{type(made).__name__} has its methods, but must derive from it"
+
+
+def class_lack(target: type, contract: type) -> str:
+    """What keeps a class from being of a contract; nothing when it keeps it."""
+    if getattr(contract, "_is_protocol", False):  # what it sets in its constructor is not seen
+        methods = [name for name in _missing(target, contract) if _is_method(contract, name)]
+        return f"it lacks {', '.join(methods)}" if methods else ""
+    if issubclass(target, contract):
+        abstract = ", ".join(sorted(getattr(target, "__abstractmethods__", ())))
+        return f"it lacks {abstract}" if abstract else ""
+    return f"{target.__name__} does not derive from it"
+
+
+def _is_method(contract: type, name: str) -> bool:
+    return callable(getattr(contract, name, None))
+
+
+def _missing(made: object, contract: type) -> list[str]:
+    return [name for name in dir(contract) if name[0] != "_" and not hasattr(made, name)]
 
 
 def guarded(

@@ -5,27 +5,9 @@ from __future__ import annotations
 import importlib
 from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
-
-API_VERSIONS: Mapping[str, int] = MappingProxyType(
-    {
-        "model": 1,
-        "scheduler": 2,
-        "kv_allocator": 2,
-        "attention_backend": 1,
-        "sampler": 1,
-        "logits_processor": 1,
-        "executor": 1,
-        "cost_model": 1,
-        "workload": 1,
-    }
-)
-"""Kinds, and the version of each kind's contract that this nanofw offers."""
-
-KINDS = tuple(API_VERSIONS)
 
 
 class Options(BaseModel):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from packaging.version import InvalidVersion, Version
 
+from nanofw.contracts.kinds import KINDS
 from nanofw.errors import near
-from nanofw.plugins.descriptor import KINDS
 
 GROUP = "nanofw"
 BUILTIN = "nanofw"

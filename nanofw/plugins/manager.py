@@ -19,12 +19,13 @@ from weakref import WeakKeyDictionary
 
 import pluggy
 
+from nanofw.contracts.kinds import KINDS
 from nanofw.errors import ConfigError, PluginError, PluginLoadError, UnknownPlugin, near
-from nanofw.plugins import hookspecs
 from nanofw.plugins.checks import check_api, check_descriptor, check_versions
 from nanofw.plugins.component import guarded
-from nanofw.plugins.descriptor import KINDS, Plugin
+from nanofw.plugins.descriptor import Plugin
 from nanofw.plugins.discovery import Entry, discover
+from nanofw.plugins.hookspecs import HOOKS
 from nanofw.plugins.local import LocalModule, digest, local_modules
 from nanofw.plugins.registry import Registry, known_patterns, matches
 
@@ -196,7 +197,7 @@ def _call_hooks(module: ModuleType) -> tuple[Plugin, ...]:
     """Register a manifest on its own, validate its hooks, and call each of them once."""
     _check_hooks(module)
     manager = pluggy.PluginManager("nanofw")
-    manager.add_hookspecs(hookspecs)
+    manager.add_hookspecs(HOOKS)
     manager.register(module, name=module.__name__)
     manager.check_pending()
     plugins: list[Plugin] = []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from nanofw.contracts.kinds import KINDS
 from nanofw.errors import DuplicatePlugin, UnknownPlugin, misspelt, near
-from nanofw.plugins.descriptor import KINDS
 from nanofw.plugins.discovery import Entry, normalized
 
 
@@ -39,8 +39,13 @@ class Registry:
         found = [entry for entry in self.entries if entry.kind == kind and entry.name == name]
         return sorted(found, key=lambda entry: entry.origin)
 
-    def find(self, kind: str, name: str) -> Entry:
+    def find(self, kind: str, name: str, *, by_default: bool = False) -> Entry:
         """The one entry that `name` means; `distribution:name` says whose.
+
+        Args:
+            by_default: the name is nanofw's own default and nobody wrote it: of several installed
+                packages that offer it, nanofw itself is meant. A local file that a run names in
+                `plugins.load` is no accident, and stays an error.
 
         Raises:
             UnknownPlugin: no entry has the name, with near matches and what was searched; or a
@@ -56,12 +61,15 @@ class Registry:
         wanted = provider or (self.overrides or {}).get(f"{kind}.{bare}", "")
         if wanted:
             found = self._of_provider(found, wanted)
+        elif by_default and not any(entry.path for entry in found):
+            found = [entry for entry in found if entry.is_builtin] or found
         if len(found) > 1:
             raise DuplicatePlugin(_duplicate(found))
         return found[0]
 
     def _of_provider(self, found: list[Entry], provider: str) -> list[Entry]:
-        chosen = [entry for entry in found if _same(entry.provider, provider)]
+        exact = [entry for entry in found if entry.provider == provider]
+        chosen = exact or [entry for entry in found if _same(entry.provider, provider)]
         if not chosen:
             entry = found[0]
             known = [item.provider for item in found]

@@ -7,10 +7,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from nanofw.contracts.kinds import KINDS
 from nanofw.errors import PluginError
+from nanofw.plugins.capabilities import unknown_capabilities
 from nanofw.plugins.checks import missing_requirements
-from nanofw.plugins.component import options_model
-from nanofw.plugins.descriptor import KINDS
+from nanofw.plugins.component import Component, options_model
 from nanofw.plugins.discovery import Entry
 from nanofw.plugins.manager import load_plugin
 from nanofw.plugins.registry import Registry
@@ -22,8 +23,9 @@ class PluginStatus:
 
     Attributes:
         state: `available` (by its metadata), `ok` (loaded), `failed`, `missing requirement`,
-            `duplicate` (name it as `distribution:name`) or `left out`.
-        error: why it failed, with its own traceback; or what left it out.
+            `not imported` (it needs torch, which is not here), `duplicate` (name it as
+            `distribution:name`) or `left out`.
+        error: why it failed, with its own traceback; what left it out; or what nobody asks for.
         summary: the manifest's line, when it was loaded.
     """
 
@@ -51,15 +53,20 @@ class PluginStatus:
 
 
 def statuses(registry: Registry, *, check: bool = False) -> list[PluginStatus]:
-    """Every entry, by kind and name; `check` imports all manifests, each guarded on its own."""
+    """Every entry, by kind and name.
+
+    Args:
+        check: import all manifests and what they name, each guarded on its own.
+    """
     found = [_status(registry, entry, check) for entry in registry.entries]
     found += [
         PluginStatus(entry=entry, state="left out", error=f"by {setting}")
         for entry, setting in registry.left_out
     ]
+    order = list(KINDS)
     return sorted(
         found,
-        key=lambda item: (KINDS.index(item.entry.kind), item.entry.name, item.entry.origin),
+        key=lambda item: (order.index(item.entry.kind), item.entry.name, item.entry.origin),
     )
 
 
@@ -71,18 +78,28 @@ def _status(registry: Registry, entry: Entry, check: bool) -> PluginStatus:
         return PluginStatus(entry=entry, state=state)
     try:
         plugin = load_plugin(entry)
-        missing = missing_requirements(plugin)
-        if not missing:
+        notes = missing_requirements(plugin)
+        if notes:
+            state = "missing requirement"
+        else:
             options_model(plugin, entry)
+            Component(plugin=plugin, entry=entry).check_target()
+            state = state if is_duplicate else "ok"
+            notes = [
+                f"nothing asks for {key!r}" for key in unknown_capabilities(plugin.capabilities)
+            ]
     except PluginError as error:
-        return PluginStatus(entry=entry, state="failed", error=str(error))
-    if missing:
-        state = "missing requirement"
-    elif not is_duplicate:
-        state = "ok"
+        state = "not imported" if needs_torch(error) else "failed"
+        return PluginStatus(entry=entry, state=state, error=str(error))
     return PluginStatus(
-        entry=entry, state=state, error="; ".join(missing), summary=plugin.summary, api=plugin.api
+        entry=entry, state=state, error="; ".join(notes), summary=plugin.summary, api=plugin.api
     )
+
+
+def needs_torch(error: PluginError) -> bool:
+    """Whether an import failed because there is no torch: what computes is not checked then."""
+    cause = error.__cause__
+    return isinstance(cause, ModuleNotFoundError) and cause.name == "torch"
 
 
 def description(entry: Entry) -> dict[str, Any]:

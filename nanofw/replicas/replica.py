@@ -194,7 +194,9 @@ def _make(loaded: LoadedConfig) -> tuple[Engine, ReplicaReady]:
 def _in_process(selection: Selection) -> Selection:
     """The executor that computes in this process, which has the device already."""
     asked: Component = selection.components["executor"]
-    entry = selection.registry.find("executor", asked.plugin.capabilities["replicas"])
+    entry = selection.registry.find(
+        "executor", asked.plugin.capabilities["replicas"], by_default=True
+    )
     executor = Component(plugin=load_plugin(entry), options=asked.options, entry=entry)
     return replace(selection, components={**selection.components, "executor": executor})
 

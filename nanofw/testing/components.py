@@ -3,42 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
-from nanofw.assembly.capabilities import probe
+from nanofw.assembly.claims import probe
 from nanofw.errors import NanofwError
-from nanofw.plugins import (
-    AttentionBackend,
-    Component,
-    CostModel,
-    Executor,
-    HostProcessor,
-    KVAllocator,
-    LogitsProcessor,
-    Policy,
-    Registry,
-    Sampler,
-    Workload,
-    build_registry,
-    load_plugin,
-    load_target,
-)
+from nanofw.plugins import Component, Registry, build_registry, load_plugin, load_target
+from nanofw.plugins.capabilities import contract_of
 from nanofw.plugins.discovery import normalized
-
-CONTRACTS: Mapping[str, Any] = MappingProxyType(
-    {
-        "scheduler": Policy,
-        "kv_allocator": KVAllocator,
-        "attention_backend": AttentionBackend,
-        "sampler": Sampler,
-        "logits_processor": LogitsProcessor,
-        "executor": Executor,
-        "cost_model": CostModel,
-        "workload": Workload,
-    }
-)
-"""What the object of each kind must be."""
 
 
 def installed(
@@ -74,10 +45,7 @@ def construct(component: Component, config: object = None) -> Any:
 
     Raises `PluginLoadError` when it fails to import or to start, or lacks a method of its contract.
     """
-    contract = CONTRACTS[component.kind]
-    if component.plugin.capabilities.get("needs_history") == "host":
-        contract = HostProcessor
-    return component.make(contract, config)
+    return component.make(contract_of(component.kind, component.plugin.capabilities), config)
 
 
 def claims(component: Component, device: str) -> Mapping[str, Any] | str:

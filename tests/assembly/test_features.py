@@ -1,14 +1,16 @@
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from nanofw.assembly import Selection
+from nanofw.assembly import Selection, choosing
 from nanofw.config.load import LoadedConfig
 from nanofw.errors import CapabilityError
+from nanofw.plugins import KINDS
 from tests.assembly.local_plugins import BACKEND_CLAIMS, MACHINE, PLAIN_POLICY, machine
 
 Choose = Callable[..., Selection]
@@ -87,11 +89,15 @@ def test_no_common_block_size_is_a_reason(
         )
 
 
+def _try_in_order(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]) -> None:
+    """Let `auto` try these attention backends."""
+    kind = dataclasses.replace(KINDS["attention_backend"], auto=names)
+    monkeypatch.setattr(choosing, "KINDS", {**KINDS, kind.name: kind})
+
+
 def test_auto_says_why_each_was_passed_over(
     choose: Choose, local: Local, tiny: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from nanofw.assembly import choosing as module
-
     more = local(
         """
         class Thing:
@@ -110,7 +116,7 @@ def test_auto_says_why_each_was_passed_over(
         """
     )
     order = ("not_installed", "absent", "broken", "narrow", "first")
-    monkeypatch.setattr(module, "AUTO_ORDER", {"attention_backend": order})
+    _try_in_order(monkeypatch, order)
     selection = choose(
         plugins=[machine(local), more],
         model=tiny,
@@ -123,7 +129,7 @@ def test_auto_says_why_each_was_passed_over(
     assert passed["absent"] == "needs the module no_such_module: pip install it"
     assert "failed to import" in passed["broken"]
     assert passed["narrow"] == "head_dim 64 is needed, it claims 128"
-    monkeypatch.setattr(module, "AUTO_ORDER", {"attention_backend": order[:-1]})
+    _try_in_order(monkeypatch, order[:-1])
     with pytest.raises(CapabilityError, match="no attention_backend fits:\n    absent: needs"):
         choose(
             plugins=[machine(local), more],

@@ -7,7 +7,7 @@ import pytest
 
 from nanofw.cli import tables
 from nanofw.cli.main import main
-from nanofw.plugins import API_VERSIONS
+from nanofw.plugins import KINDS
 from tests.plugins.packages import manifest, write_dist_info
 
 
@@ -36,10 +36,7 @@ def test_every_built_in_loads(capsys: pytest.CaptureFixture[str]) -> None:
     ours = [item for item in listed if item["distribution"] == "nanofw"]
     assert len(ours) > 10
     assert {item["state"] for item in ours} <= {"ok", "missing requirement"}
-    assert all(
-        item["summary"] and item["api"] == f"{item['kind']}/{API_VERSIONS[item['kind']]}"
-        for item in ours
-    )
+    assert all(item["summary"] and item["api"] == KINDS[item["kind"]].api for item in ours)
 
 
 def test_B088_a_broken_package_leaves_the_command_usable(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from nanofw.plugins import API_VERSIONS
+from nanofw.plugins import KINDS
 
 Install = Callable[..., Path]
 
@@ -26,14 +26,17 @@ def write_dist_info(
 
 
 def manifest(name: str, *, kind: str = "scheduler", extra: str = "", **fields: str) -> str:
-    """Source of a manifest with one plugin whose target is `builtins:object`."""
-    given = {"api": repr(f"{kind}/{API_VERSIONS[kind]}"), **fields}
+    """Source of a manifest with one plugin, a class that has all methods of its kind."""
+    given = {"api": repr(KINDS[kind].api), **fields}
     arguments = "".join(f", {key}={value}" for key, value in given.items())
     return f"""
-from nanofw.plugins import API_VERSIONS
-from nanofw.plugins import Plugin, Requirement, hookimpl
+from nanofw.plugins import KINDS, Plugin, Requirement, hookimpl
+
+BASE = KINDS[{kind!r}].base
+METHODS = dict.fromkeys(getattr(BASE, "__abstractmethods__", ()))
+Target = type("Target", (BASE,), METHODS)
 {extra}
 @hookimpl
 def {kind}():
-    return Plugin({name!r}, "builtins:object"{arguments})
+    return Plugin({name!r}, ":Target"{arguments})
 """

@@ -109,7 +109,7 @@ def test_a_misspelt_hook_is_an_error(install: Install, site: Path) -> None:
     [
         (("return Plugin", "return str"), "not a Plugin"),
         (("'scheduler/2'", "'sampler/1'"), "states api 'scheduler/2'"),
-        (("builtins:object", "builtins.object"), "is not 'package.module:Class'"),
+        (('":Target"', '"Target"'), "is not 'package.module:Class'"),
         (("def scheduler()", "def scheduler(config)"), "config"),
         (("@hookimpl", ""), "describes no plugin"),
     ],
@@ -117,8 +117,8 @@ def test_a_misspelt_hook_is_an_error(install: Install, site: Path) -> None:
 def test_what_does_not_validate_is_refused(
     install: Install, site: Path, change: tuple[str, str], message: str
 ) -> None:
-    source = manifest("x").replace(*change).replace('str("x", "builtins:object", api=', "str((")
-    source = source.replace("return str('x', \"builtins:object\", api='scheduler/2')", "return 'x'")
+    source = manifest("x").replace(*change)
+    source = source.replace("return str('x', \":Target\", api='scheduler/2')", "return 'x'")
     install("outside", {"scheduler.x": "m"}, m=source)
     with pytest.raises(PluginLoadError, match=message):
         load(site, "scheduler", "x")

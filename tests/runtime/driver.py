@@ -18,7 +18,7 @@ from nanofw.contracts.plan import NewRow, StepPlan, StepResult
 from nanofw.contracts.requests import SamplingParams
 from nanofw.contracts.sampler import SampledTokens, SamplerConfig
 from nanofw.models import manifest
-from nanofw.plugins import API_VERSIONS, Component, Plugin
+from nanofw.plugins import KINDS, Component, Plugin
 from nanofw.runtime.executor import TorchExecutor
 from nanofw.samplers.standard import StandardSampler
 
@@ -44,7 +44,7 @@ class RecordingSampler(StandardSampler):
 
 
 def component(kind: str, name: str, target: str, **facts: Any) -> Component:
-    return Component(plugin=Plugin(name, target, api=f"{kind}/{API_VERSIONS[kind]}"), **facts)
+    return Component(plugin=Plugin(name, target, api=KINDS[kind].api), **facts)
 
 
 COMPONENTS = {

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from nanofw.assembly.explanation import Choice
+from nanofw.errors import PluginError, shown
 from nanofw.plugins import Component
+from nanofw.plugins.capabilities import ANY, capability_problems, kinds_asked
 from nanofw.plugins.component import guarded
 
-ANY = "*"
 PREFERRED_BLOCK_SIZE = 16
 """When every component takes any block size."""
-BLOCK_KINDS = ("attention_backend", "kv_allocator")
-"""Kinds that see blocks, the one whose order of sizes counts first."""
 
 
 def probe(component: Component, device: str) -> Mapping[str, Any] | str:
@@ -31,12 +30,23 @@ def probe(component: Component, device: str) -> Mapping[str, Any] | str:
     function = getattr(sys.modules.get(getattr(target, "__module__", "")), "probe", None)
     if function is None:
         return claims
-    answer = guarded(
+    answer: Any = guarded(
         lambda: function(device, component.options), component.label, "probe this machine"
     )
     if isinstance(answer, str):
         return answer
-    return {**claims, **narrowed(claims, answer)}
+    checked = guarded(lambda: _checked(answer), component.label, "probe this machine")
+    return {**claims, **narrowed(claims, checked)}
+
+
+def _checked(answer: Any) -> Mapping[str, Any]:
+    """The answer of a probe. Raises `PluginError` when it is not one."""
+    if not isinstance(answer, Mapping):
+        raise PluginError(f"probe returned {shown(answer)}, not a mapping of claims or a reason")
+    claims = cast("Mapping[str, Any]", answer)
+    if problems := capability_problems(claims):
+        raise PluginError(f"probe returned claims that cannot be: {'; '.join(problems)}")
+    return claims
 
 
 def narrowed(claims: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
@@ -54,16 +64,17 @@ def narrowed(claims: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, 
 
 def common_block_size(choices: Sequence[Choice]) -> int | str:
     """The first block size that all accept, in the backend's order; or why there is none."""
+    kinds = kinds_asked("block_sizes")
     claimed = [
         (choice, tuple(choice.claims["block_sizes"]))
         for choice in choices
-        if choice.kind in BLOCK_KINDS and choice.claims.get("block_sizes")
+        if choice.kind in kinds and choice.claims.get("block_sizes")
     ]
     bound = [(choice, sizes) for choice, sizes in claimed if ANY not in sizes]
     if not bound:
         preferred = [size for _, sizes in claimed for size in sizes if size != ANY]
         return int(preferred[0]) if preferred else PREFERRED_BLOCK_SIZE
-    _, candidates = min(bound, key=lambda item: BLOCK_KINDS.index(item[0].kind))
+    _, candidates = min(bound, key=lambda item: kinds.index(item[0].kind))
     for size in candidates:
         if all(size in sizes for _, sizes in bound):
             return int(size)

@@ -1,0 +1,371 @@
+"""The table of capabilities: what a manifest may claim. A new capability is one entry here.
+
+The checks of manifests, the choice of components and the table of the docs are made from it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any, TypeAlias, cast
+
+from nanofw.contracts.kinds import KINDS
+from nanofw.contracts.logits_processor import HearsSampledTokens, HostProcessor
+from nanofw.contracts.model_spec import ModelSpec
+from nanofw.errors import nearest, shown
+
+ANY = "*"
+"""In a list of values: every value."""
+BUILT_BY_EXECUTOR = tuple(
+    kind.name for kind in KINDS.values() if kind.made_by == "executor" and len(kind.section) == 1
+)
+"""What an executor makes unless its capability `needs` says otherwise."""
+
+Items: TypeAlias = "list[Any] | tuple[Any, ...] | AbstractSet[Any]"
+_MISSPELT = 0.85
+"""How alike a key and a capability are where the key is the capability, misspelt."""
+_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Needs:
+    """What a run asks for.
+
+    Attributes:
+        spec: the model, in the dtype of the run.
+        device: `cpu`, `cuda:1`, ...
+        tensor_parallel_size: ranks.
+        replicas: engines.
+        block_size: None: not fixed by the configuration.
+        virtual_time: the executor moves the clock.
+        built_by_executor: kinds whose components the executor makes itself.
+    """
+
+    spec: ModelSpec
+    device: str
+    tensor_parallel_size: int
+    replicas: int
+    block_size: int | None
+    virtual_time: bool
+    built_by_executor: tuple[str, ...]
+
+    @property
+    def device_type(self) -> str:
+        return self.device.partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class ValueType:
+    """What a capability's value is.
+
+    Attributes:
+        text: for messages and for the docs.
+        accepts: whether a value is one.
+        is_list: it lists the values that are allowed.
+    """
+
+    text: str
+    accepts: Callable[[Any], bool]
+    is_list: bool = False
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_name(value: Any) -> bool:
+    return isinstance(value, str) and value != ""
+
+
+def _is_whole(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _is_target(value: Any) -> bool:
+    return isinstance(value, str) and _TARGET.fullmatch(value) is not None
+
+
+def _all(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    def check(value: Any) -> bool:
+        return isinstance(value, (list, tuple, AbstractSet)) and all(
+            accepts(item) for item in cast("Items", value)
+        )
+
+    return check
+
+
+FLAG = ValueType("true or false", _is_flag)
+NAME = ValueType("a name", _is_name)
+COUNT = ValueType("a whole number from 0", _is_whole)
+TARGET = ValueType("'package.module:function'", _is_target)
+FLAG_OR_TARGET = ValueType(
+    "true, false or 'package.module:Class'", lambda value: _is_flag(value) or _is_target(value)
+)
+NAMES = ValueType("a list of names", _all(_is_name), is_list=True)
+NUMBERS = ValueType(
+    "a list of whole numbers, or of '*'",
+    _all(lambda item: item == ANY or (_is_whole(item) and item > 0)),
+    is_list=True,
+)
+MADE_KINDS = ValueType("a list of kinds", _all(lambda item: item in KINDS))
+
+
+def one_of(*names: str) -> ValueType:
+    """One of some names."""
+    listed = ", ".join(f"'{name}'" for name in names)
+    return ValueType(f"one of {listed}", lambda value: isinstance(value, str) and value in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Capability:
+    """A key of a manifest's `capabilities`.
+
+    Attributes:
+        kinds: whose components it is asked of; others may carry it along.
+        value: what its value is.
+        text: for the docs: when it is asked, or what it means.
+        needed: the value that a run needs, None where it needs nothing; without a function the
+            capability is never a reason against a component.
+        word: one of its values in a message: `device`.
+        is_required: a component that does not claim it cannot be used.
+        is_shown: `nanofw explain` lists it among the claims.
+        contracts: what a component with this value derives from instead of its kind's `base`.
+        hint: for the message that it is not claimed: what to do.
+    """
+
+    key: str
+    kinds: tuple[str, ...]
+    value: ValueType
+    text: str
+    needed: Callable[[Needs], Any] | None = None
+    word: str = ""
+    is_required: bool = False
+    is_shown: bool = True
+    contracts: Mapping[Any, type] = field(default_factory=dict[Any, type])
+    hint: str = ""
+
+
+_COMPUTING = ("executor", "model", "attention_backend", "sampler", "logits_processor")
+
+
+def _by_key(*capabilities: Capability) -> Mapping[str, Capability]:
+    return MappingProxyType({capability.key: capability for capability in capabilities})
+
+
+CAPABILITIES: Mapping[str, Capability] = _by_key(
+    Capability(
+        key="devices",
+        kinds=_COMPUTING,
+        value=NAMES,
+        text="`cpu`, `cuda`; always",
+        needed=lambda needs: needs.device_type,
+        word="device",
+    ),
+    Capability(
+        key="dtypes",
+        kinds=("model", "attention_backend"),
+        value=NAMES,
+        text="`float32`, `bfloat16`, `float16`; always",
+        needed=lambda needs: needs.spec.dtype,
+        word="dtype",
+    ),
+    Capability(
+        key="activations",
+        kinds=("model",),
+        value=NAMES,
+        text="as `hidden_act` has them; the checkpoint's is not `silu`",
+        needed=lambda needs: None if needs.spec.activation == "silu" else needs.spec.activation,
+        word="activation",
+    ),
+    Capability(
+        key="rope_types",
+        kinds=("model",),
+        value=NAMES,
+        text="always",
+        needed=lambda needs: needs.spec.rope.get("rope_type", "default"),
+        word="rope type",
+    ),
+    Capability(
+        key="partial_rotary",
+        kinds=("model",),
+        value=FLAG,
+        text="the checkpoint rotates only a part of each head",
+        needed=lambda needs: True if needs.spec.rotates_partly else None,
+    ),
+    Capability(
+        key="head_dims",
+        kinds=("attention_backend",),
+        value=NUMBERS,
+        text="always",
+        needed=lambda needs: needs.spec.head_dim,
+        word="head_dim",
+    ),
+    Capability(
+        key="block_sizes",
+        kinds=("attention_backend", "kv_allocator"),
+        value=NUMBERS,
+        text="the preferred one first; always: `block_size: auto` takes the first that all accept",
+        needed=lambda needs: needs.block_size,
+        word="block size",
+        is_required=True,
+    ),
+    Capability(
+        key="sliding_window",
+        kinds=("model", "attention_backend"),
+        value=FLAG,
+        text="the model has windowed layers",
+        needed=lambda needs: True if any(needs.spec.sliding_windows) else None,
+    ),
+    Capability(
+        key="tensor_parallel",
+        kinds=_COMPUTING,
+        value=FLAG,
+        text="`engine.tensor_parallel_size > 1`",
+        needed=lambda needs: True if needs.tensor_parallel_size > 1 else None,
+    ),
+    Capability(
+        key="replicas",
+        kinds=("executor",),
+        value=NAME,
+        text="the executor of a replica with one rank; `engine.replicas > 1`",
+        needed=lambda needs: True if needs.replicas > 1 else None,
+        hint="; replicas are placed by Ray: executor.name=ray",
+    ),
+    Capability(
+        key="overlap",
+        kinds=("executor", "scheduler", "attention_backend", "sampler", "logits_processor"),
+        value=FLAG,
+        text="`engine.overlap`",
+    ),
+    Capability(
+        key="cuda_graph",
+        kinds=_COMPUTING,
+        value=FLAG,
+        text="`engine.cuda_graphs`: decode passes can be captured",
+    ),
+    Capability(
+        key="cuda_graph_prefill",
+        kinds=("executor", "attention_backend"),
+        value=FLAG,
+        text="with `cuda_graph`: passes of any rows can be captured too "
+        "(`ForwardBatch.max_chunks`)",
+    ),
+    Capability(
+        key="needs_history",
+        kinds=("logits_processor",),
+        value=one_of("none", "device", "host"),
+        text="always; absent: `none`",
+        contracts={"device": HearsSampledTokens, "host": HostProcessor},
+    ),
+    Capability(
+        key="needs",
+        kinds=("executor",),
+        value=MADE_KINDS,
+        text="kinds that it makes itself; always: a kind that it does not make is not loaded",
+        is_shown=False,
+    ),
+    Capability(
+        key="virtual_time",
+        kinds=("executor",),
+        value=FLAG,
+        text="it moves the clock; always",
+    ),
+    Capability(
+        key="estimate",
+        kinds=("executor",),
+        value=TARGET,
+        text="`nanofw explain`, see below",
+        is_shown=False,
+    ),
+    Capability(
+        key="graphs",
+        kinds=("executor",),
+        value=TARGET,
+        text="`nanofw explain`, see below",
+        is_shown=False,
+    ),
+    Capability(
+        key="compile_ahead",
+        kinds=("model", "attention_backend", "sampler"),
+        value=FLAG_OR_TARGET,
+        text="never a reason to refuse: on an NVIDIA GPU it, or what is named, may be built a "
+        "second time, in another thread, with the device `meta`, and run there, to find the "
+        "kernels to compile",
+    ),
+    Capability(
+        key="fused",
+        kinds=("attention_backend",),
+        value=FLAG,
+        text="never a reason to refuse: whether it has `forward_fused`",
+    ),
+    Capability(
+        key="lookahead",
+        kinds=("attention_backend",),
+        value=COUNT,
+        text="slots, for a component that speculates; informative",
+    ),
+    Capability(
+        key="batch_invariant",
+        kinds=("attention_backend",),
+        value=FLAG,
+        text="informative",
+    ),
+    Capability(
+        key="prefix_cache",
+        kinds=("kv_allocator",),
+        value=FLAG,
+        text="informative",
+    ),
+    Capability(
+        key="uses",
+        kinds=("attention_backend",),
+        value=NAME,
+        text="which library answers, from `probe`; informative",
+    ),
+)
+"""By key, in the order in which a run asks for them."""
+
+
+def capability_problems(claims: Mapping[Any, Any]) -> list[str]:
+    """What is wrong with claims: a value of another type, a key that is misspelt."""
+    problems: list[str] = []
+    for key, value in claims.items():
+        if not isinstance(key, str) or not key:
+            problems.append(f"capability {shown(key)} should be named by a string")
+        elif key in CAPABILITIES:
+            wanted = CAPABILITIES[key].value
+            if not wanted.accepts(value):
+                problems.append(f"capability {key!r} should be {wanted.text}, not {shown(value)}")
+        elif near := nearest(key, CAPABILITIES, count=1, cutoff=_MISSPELT):
+            problems.append(f"no capability {shown(key)}; did you mean {near[0]!r}")
+    return problems
+
+
+def unknown_capabilities(claims: Mapping[str, Any]) -> list[str]:
+    """The keys that no run asks for: they are carried along, and mean nothing here."""
+    return [key for key in claims if key not in CAPABILITIES]
+
+
+def asked_of(kind: str) -> list[Capability]:
+    """The capabilities that a run may need of a component."""
+    return [
+        capability
+        for capability in CAPABILITIES.values()
+        if kind in capability.kinds and capability.needed is not None
+    ]
+
+
+def kinds_asked(key: str) -> tuple[str, ...]:
+    """The kinds whose components must claim a capability."""
+    return CAPABILITIES[key].kinds
+
+
+def contract_of(kind: str, claims: Mapping[str, Any]) -> type:
+    """What a component with these claims derives from."""
+    for key, capability in CAPABILITIES.items():
+        if kind in capability.kinds and key in claims and claims[key] in capability.contracts:
+            return capability.contracts[claims[key]]
+    return KINDS[kind].base
