@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+
 import numpy as np
 
 from nanofw.contracts.arrays import FloatArray, LongArray
@@ -10,6 +12,8 @@ from nanofw.contracts.executor import Executor
 from nanofw.contracts.plan import StepPlan
 from nanofw.contracts.requests import Request
 from nanofw.measure.token_times import TokenTimes
+
+MAX_SAMPLES = 4096
 
 
 class ObservedExecutor(TokenTimes):
@@ -24,7 +28,7 @@ class ObservedExecutor(TokenTimes):
         self.service = ClientService()
 
     def submit(self, plan: StepPlan) -> None:
-        self.service.add_plan(plan)
+        self.service.add_plan(plan, self._clock.now())
         super().submit(plan)
 
     def finish_request(self, request_id: str) -> None:
@@ -53,6 +57,7 @@ class ClientService:
         self._since: FloatArray | None = None
         self.total: FloatArray = np.zeros(0)
         self.max_gap = 0.0
+        self._history = ServiceHistory()
 
     @property
     def clients(self) -> list[str]:
@@ -76,7 +81,14 @@ class ClientService:
         if number is not None and request_id in self._not_started:
             self._start(request_id, number)
 
-    def add_plan(self, plan: StepPlan) -> None:
+    def shares(self, start: float, end: float) -> dict[str, float]:
+        """Each client's share of the tokens that were served in [start, end], by its name."""
+        served = self._history.between(start, end, len(self.total))
+        if not served.sum():
+            return {}
+        return dict(zip(self._numbers, (served / served.sum()).tolist(), strict=True))
+
+    def add_plan(self, plan: StepPlan, now: float) -> None:
         """Count a plan's tokens as service; the requests of its new rows wait no longer."""
         for new in plan.new:
             number = self._client_of.get(new.request_id)
@@ -91,6 +103,7 @@ class ClientService:
             return
         owners = self._of_row[plan.rows]
         self.total = self.total + np.bincount(owners, plan.num_tokens, len(self.total))
+        self._history.add(now, self.total)
         self._note_gap()
 
     def _start(self, request_id: str, number: int) -> None:
@@ -105,3 +118,35 @@ class ClientService:
             self._since = self.total
         served = self.total - self._since
         self.max_gap = max(self.max_gap, float(served.max() - served.min()))
+
+
+class ServiceHistory:
+    """What each client had been served at some times of a run, at most `MAX_SAMPLES` of them."""
+
+    def __init__(self) -> None:
+        self._times: list[float] = []
+        self._totals: list[FloatArray] = []
+        self._stride = self._left = 1
+
+    def add(self, now: float, total: FloatArray) -> None:
+        """Note float64[c] at a time; of a long run, every second, fourth, ... is kept."""
+        self._left -= 1
+        if self._left:
+            return
+        self._times.append(now)
+        self._totals.append(total)
+        if len(self._times) == MAX_SAMPLES:
+            del self._times[1::2], self._totals[1::2]
+            self._stride *= 2
+        self._left = self._stride
+
+    def between(self, start: float, end: float, num_clients: int) -> FloatArray:
+        """float64[num_clients], tokens that each client was served in [start, end]."""
+        return self._at(end, num_clients) - self._at(start, num_clients)
+
+    def _at(self, time: float, num_clients: int) -> FloatArray:
+        number = bisect_right(self._times, time) - 1
+        total = np.zeros(num_clients)
+        if number >= 0:  # later ones may know more clients
+            total[: len(self._totals[number])] = self._totals[number]
+        return total

@@ -43,18 +43,24 @@ WHOLE: Mapping[str, str] = MappingProxyType(
         "cache.hit_rate": "share of prompt tokens found in the cache at first admission",
         "service.gap": "greatest difference in service between backlogged clients, in tokens",
         "service.jain": "Jain's index of the clients' service: 1 is equal",
+        "service.share": "a client's share of the tokens served while requests came",
     }
 )
 HIGHER_IS_BETTER = frozenset(
     {
         "throughput.tokens", "throughput.requests", "goodput.rate", "goodput.share",
-        "cache.hit_rate", "service.jain",
+        "cache.hit_rate", "service.jain", "service.share",
     }
 )  # fmt: skip
 DIFFERENCES = frozenset(
-    {"preemptions", "recomputed_tokens", "cache.hit_rate", "goodput.share", "service.jain"}
-)
+    {
+        "preemptions", "recomputed_tokens", "cache.hit_rate", "goodput.share", "service.jain",
+        "service.share",
+    }
+)  # fmt: skip
 """Compared by difference; everything else by ratio."""
+OF_ONE_CLIENT = frozenset({"service.share"})
+"""Those of `WHOLE` that are of the client that the metric names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +79,7 @@ class Metric:
 
     @classmethod
     def parse(cls, name: str) -> Metric:
-        """`ttft.p99`, `throughput.tokens`, `ttft.mean@short`. ValueError lists what exists."""
+        """`ttft.p99`, `throughput.tokens`, `service.share@a`. ValueError lists what exists."""
         text, at, client = name.partition("@")
         quantity, _, statistic = text.rpartition(".")
         scope = client if at else None
@@ -81,12 +87,13 @@ class Metric:
             if quantity == "itl" and at:
                 raise ValueError(f"metric {name!r}: itl is not kept by client")
             return cls(quantity, statistic, scope)
-        if text in WHOLE and not at:
-            return cls(text, "", None)
+        if text in WHOLE and bool(at) == (text in OF_ONE_CLIENT):
+            return cls(text, "", scope)
+        whole = [f"{name}@client" if name in OF_ONE_CLIENT else name for name in WHOLE]
         raise ValueError(
             f"no metric {name!r}: {', '.join(LATENCIES)} with one of "
             f"{', '.join(STATISTICS)} (as in ttft.p99, or ttft.p99@client), or one of "
-            f"{', '.join(WHOLE)}"
+            f"{', '.join(whole)}"
         )
 
     @property
@@ -111,7 +118,8 @@ class RunMeasurement:
         latencies: float64[n] over the requests by `PER_REQUEST`; NaN where undefined.
         clients: client of each.
         itl, itl_weights: gaps between tokens, and how often each occurred.
-        whole: values of the metrics in `WHOLE`.
+        whole: values of the metrics in `WHOLE`, but for those of one client.
+        shares: of the tokens served, by client.
     """
 
     latencies: dict[str, FloatArray]
@@ -119,10 +127,13 @@ class RunMeasurement:
     itl: FloatArray
     itl_weights: FloatArray
     whole: dict[str, float]
+    shares: dict[str, float]
 
     def value(self, name: str) -> float:
         """A metric of this run; NaN when nothing was measured for it."""
         metric = Metric.parse(name)
+        if metric.quantity in OF_ONE_CLIENT:
+            return self.shares.get(metric.client or "", float("nan"))
         if not metric.statistic:
             return self.whole.get(metric.quantity, float("nan"))
         if metric.quantity == "itl":

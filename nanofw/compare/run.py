@@ -261,6 +261,7 @@ class _Run:
             itl=gaps,
             itl_weights=weights,
             whole=whole,
+            shares=service.shares(start, end),
         )
 
     def _intervals(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from nanofw.compare.client_service import ObservedExecutor
+import numpy as np
+import pytest
+
+from nanofw.compare.client_service import MAX_SAMPLES, ObservedExecutor, ServiceHistory
 from tests.engine.sim_engines import FirstCome, Run, make_engine, make_request
 
 
@@ -19,6 +22,10 @@ def test_service_and_its_gap() -> None:
     assert watch.service.clients == ["a", "b"]
     assert watch.service.total.tolist() == [18.0, 18.0]
     assert watch.service.max_gap == 8.0  # from a's first step until its last request starts
+    assert watch.service.shares(-1.0, engine.clock.now()) == {"a": 0.5, "b": 0.5}
+    until = done.outputs["r2"].finished - 1e-9  # b is served after a
+    assert watch.service.shares(0.0, until) == {"a": 1.0, "b": 0.0}
+    assert watch.service.shares(-2.0, -1.0) == {}
 
 
 def test_one_client_is_not_counted() -> None:
@@ -29,3 +36,18 @@ def test_one_client_is_not_counted() -> None:
     watch.service.add_request(request)
     Run(engine).to_end()
     assert watch.service.total.tolist() == [0.0]
+
+
+def test_a_long_run_keeps_few_samples_and_is_still_right() -> None:
+    history, num_steps = ServiceHistory(), 20 * MAX_SAMPLES
+    total = np.zeros(1)
+    for step in range(num_steps):
+        total = total + (3.0 if step < num_steps // 2 else 1.0)
+        if step == num_steps // 2:  # a client that comes late
+            total = np.append(total, 0.0)
+        history.add(float(step), total)
+    assert len(history._times) < MAX_SAMPLES
+    early = history.between(0.0, num_steps / 2, 2)
+    late = history.between(num_steps / 2, float(num_steps), 2)
+    assert early.tolist() == pytest.approx([1.5 * num_steps, 0.0], rel=0.01)
+    assert late.tolist() == pytest.approx([0.5 * num_steps, 0.5 * num_steps], rel=0.01)

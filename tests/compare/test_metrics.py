@@ -59,7 +59,7 @@ def measured() -> RunMeasurement:
         latencies={"ttft": np.array([1.0, 2.0, 3.0, np.nan])},
         clients=["x", "x", "y", "y"],
         itl=np.array([0.1, 0.5]), itl_weights=np.array([98.0, 2.0]),
-        whole={"preemptions": 0.5},
+        whole={"preemptions": 0.5}, shares={"x": 0.75, "y": 0.25},
     )  # fmt: skip
 
 
@@ -68,7 +68,7 @@ def measured() -> RunMeasurement:
     [
         ("ttft.mean", 2.0), ("ttft.max", 3.0), ("ttft.p50", 2.0), ("ttft.mean@x", 1.5),
         ("ttft.mean@y", 3.0), ("itl.mean", 0.108), ("itl.max", 0.5), ("itl.p50", 0.1),
-        ("itl.p99", 0.5), ("preemptions", 0.5),
+        ("itl.p99", 0.5), ("preemptions", 0.5), ("service.share@x", 0.75),
     ],
 )  # fmt: skip
 def test_values(name: str, value: float) -> None:
@@ -77,10 +77,14 @@ def test_values(name: str, value: float) -> None:
 
 def test_nothing_measured_is_undefined() -> None:
     assert math.isnan(measured().value("ttft.mean@z"))
+    assert math.isnan(measured().value("service.share@z"))
     assert math.isnan(weighted_statistic("mean", np.empty(0), np.empty(0)))
 
 
-@pytest.mark.parametrize("name", ["ttft", "ttft.p42", "ttfb.mean", "itl.mean@x", "preemptions@x"])
+@pytest.mark.parametrize(
+    "name",
+    ["ttft", "ttft.p42", "ttfb.mean", "itl.mean@x", "preemptions@x", "service.share"],
+)
 def test_unknown_metrics_list_the_known(name: str) -> None:
     with pytest.raises(ValueError, match=r"no metric|not kept by client"):
         Metric.parse(name)
@@ -91,6 +95,7 @@ def test_directions_and_scales() -> None:
     assert not Metric.parse("ttft.mean").higher_is_better
     assert Metric.parse("ttft.mean").by_ratio
     assert not Metric.parse("cache.hit_rate").by_ratio
+    assert not Metric.parse("service.share@x").by_ratio
 
 
 def test_jain() -> None:

@@ -19,7 +19,8 @@ def with_policies(environment: Environment, tmp_path_factory: pytest.TempPathFac
     folder = tmp_path_factory.mktemp("policies")
     wheel = build_wheel(copy_project(PACKAGE, folder / "project", ["nanofw_policies"]))
     environment.install(wheel)
-    shutil.copytree(PACKAGE / "tests", folder / "tests")
+    for name in ("tests", "claims"):
+        shutil.copytree(PACKAGE / name, folder / name)
     shutil.copy(PACKAGE / "pyproject.toml", folder)
     return folder
 
@@ -29,15 +30,11 @@ def test_each_policy_does_what_its_paper_says(
 ) -> None:
     wanted = "not TestWeighted and not TestFast and not TestSarathi and not TestAndes"
     wanted += " and not TestToken and not TestPrefix and not TestSLO"
-    done = environment.run(
-        "python", "-m", "pytest", "-q", "-k", wanted, "-p", "no:cacheprovider", cwd=with_policies
-    )
+    done = environment.run(*PYTEST, "-k", wanted, "-m", "not slow", cwd=with_policies)
     assert done.returncode == 0, done.stdout
 
 
 @pytest.mark.slow
 def test_each_policy_keeps_the_contract(environment: Environment, with_policies: Path) -> None:
-    done = environment.run(
-        "python", "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=with_policies
-    )
+    done = environment.run(*PYTEST, cwd=with_policies)
     assert done.returncode == 0, done.stdout

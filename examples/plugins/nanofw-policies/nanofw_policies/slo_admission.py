@@ -20,6 +20,9 @@ from nanofw.plugins import (
     SchedulerView,
 )
 
+MEMORY = 0.98
+"""Weight of what was measured before a step."""
+
 
 class SLOAdmissionOptions(Options):
     """`scheduler: {name: slo_admission, ...}`."""
@@ -34,7 +37,7 @@ class SLOAdmission(Policy):
     """First come, first served, but a request that would be late is refused on arrival.
 
     The wait is predicted from the prompt tokens that are queued and the rate at which prompts
-    were computed lately.
+    were computed lately, while some were queued.
     """
 
     def __init__(self, options: SLOAdmissionOptions, config: object) -> None:
@@ -42,7 +45,7 @@ class SLOAdmission(Policy):
         self._options = options
         self._queued = 0  # prompt tokens accepted and not yet computed
         self._left: dict[int, int] = {}  # of them, by request index
-        self._rate: float | None = None  # prompt tokens per second
+        self._computed = self._seconds = 0.0  # prompt tokens, and the time that they took
         self._last: tuple[float, int] | None = None  # time and prompt tokens of the last step
 
     def check(self, arguments: Mapping[str, Any] | None) -> None:
@@ -51,10 +54,10 @@ class SLOAdmission(Policy):
             raise ValueError(f"ttft_s must be a number of seconds above 0, not {limit!r}")
 
     def key(self, request: RequestView, view: SchedulerView) -> float | Refuse:
-        if request.num_preemptions or self._rate is None:
+        if request.num_preemptions or not self._computed:
             return request.arrival
         limit = (request.arguments or {}).get("ttft_s", self._options.ttft_s)
-        wait = view.now - request.arrival + self._queued / self._rate
+        wait = view.now - request.arrival + self._queued * self._seconds / self._computed
         if wait > self._options.margin * limit:
             return Refuse(
                 f"its first token is expected after {wait:.2f} s, the limit is {limit:g} s",
@@ -69,13 +72,13 @@ class SLOAdmission(Policy):
     def on_progress(
         self, rows: IntArray, num_tokens: IntArray, num_decodes: int, view: SchedulerView
     ) -> None:
-        if self._last is not None and self._last[1] and view.now > self._last[0]:
-            rate = self._last[1] / (view.now - self._last[0])
-            self._rate = rate if self._rate is None else 0.9 * self._rate + 0.1 * rate
+        if self._last is not None:
+            self._computed = MEMORY * self._computed + self._last[1]
+            self._seconds = MEMORY * self._seconds + view.now - self._last[0]
         chunks = zip(rows[num_decodes:].tolist(), num_tokens[num_decodes:].tolist(), strict=True)
         for row, count in chunks:
             self._count(view.running.request(row).index, count)
-        self._last = view.now, int(num_tokens[num_decodes:].sum())
+        self._last = (view.now, int(num_tokens[num_decodes:].sum())) if self._queued else None
 
     def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
         self._queued -= self._left.pop(request.index)

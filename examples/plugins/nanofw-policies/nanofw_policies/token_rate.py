@@ -19,37 +19,55 @@ class TokenRateOptions(Options):
 
 
 class TokenRate(Policy):
-    """A request starts when its client's bucket holds its tokens; others may pass it meanwhile.
+    """A request starts when its client's bucket holds its tokens; other clients pass it meanwhile.
 
-    When nothing runs, `wake` says when the first bucket is full enough, and the engine waits.
+    A client's turn is the time from which on it may be served: when its bucket was empty, or
+    will hold its next request. It never shrinks. When nothing runs, `wake` says when the first
+    bucket is full enough, and the engine waits.
     """
 
-    skip_ahead = 64
+    skip_ahead = 8  # clients whose buckets are tried in one step
 
     def __init__(self, options: TokenRateOptions, config: object) -> None:
         super().__init__(options, config)
         self._options = options
         self._buckets: dict[str, tuple[float, float]] = {}  # tokens, and when that was
+        self._turn: dict[str, float] = {}
         self._waiting: dict[int, RequestView] = {}
 
     def key(self, request: RequestView, view: SchedulerView) -> float:
         return request.arrival
 
+    def group(self, request: RequestView) -> str:
+        return request.client
+
+    def group_key(self, group: str, view: SchedulerView) -> float:
+        return self._turn[group]
+
     def on_arrival(self, request: RequestView, view: SchedulerView) -> None:
-        self._buckets.setdefault(request.client, (self._options.burst, view.now))
+        client = request.client
+        self._buckets.setdefault(client, (self._options.burst, view.now))
+        self._turn.setdefault(client, view.now - self._options.burst / self._options.rate)
         self._waiting[request.index] = request
 
     def admit(self, request: RequestView, view: SchedulerView) -> bool:
-        return request.num_preemptions > 0 or self._ready_at(request) <= view.now
+        ready_at = self._ready_at(request)
+        if request.num_preemptions or ready_at <= view.now:
+            return True
+        self._turn[request.client] = max(self._turn[request.client], ready_at)
+        return False
 
     def on_start(self, row: int, request: RequestView, view: SchedulerView) -> None:
         self._waiting.pop(request.index, None)
         if not request.num_preemptions:
-            left = self._tokens(request.client, view.now) - self._cost(request)
-            self._buckets[request.client] = left, view.now
+            client, options = request.client, self._options
+            left = self._tokens(client, view.now) - self._cost(request)
+            self._buckets[client] = left, view.now
+            self._turn[client] = max(self._turn[client], view.now - left / options.rate)
 
     def wake(self, view: SchedulerView) -> float | None:
-        return min(map(self._ready_at, self._waiting.values()), default=None)
+        ready_at = min(map(self._ready_at, self._waiting.values()), default=view.now)
+        return max(ready_at, view.now + 0.001)
 
     def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
         self._waiting.pop(request.index, None)
