@@ -20,12 +20,15 @@ from nanofw.measure.drive import drive
 from nanofw.testing.attention_backend import AttentionBackendChecks
 from nanofw.testing.checks import (
     check_attention_backend,
+    check_cost_model,
     check_kv_allocator,
     check_logits_processor,
     check_sampler,
     check_scheduler,
+    check_workload,
 )
 from nanofw.testing.components import claims, construct, installed, load_component
+from nanofw.testing.cost_model import CostModelChecks
 from nanofw.testing.kv_allocator import KVAllocatorChecks
 from nanofw.testing.kv_allocator_driver import KVAllocatorDriver
 from nanofw.testing.logits_processor import LogitsProcessorChecks
@@ -33,6 +36,7 @@ from nanofw.testing.sampler import SamplerChecks
 from nanofw.testing.scheduler import SchedulerChecks
 from nanofw.testing.sim_engine import EngineShape, simulated_engine
 from nanofw.testing.traffic import Record, Traffic, random_traffic, serve
+from nanofw.testing.workload import WorkloadChecks
 
 __all__ = [
     # checks
@@ -41,11 +45,15 @@ __all__ = [
     "LogitsProcessorChecks",
     "SchedulerChecks",
     "SamplerChecks",
+    "WorkloadChecks",
+    "CostModelChecks",
     "check_kv_allocator",
     "check_attention_backend",
     "check_logits_processor",
     "check_scheduler",
     "check_sampler",
+    "check_workload",
+    "check_cost_model",
     # installed plugins
     "claims",
     "construct",

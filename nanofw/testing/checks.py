@@ -8,15 +8,19 @@ from typing import Any
 from unittest import SkipTest
 
 from nanofw.contracts.attention_backend import AttentionBackend, AttentionConfig
+from nanofw.contracts.cost_model import CostModel, CostModelConfig
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.contracts.logits_processor import LogitsProcessor
 from nanofw.contracts.sampler import Sampler, SamplerConfig
 from nanofw.contracts.scheduler import Policy
+from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.testing.attention_backend import AttentionBackendChecks
+from nanofw.testing.cost_model import CostModelChecks
 from nanofw.testing.kv_allocator import KVAllocatorChecks
 from nanofw.testing.logits_processor import LogitsProcessorChecks
 from nanofw.testing.sampler import SamplerChecks
 from nanofw.testing.scheduler import SchedulerChecks
+from nanofw.testing.workload import WorkloadChecks
 
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 
@@ -87,6 +91,22 @@ def check_logits_processor(
         wrong_arguments=wrong_arguments,
         device=device,
     )
+
+
+def check_workload(
+    factory: Callable[[WorkloadConfig], Workload], *, depends_on_seed: bool = True
+) -> None:
+    """Run all checks of `WorkloadChecks` on workloads that `factory` makes.
+
+    Args:
+        depends_on_seed: another seed gives other requests.
+    """
+    _run(WorkloadChecks, factory, depends_on_seed=depends_on_seed)
+
+
+def check_cost_model(factory: Callable[[CostModelConfig], CostModel]) -> None:
+    """Run all checks of `CostModelChecks` on cost models that `factory` makes."""
+    _run(CostModelChecks, factory)
 
 
 def run_checks(checks: Any) -> None:

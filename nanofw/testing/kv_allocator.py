@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, ClassVar
+from collections.abc import Iterable, Mapping
+from typing import ClassVar
 
 import numpy as np
 
 from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.hooks import hook_problems
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
+from nanofw.testing.class_state import check_class_state, class_state
 from nanofw.testing.kv_allocator_driver import KVAllocatorDriver, random_walk
 
 
@@ -28,7 +30,7 @@ class KVAllocatorChecks(ABC):
         seeds: random walks to take; each is some hundred calls.
     """
 
-    capabilities: ClassVar[Mapping[str, Any]] = {}
+    capabilities: ClassVar[Mapping[str, object]] = {}
     seeds: ClassVar[range] = range(12)
 
     @abstractmethod
@@ -53,8 +55,15 @@ class KVAllocatorChecks(ABC):
 
     def block_sizes(self) -> tuple[int, ...]:
         """The sizes that are tried: small ones, where all are claimed."""
-        claimed = tuple(self.capabilities.get("block_sizes", ("*",)))
-        return (4, 1, 3, 16) if "*" in claimed else claimed[:4]
+        claimed = self.capabilities.get("block_sizes", ("*",))
+        assert isinstance(claimed, Iterable), f"block_sizes is {claimed!r}; it must be a tuple"
+        sizes = [size for size in claimed if isinstance(size, int)]
+        return (4, 1, 3, 16) if "*" in claimed else tuple(sizes[:4])
+
+    def test_methods_are_those_of_the_contract(self) -> None:
+        """No name is misspelt, and each method can be called as the contract says."""
+        problems = hook_problems(type(self.driver().allocator), KVAllocator)
+        assert not problems, "; ".join(problems)
 
     def test_a_random_walk_keeps_the_contract(self) -> None:
         """Admissions, steps, failed steps, releases; pools too small; rows that share."""
@@ -73,11 +82,12 @@ class KVAllocatorChecks(ABC):
         driver = self.driver(num_blocks=5, max_blocks_per_row=6)
         tokens = sequence(5 * driver.block_size)
         assert driver.admit(0, tokens), "the pool is empty, and a request of its size was refused"
-        assert driver.allocator.num_available == 0
+        check_available(driver, 0, "one row has all 5 blocks")
         assert not driver.step([0], [1]), "a full pool gave another block"
         driver.release(0)
-        assert driver.allocator.num_available == 5
-        assert not driver.admit(0, sequence(5 * driver.block_size + 1))
+        check_available(driver, 5, "the row was released")
+        tokens = sequence(5 * driver.block_size + 1)
+        assert not driver.admit(0, tokens), f"{len(tokens)} tokens fit into 5 blocks"
 
     def test_release_is_idempotent(self) -> None:
         """Releasing an empty row does nothing, whether or not it was ever used."""
@@ -86,7 +96,7 @@ class KVAllocatorChecks(ABC):
         driver.admit(1, sequence(7))
         driver.release(1)
         driver.release(1)
-        assert driver.allocator.num_available == 16
+        check_available(driver, 16, "all rows were released, one of them twice")
 
     def test_extend_is_all_or_nothing(self) -> None:
         """With room for one of two rows, neither is extended."""
@@ -94,8 +104,8 @@ class KVAllocatorChecks(ABC):
         size = driver.block_size
         driver.admit(0, sequence(size))
         driver.admit(1, sequence(size, start=500))
-        assert not driver.step([0, 1], [1, 1])
-        assert driver.step([1], [1])
+        assert not driver.step([0, 1], [1, 1]), "one block was left, and two rows got one each"
+        assert driver.step([1], [1]), "one block was left, and a row did not get it"
 
     def test_a_row_grows_by_several_blocks_at_once(self) -> None:
         """A long chunk appends blocks in order, beside rows that need one or none."""
@@ -104,9 +114,10 @@ class KVAllocatorChecks(ABC):
         driver.admit(3, sequence(1))
         driver.admit(0, sequence(2 * size, start=300))
         driver.admit(2, sequence(size + 1, start=600))
-        assert driver.step([2, 3, 0], [size - 1, 3 * size, 1])
-        assert len(driver.tables[3]) == -(-(1 + 3 * size) // size)
-        assert len(driver.tables[0]) == 3
+        assert driver.step([2, 3, 0], [size - 1, 3 * size, 1]), "16 blocks were too few"
+        for row in (3, 0):
+            num, needed = len(driver.tables[row]), -(-len(driver.tokens[row]) // size)
+            assert num == needed, f"row {row} has {num} blocks and needs {needed}"
 
     def test_reset_forgets_everything(self) -> None:
         """After a reset nothing is cached and all blocks are there."""
@@ -116,8 +127,8 @@ class KVAllocatorChecks(ABC):
         driver.step([0], [1])
         driver.release(0)
         driver.reset()
-        assert driver.allocator.num_available == 16
-        assert driver.allocator.match(tokens).num_tokens == 0
+        check_available(driver, 16, "the allocator was reset")
+        check_match(driver, tokens, 0, "after a reset")
 
     def test_a_committed_prompt_is_found_again(self) -> None:
         """With `prefix_cache`: full blocks are hits while the first row runs and after it.
@@ -129,18 +140,44 @@ class KVAllocatorChecks(ABC):
         tokens = sequence(3 * size + 1)
         expected = 3 * size if self.capabilities.get("prefix_cache") else 0
         driver.admit(0, tokens)
-        assert driver.allocator.match(tokens).num_tokens == 0, "found before it was computed"
+        check_match(driver, tokens, 0, "before it was computed")
         driver.compute([0])
-        assert driver.allocator.match(tokens).num_tokens == expected
+        check_match(driver, tokens, expected, "while its first row runs")
         driver.admit(1, tokens)
         driver.compute([1])
         driver.release(0)
         driver.release(1)
-        assert driver.allocator.match(tokens).num_tokens == expected
+        check_match(driver, tokens, expected, "after its rows were released")
         changed = tokens.copy()
         changed[size] += 1
-        assert driver.allocator.match(changed).num_tokens == min(expected, size)
-        assert driver.allocator.match(tokens[size:]).num_tokens == 0, "a tail is not a prefix"
+        check_match(driver, changed, min(expected, size), "with a change in the second block")
+        check_match(driver, tokens[size:], 0, "of a tail, which is not a prefix")
+
+    def test_salts_keep_prefixes_apart(self) -> None:
+        """What was computed under one salt is found under that salt alone."""
+        driver = self.driver()
+        size = driver.block_size
+        tokens = sequence(2 * size + 1)
+        expected = 2 * size if self.capabilities.get("prefix_cache") else 0
+        driver.admit(0, tokens, salt=7)
+        driver.compute([0])
+        check_match(driver, tokens, expected, "under its salt", salt=7)
+        check_match(driver, tokens, 0, "under another salt", salt=8)
+        check_match(driver, tokens, 0, "without a salt")
+
+    def test_allocators_share_no_state(self) -> None:
+        """Two in one process, as replicas have them, do not touch each other."""
+        first = self.driver()
+        before = class_state(type(first.allocator))
+        first.admit(0, sequence(first.block_size + 1))
+        first.compute([0])
+        second = self.driver()
+        check_match(second, sequence(first.block_size + 1), 0, "by an allocator of its own")
+        random_walk(second, np.random.default_rng(0), num_calls=60)
+        first.check()
+        first.step([0], [1])
+        first.release(0)
+        check_class_state(before, type(first.allocator))
 
     def test_a_failed_step_shares_nothing(self) -> None:
         """Blocks written by a step that was never committed are not handed out."""
@@ -149,7 +186,7 @@ class KVAllocatorChecks(ABC):
         driver.admit(0, tokens)
         driver.compute([0], failed=[0])
         driver.release(0)
-        assert driver.allocator.match(tokens).num_tokens == 0
+        check_match(driver, tokens, 0, "after a step that failed")
 
     def test_reused_blocks_lose_their_content(self) -> None:
         """Content that was overwritten is not found, or a foreign context would be read."""
@@ -157,10 +194,10 @@ class KVAllocatorChecks(ABC):
         size = driver.block_size
         first, second = sequence(2 * size), sequence(2 * size, start=700)
         for tokens in (first, second):
-            assert driver.admit(0, tokens)
+            assert driver.admit(0, tokens), "the pool is empty, and a row of its size was refused"
             driver.compute([0])
             driver.release(0)
-        assert driver.allocator.match(first).num_tokens == 0
+        check_match(driver, first, 0, "after its blocks were given to another row")
 
     def test_equal_prompts_side_by_side(self) -> None:
         """Two rows that compute the same content at once both end, in either order."""
@@ -171,14 +208,29 @@ class KVAllocatorChecks(ABC):
                 driver.admit(row, tokens)
             driver.compute([0, 1])
             driver.release(order[0])
-            assert driver.admit(2, tokens)
+            assert driver.admit(2, tokens), "blocks are left, and a row was refused"
             driver.compute([2])
             driver.release(order[1])
             driver.release(2)
-            assert driver.allocator.num_available == 16
-            assert driver.allocator.stats().num_used == 0
+            check_available(driver, 16, "all rows were released")
+            stats = driver.allocator.stats()
+            assert stats.num_used == 0, f"no row is in use: {stats}"
 
 
 def sequence(num_tokens: int, start: int = 0) -> IntArray:
     """int32[num_tokens] consecutive token ids from `start`."""
     return np.arange(start, start + num_tokens, dtype=np.int32)
+
+
+def check_available(driver: KVAllocatorDriver, expected: int, when: str) -> None:
+    """The allocator says how many blocks are available."""
+    found = driver.allocator.num_available
+    assert found == expected, f"{found} blocks are available, not {expected}: {when}"
+
+
+def check_match(
+    driver: KVAllocatorDriver, tokens: IntArray, expected: int, when: str, *, salt: int = 0
+) -> None:
+    """A match finds as many tokens as are expected."""
+    found = driver.match(tokens, salt).num_tokens
+    assert found == expected, f"match found {found} of {len(tokens)} tokens, not {expected}, {when}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from nanofw.contracts.kv_allocator import (
 )
 
 GARBAGE = -1
+_Snapshot: TypeAlias = tuple[int, AllocatorStats, list[int]]
+"""Available blocks, counts, and the match of some tokens."""
 
 
 class KVAllocatorDriver:
@@ -27,6 +30,7 @@ class KVAllocatorDriver:
     Attributes:
         tables: blocks of each row that is in use.
         tokens: token ids of each row that is in use.
+        salts: what keeps the prefixes of each row that is in use apart from others.
         num_computed: tokens of each row whose KV was written and committed.
     """
 
@@ -36,46 +40,61 @@ class KVAllocatorDriver:
         self.block_size = config.block_size
         self.tables: dict[int, list[int]] = {}
         self.tokens: dict[int, IntArray] = {}
+        self.salts: dict[int, int] = {}
         self.num_computed: dict[int, int] = {}
         self._memory = np.full((config.num_blocks, config.block_size), GARBAGE, np.int64)
         self._prefixes: dict[tuple[int, int], int] = {}
+        self._num_hits = 0
         self.check()
 
-    def admit(self, row: int, tokens: IntArray) -> bool:
+    def admit(self, row: int, tokens: IntArray, salt: int = 0) -> bool:
         """Match and acquire; whether there was room."""
-        match = self.match(tokens[:-1])
-        before = self._snapshot(tokens)
-        allocation = self.allocator.acquire(row, tokens, match)
+        match = self.match(tokens[:-1], salt)
+        before = self._snapshot(tokens, salt)
+        allocation = self.allocator.acquire(row, tokens, match, salt)
         needed = -(-len(tokens) // self.block_size)
         if allocation is None:
-            assert needed > before[0], f"{needed} of {before[0]} blocks were refused"
-            assert self._snapshot(tokens) == before, "a refused acquire changed something"
-            self.check()
+            self._check_refusal("acquire", needed, before, self._snapshot(tokens, salt))
             return False
-        blocks = [int(block) for block in allocation.block_ids]
-        assert len(blocks) == needed, f"{len(blocks)} blocks for {len(tokens)} tokens"
-        shared = len(match.block_ids)
-        assert blocks[:shared] == match.block_ids.tolist(), "the match is not what was acquired"
-        self._check_private(blocks[shared:])
-        self.tables[row] = blocks
-        self.tokens[row] = tokens
+        blocks = checked_array("acquire", "block_ids", allocation.block_ids).tolist()
+        assert len(blocks) == needed, (
+            f"acquire gave {len(blocks)} blocks of {self.block_size} for {len(tokens)} tokens: "
+            f"{blocks}"
+        )
+        shared = match.block_ids.tolist()
+        assert blocks[: len(shared)] == shared, (
+            f"acquire gave the table {blocks}, which does not begin with the match {shared}"
+        )
+        self._check_private(blocks[len(shared) :])
+        self._copy_blocks("acquire", allocation.copies)
+        self.tables[row], self.tokens[row], self.salts[row] = blocks, tokens, salt
         self.num_computed[row] = match.num_tokens
+        self._num_hits += len(shared)
         self.check()
         return True
 
-    def match(self, tokens: IntArray) -> Match:
+    def match(self, tokens: IntArray, salt: int = 0) -> Match:
         """Match, and check that what it names is what the tokens need."""
         before = self._counts()
-        match = self.allocator.match(tokens)
-        assert match.num_tokens % self.block_size == 0, "a match ends within a block"
-        assert match.num_tokens <= len(tokens), "a match is longer than the tokens"
-        assert len(match.block_ids) * self.block_size == match.num_tokens
+        match = self.allocator.match(tokens, salt)
+        blocks = checked_array("match", "block_ids", match.block_ids).tolist()
+        num = match.num_tokens
+        assert num == len(blocks) * self.block_size, (
+            f"match found {num} tokens in {len(blocks)} blocks of {self.block_size}"
+        )
+        assert num <= len(tokens), f"match found {num} tokens of {len(tokens)}"
         written = self._memory[match.block_ids].ravel()
-        expected = self._numbers(tokens[: match.num_tokens])
-        assert np.array_equal(written, expected), "the match names blocks with foreign content"
-        again = self.allocator.match(tokens)
-        assert again.block_ids.tolist() == match.block_ids.tolist(), "match changed the match"
-        assert self._counts() == before, "match changed something"
+        expected = self._numbers(tokens[:num], salt)
+        assert np.array_equal(written, expected), (
+            f"match names blocks {blocks} for {num} tokens under the salt {salt}, and their "
+            f"content is that of other tokens from position {_first_difference(written, expected)}"
+        )
+        again = self.allocator.match(tokens, salt).block_ids.tolist()
+        assert again == blocks, f"match named {blocks}, and {again} when it was asked again"
+        count = self.allocator.num_cached_tokens(tokens, salt)
+        assert count == num, f"num_cached_tokens says {count} where match finds {num}"
+        now = self._counts()
+        assert now == before, f"match changed {before} to {now}"
         return match
 
     def compute(self, rows: Sequence[int], failed: Sequence[int] = ()) -> None:
@@ -94,17 +113,19 @@ class KVAllocatorDriver:
             max(0, -(-length // self.block_size) - len(self.tables[row]))
             for row, length in zip(rows, lengths, strict=True)
         )
-        before = self._snapshot(self.tokens[rows[0]])
+        first = rows[0]
+        before = self._snapshot(self.tokens[first], self.salts[first])
         extension = self.allocator.extend(np.array(rows, np.int32), np.array(lengths, np.int32))
         if extension is None:
-            assert needed > before[0], f"{needed} of {before[0]} blocks were refused"
-            assert self._snapshot(self.tokens[rows[0]]) == before, "a refused extend changed tables"
-            self.check()
+            after = self._snapshot(self.tokens[first], self.salts[first])
+            self._check_refusal("extend", needed, before, after)
             return False
-        assert len(extension.block_ids) >= needed, "fewer blocks than the tokens need"
+        for name in ("rows", "positions", "block_ids"):
+            checked_array("extend", name, getattr(extension, name))
+        num = len(extension.block_ids)
+        assert num >= needed, f"extend gave {num} blocks where the tokens need {needed}"
         self._check_private(extension.block_ids.tolist())
-        for source, target in extension.copies.tolist():
-            self._memory[target] = self._memory[source]
+        self._copy_blocks("extend", extension.copies)
         for row, position, block in zip(
             extension.rows.tolist(),
             extension.positions.tolist(),
@@ -112,13 +133,17 @@ class KVAllocatorDriver:
             strict=True,
         ):
             table = self.tables[row]
-            assert position <= len(table), f"row {row}: a hole in the table before {position}"
+            assert position <= len(table), (
+                f"extend put block {block} at position {position} of row {row}, whose table has "
+                f"{len(table)} blocks"
+            )
             table[position : position + 1] = [block]
         for row, length in zip(rows, lengths, strict=True):
             known = self.tokens[row]
             new = np.arange(len(known), length, dtype=np.int32) * 7 % 3
             self.tokens[row] = np.concatenate((known, new))
-            assert len(self.tables[row]) * self.block_size >= length, f"row {row} has no room"
+            room = len(self.tables[row]) * self.block_size
+            assert room >= length, f"row {row} has room for {room} tokens and needs {length}"
         self.check()
         self.compute(rows, failed)
         return True
@@ -126,14 +151,15 @@ class KVAllocatorDriver:
     def release(self, row: int) -> None:
         """Release a row, in use or not."""
         self.allocator.release(row)
-        for of_row in (self.tables, self.tokens, self.num_computed):
+        for of_row in (self.tables, self.tokens, self.salts, self.num_computed):
             of_row.pop(row, None)
         self.check()
 
     def reset(self) -> None:
         """Reset; no row may be in use."""
-        assert not self.tables
+        assert not self.tables, f"rows {sorted(self.tables)} are in use"
         self.allocator.reset()
+        self._num_hits = 0
         stats = self.allocator.stats()
         assert stats == AllocatorStats(
             num_blocks=self.config.num_blocks,
@@ -148,21 +174,34 @@ class KVAllocatorDriver:
         self.allocator.check_integrity()
         stats = self.allocator.stats()
         used = {block for table in self.tables.values() for block in table}
-        assert stats.num_blocks == self.config.num_blocks
+        assert stats.num_blocks == self.config.num_blocks, (
+            f"the pool has {self.config.num_blocks} blocks: {stats}"
+        )
+        assert stats.num_hits == self._num_hits, (
+            f"acquire took {self._num_hits} blocks from matches since the last reset: {stats}"
+        )
         assert stats.num_used == len(used), f"{len(used)} blocks are in tables: {stats}"
-        assert stats.num_free + stats.num_cached + stats.num_used == stats.num_blocks, stats
-        assert self.allocator.num_available <= stats.num_free + stats.num_cached, stats
+        found = stats.num_free + stats.num_cached + stats.num_used
+        assert found == stats.num_blocks, f"free, cached and used are not the pool: {stats}"
+        available = self.allocator.num_available
+        assert available <= stats.num_free + stats.num_cached, (
+            f"{available} blocks are available, more than are free or cached: {stats}"
+        )
         if not used:
-            assert self.allocator.num_available == stats.num_blocks, "blocks were lost"
+            assert available == stats.num_blocks, (
+                f"no row is in use and {available} of {stats.num_blocks} blocks are available"
+            )
         for row, table in self.tables.items():
             done = self.num_computed[row]
             kept = self._memory[table].ravel()[:done]
-            assert np.array_equal(kept, self._numbers(self.tokens[row][:done])), (
-                f"the KV of row {row} was overwritten"
+            expected = self._numbers(self.tokens[row][:done], self.salts[row])
+            assert np.array_equal(kept, expected), (
+                f"the KV of row {row} was overwritten from position "
+                f"{_first_difference(kept, expected)} on; its table is {table}"
             )
 
     def _write(self, row: int, end: int, *, spoiled: bool) -> None:
-        numbers = self._numbers(self.tokens[row])
+        numbers = self._numbers(self.tokens[row], self.salts[row])
         others = {b for other, table in self.tables.items() if other != row for b in table}
         for position in range(self.num_computed[row], end):
             block = self.tables[row][position // self.block_size]
@@ -185,9 +224,22 @@ class KVAllocatorDriver:
         assert len(set(blocks)) == len(blocks), f"a block was given twice: {blocks}"
         assert not owned & set(blocks), f"blocks {owned & set(blocks)} belong to other rows"
 
-    def _numbers(self, tokens: IntArray) -> list[int]:
-        """For each token the number of the prefix that ends with it."""
-        numbers, parent = [], 0
+    def _check_refusal(self, method: str, needed: int, before: _Snapshot, after: _Snapshot) -> None:
+        available = before[0]
+        assert needed > available, (
+            f"{method} refused {needed} blocks where {available} were available"
+        )
+        assert after == before, f"{method} found no room and yet changed {before} to {after}"
+        self.check()
+
+    def _copy_blocks(self, method: str, copies: IntArray) -> None:
+        for source, target in checked_array(method, "copies", copies, (None, 2)).tolist():
+            self._memory[target] = self._memory[source]
+
+    def _numbers(self, tokens: IntArray, salt: int) -> list[int]:
+        """For each token the number of the prefix that ends with it, under that salt."""
+        numbers: list[int] = []
+        parent = -salt
         for token in tokens.tolist():
             parent = self._prefixes.setdefault((parent, token), len(self._prefixes) + 1)
             numbers.append(parent)
@@ -196,8 +248,33 @@ class KVAllocatorDriver:
     def _counts(self) -> tuple[int, AllocatorStats]:
         return self.allocator.num_available, self.allocator.stats()
 
-    def _snapshot(self, tokens: IntArray) -> tuple[int, AllocatorStats, list[int]]:
-        return *self._counts(), self.allocator.match(tokens).block_ids.tolist()
+    def _snapshot(self, tokens: IntArray, salt: int) -> _Snapshot:
+        return *self._counts(), self.allocator.match(tokens, salt).block_ids.tolist()
+
+
+def checked_array(
+    method: str, name: str, array: object, shape: tuple[int | None, ...] = (None,)
+) -> IntArray:
+    """The int32 array of that shape (None: any length) that a method gave."""
+    what = repr(array)
+    if isinstance(array, np.ndarray):
+        found: tuple[int, ...] = array.shape
+        has_shape = len(found) == len(shape) and all(
+            wanted in (None, length) for wanted, length in zip(shape, found, strict=True)
+        )
+        if has_shape and array.dtype == np.int32:
+            return array
+        what = f"{array.dtype}{list(found)}"
+    lengths = ", ".join("n" if length is None else str(length) for length in shape)
+    raise AssertionError(
+        f"{method} gave {name} as {what}; it must be a numpy array int32[{lengths}]"
+    )
+
+
+def _first_difference(found: np.ndarray, expected: list[int]) -> int:
+    """The first index at which two sequences differ."""
+    pairs = zip(found.tolist(), expected, strict=False)
+    return next((i for i, (a, b) in enumerate(pairs) if a != b), len(expected))
 
 
 def random_walk(driver: KVAllocatorDriver, generator: np.random.Generator, num_calls: int) -> None:
@@ -212,7 +289,8 @@ def random_walk(driver: KVAllocatorDriver, generator: np.random.Generator, num_c
             head = np.full(int(generator.integers(0, 3)) * size, generator.integers(2))
             tail = generator.integers(0, 2, int(generator.integers(1, 2 * size + 2)))
             tokens = np.concatenate((head, tail)).astype(np.int32)[:longest]
-            if driver.admit(row, tokens) and generator.random() < 0.9:
+            salt = int(generator.random() < 0.15)
+            if driver.admit(row, tokens, salt) and generator.random() < 0.9:
                 driver.compute([row])
         elif driver.tables and roll < 0.85:
             rows = sorted(driver.tables)

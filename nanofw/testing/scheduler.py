@@ -10,12 +10,16 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
 from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar, TypedDict, Unpack
 
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.contracts.scheduler import Policy, RequestView, SchedulerView
+from nanofw.engine.engine import Engine
+from nanofw.testing.class_state import check_class_state, class_state
+from nanofw.testing.group_keys import WatchedGroups
+from nanofw.testing.hashes import with_hashes
 from nanofw.testing.sim_engine import EngineShape, simulated_engine
-from nanofw.testing.traffic import Traffic, random_traffic, serve
+from nanofw.testing.traffic import Record, Traffic, random_traffic, serve, steps
 
 MODES = tuple(
     EngineShape(overlap=overlap, prefill_first=prefill_first, prefix_cache=prefix_cache)
@@ -38,7 +42,8 @@ class SchedulerChecks(ABC):
                 return MyPolicy(MyOptions(weight=2))
 
     Whatever a policy answers, the core loses no request and no block; these checks find the
-    answers that end a run (nonsense, no progress), and state that is shared or only grows.
+    answers that end a run (nonsense, no progress), order that differs between processes, and
+    state that is shared or only grows. A policy may refuse requests.
 
     Attributes:
         seeds: random traffics to serve.
@@ -69,7 +74,9 @@ class SchedulerChecks(ABC):
                     if shed or request_id in traffic.aborts:  # it may have come further in either
                         whole = whole[: len(tokens)]
                         tokens = tokens[: len(whole)]
-                    assert tokens == whole, f"the policy changed the tokens of {request_id!r}"
+                    assert tokens == whole, (
+                        f"the policy changed the tokens of {request_id!r}: {tokens}, not {whole}"
+                    )
 
     def test_short_steps_and_chunks(self) -> None:
         """Budgets below the number of rows, chunks of one token, several partial prefills."""
@@ -97,7 +104,11 @@ class SchedulerChecks(ABC):
         for requests in ((large,), (*small, large), (large, *small)):
             record = serve(simulated_engine(self.make(), shape), Traffic(requests=requests))
             output = record.outputs["large"]
-            assert len(output.token_ids) == 8 or output.finish_reason is FinishReason.SHED
+            num = len(output.token_ids)
+            assert num == 8 or output.finish_reason is FinishReason.SHED, (
+                f"the request that needs the whole pool got {num} of 8 tokens and ended with "
+                f"{output.finish_reason}: {output.error}"
+            )
 
     def test_a_burst_of_equal_requests(self) -> None:
         """Nothing tells them apart but their arrival; all are served."""
@@ -118,35 +129,81 @@ class SchedulerChecks(ABC):
                 shape = _with(mode, num_blocks=11, max_num_batched_tokens=12)
                 record = serve(simulated_engine(self.make(), shape), traffic)
                 reasons = [output.finish_reason for output in record.outputs.values()]
-                assert step > 4 or FinishReason.ABORT in reasons
+                assert step > 4 or FinishReason.ABORT in reasons, (
+                    f"all requests were aborted at step {step}, and they ended with {reasons}"
+                )
 
     def test_two_runs_are_equal(self) -> None:
-        """The same traffic gives the same steps: nothing is read but the arguments, and no state
-        is shared between two policies of one process."""
+        """The same traffic gives the same steps: nothing is read but the arguments.
+
+        In some runs ids and clients have other hashes, as in another process.
+        """
         for mode in (MODES[1], MODES[-1]):
             traffic = random_traffic(5)
             shape = _with(mode, num_blocks=14)
-            first, second = (serve(simulated_engine(self.make(), shape), traffic) for _ in "ab")
-            assert first.reports == second.reports, "two runs took different steps"
-            assert first.tokens() == second.tokens()
+            first, second, *others = (
+                serve(simulated_engine(self.make(), shape), with_hashes(traffic, salt))
+                for salt in (1, 1, 2, 3, 4)
+            )
+            difference = _difference(first, second)
+            assert difference is None, f"two runs of the same traffic differ: {difference}"
+            for other in others:
+                difference = _difference(first, other)
+                assert difference is None, (
+                    "runs with other hashes of texts differ, as runs of two processes would: "
+                    f"{difference}; hash() and the order of a set are other in each process"
+                )
+
+    def test_policies_share_no_state(self) -> None:
+        """Two in one process, as replicas have them, take the steps that each takes alone."""
+        shape = EngineShape(num_blocks=14)
+        traffics = random_traffic(5), random_traffic(6)
+        before = class_state(type(self.make()))
+        alone = [serve(simulated_engine(self.make(), shape), traffic) for traffic in traffics]
+        records = Record(), Record()
+        runs = [
+            steps(simulated_engine(self.make(), shape), traffic, record)
+            for traffic, record in zip(traffics, records, strict=True)
+        ]
+        for _ in itertools.zip_longest(*runs):
+            pass
+        check_class_state(before, type(self.make()))
+        for one, beside in zip(alone, records, strict=True):
+            difference = _difference(one, beside)
+            assert difference is None, f"a run beside another one differs: {difference}"
+
+    def test_keys_of_groups_only_grow(self) -> None:
+        """While a group has waiting requests, its key does not become smaller."""
+        for seed, mode in zip(self.seeds, itertools.cycle((MODES[1], MODES[-1])), strict=False):
+            policy = self.make()
+            if type(policy).group is Policy.group:
+                return
+            groups = WatchedGroups(policy)
+            shape = _with(mode, num_blocks=14, max_num_seqs=3)
+            serve(simulated_engine(policy, shape), random_traffic(seed))
+            assert not groups.shrunk, groups.shrunk[0]
 
     def test_finished_requests_are_forgotten(self) -> None:
-        """What a policy keeps does not grow with the number of requests that it has seen."""
-        policy = self.make()
-        engine = simulated_engine(policy, EngineShape(num_blocks=40))
+        """What a policy keeps does not grow with the number of requests that it has seen, nor
+        with that of preemptions."""
         num_requests = 60
-        for round_ in range(2):
-            self._serve_round(engine, round_, num_requests)
-        before = _reachable_bytes(policy)
-        for round_ in range(2, 5):
-            self._serve_round(engine, round_, num_requests)
-        grown = _reachable_bytes(policy) - before
         allowed = 3 * num_requests * self.kept_bytes_per_request
-        assert grown <= allowed, (
-            f"after {3 * num_requests} more requests the policy keeps {grown} bytes more"
-        )
+        for num_blocks in (40, 12):
+            policy = self.make()
+            engine = simulated_engine(policy, EngineShape(num_blocks=num_blocks))
+            for round_ in range(2):
+                self._serve_round(engine, round_, num_requests)
+            before = _reachable_bytes(policy)
+            for round_ in range(2, 5):
+                self._serve_round(engine, round_, num_requests)
+            grown = _reachable_bytes(policy) - before
+            assert grown <= allowed, (
+                f"after {3 * num_requests} more requests in {num_blocks} blocks, with "
+                f"{engine.scheduler.counters.num_preemptions} preemptions in all, the policy "
+                f"keeps {grown} bytes more; {allowed} are allowed (kept_bytes_per_request)"
+            )
 
-    def _serve_round(self, engine: Any, round_: int, num_requests: int) -> None:
+    def _serve_round(self, engine: Engine, round_: int, num_requests: int) -> None:
         now = engine.clock.now()
         traffic = random_traffic(round_, num_requests, prefix=f"{round_}:")
         shifted = [_later(request, now) for request in traffic.requests]
@@ -160,8 +217,30 @@ def _tokens_with_room(seed: int) -> dict[str, list[int]]:
     return serve(engine, random_traffic(seed)).tokens()
 
 
-def _with(shape: EngineShape, **changes: Any) -> EngineShape:
+class _Changes(TypedDict, total=False):
+    num_blocks: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+    chunk_tokens: int | None
+    max_partial_prefills: int
+
+
+def _with(shape: EngineShape, **changes: Unpack[_Changes]) -> EngineShape:
     return replace(shape, **changes)
+
+
+def _difference(first: Record, second: Record) -> str | None:
+    """Where two runs parted; None: nowhere."""
+    for number, (one, other) in enumerate(zip(first.reports, second.reports, strict=False)):
+        if one != other:
+            return f"step {number} was {one} and {other}"
+    if len(first.reports) != len(second.reports):
+        return f"{len(first.reports)} and {len(second.reports)} steps"
+    theirs = second.tokens()
+    for request_id, tokens in first.tokens().items():
+        if tokens != theirs.get(request_id):
+            return f"request {request_id!r} got {tokens} and {theirs.get(request_id)}"
+    return None
 
 
 def _later(request: Request, seconds: float) -> Request:

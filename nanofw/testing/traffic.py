@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -43,7 +43,7 @@ class Record:
 
     def tokens(self) -> dict[str, list[int]]:
         """Generated tokens by request id."""
-        return {key: output.token_ids.tolist() for key, output in self.outputs.items()}
+        return {str(key): output.token_ids.tolist() for key, output in self.outputs.items()}
 
 
 def random_traffic(
@@ -95,6 +95,13 @@ def serve(engine: Engine, traffic: Traffic) -> Record:
     whatever the engine raises.
     """
     record = Record()
+    for _ in steps(engine, traffic, record):
+        pass
+    return record
+
+
+def steps(engine: Engine, traffic: Traffic, record: Record) -> Iterator[None]:
+    """`serve` step by step: what has happened stands in the record after each."""
     waiting = list(reversed(traffic.requests))
     for step in range(MAX_STEPS):
         while waiting and _arrival(waiting[-1]) <= engine.clock.now():
@@ -111,7 +118,8 @@ def serve(engine: Engine, traffic: Traffic) -> Record:
             engine.clock.wait_until(_arrival(waiting[-1]))
         else:
             _check_end(engine, traffic, record)
-            return record
+            return
+        yield
     raise AssertionError(
         f"{engine.scheduler.num_requests} of {len(traffic.requests)} requests are unfinished "
         f"after {MAX_STEPS} steps"
@@ -141,7 +149,8 @@ def _step(engine: Engine, record: Record) -> float | None:
         record.outputs[finished.id] = finished
     allocator.check_integrity()
     stats = allocator.stats()
-    assert stats.num_free + stats.num_cached + stats.num_used == stats.num_blocks, stats
+    found = stats.num_free + stats.num_cached + stats.num_used
+    assert found == stats.num_blocks, f"blocks were lost, or counted twice: {stats}"
     report = output.report
     if report is None:
         return output.wake_at

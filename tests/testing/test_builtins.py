@@ -8,10 +8,12 @@ import torch
 from nanofw.plugins import Component
 from nanofw.testing import (
     AttentionBackendChecks,
+    CostModelChecks,
     KVAllocatorChecks,
     LogitsProcessorChecks,
     SamplerChecks,
     SchedulerChecks,
+    WorkloadChecks,
     claims,
     construct,
     installed,
@@ -80,6 +82,38 @@ class TestSuppressTokens(LogitsProcessorChecks):
     def _options(self, token_ids) -> None:
         options = {"token_ids": token_ids}
         self.component = load_component("logits_processor", "suppress_tokens", options)
+
+    def make(self, config):
+        return construct(self.component, config)
+
+
+SMALL = {"num_requests": 30, "prompt": 24, "output": 8}
+WORKLOADS = {
+    "poisson": {**SMALL, "prefix": {"groups": 3, "length": 16}},
+    "gamma": {**SMALL, "clients": {"a": 2, "b": 1}},
+    "on_off": {**SMALL, "rate": 5.0},
+    "streams": {"streams": [{"name": "poisson", **SMALL}, {"name": "gamma", **SMALL}]},
+    "closed_loop": {**SMALL, "concurrency": 4},
+    "conversations": {"num_conversations": 8, "prompt": 12, "output": 8},
+    "fixed": {"requests": [{"prompt_tokens": 8, "output_tokens": 4}] * 3},
+}
+
+
+@pytest.mark.parametrize("workload", WORKLOADS)
+class TestWorkloads(WorkloadChecks):
+    @pytest.fixture(autouse=True)
+    def _options(self, workload) -> None:
+        self.component = load_component("workload", workload, WORKLOADS[workload])
+
+    def make(self, config):
+        return construct(self.component, config)
+
+
+@pytest.mark.parametrize("cost_model", ["constant", "roofline"])
+class TestCostModels(CostModelChecks):
+    @pytest.fixture(autouse=True)
+    def _component(self, cost_model) -> None:
+        self.component = load_component("cost_model", cost_model)
 
     def make(self, config):
         return construct(self.component, config)

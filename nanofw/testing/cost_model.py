@@ -1,0 +1,153 @@
+"""What every cost model must keep, on the plans of a simulated run."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from functools import lru_cache
+from typing import ClassVar
+
+import numpy as np
+
+from nanofw.contracts.cost_model import CostModel, CostModelConfig
+from nanofw.contracts.hooks import hook_problems
+from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.plan import StepPlan
+from nanofw.measure.passing_executor import PassingExecutor
+from nanofw.sim.checked import CheckedCostModel
+from nanofw.testing.class_state import check_class_state, class_state
+from nanofw.testing.scheduler import InOrder
+from nanofw.testing.sim_engine import SPEC, EngineShape, simulated_engine
+from nanofw.testing.traffic import random_traffic, serve
+
+SHAPE = EngineShape(num_blocks=20)
+
+
+class CostModelChecks(ABC):
+    """Checks of one cost model; each `test_` method is one. Subclass it under pytest.
+
+        class TestMyCostModel(CostModelChecks):
+            def make(self, config):
+                return MyCostModel(MyOptions(), config)
+
+    It is asked for the times of the steps of a small run: prompts, chunks, decodes, rows that
+    come and go.
+
+    Attributes:
+        spec: the model whose steps are timed.
+    """
+
+    spec: ClassVar[ModelSpec] = SPEC
+
+    @abstractmethod
+    def make(self, config: CostModelConfig) -> CostModel:
+        """A fresh cost model."""
+
+    def test_methods_are_those_of_the_contract(self) -> None:
+        """No name is misspelt, and each method can be called as the contract says."""
+        problems = hook_problems(type(self._fresh()), CostModel)
+        assert not problems, "; ".join(problems)
+
+    def test_every_step_has_a_time(self) -> None:
+        """Seconds that are numbers and not negative; bytes, or None."""
+        checked = CheckedCostModel(self._fresh(), "the cost model")
+        checked.kv_bytes()
+        for plan in recorded_plans():
+            _seconds(checked, _copy(plan))
+
+    def test_plans_are_neither_changed_nor_kept(self) -> None:
+        """A plan is read during the call: later times do not depend on what becomes of it."""
+        expected = self._times(recorded_plans())
+        checked = CheckedCostModel(self._fresh(), "the cost model")
+        for plan, times in zip(recorded_plans(), expected, strict=True):
+            given = _copy(plan)
+            found = _seconds(checked, given)
+            for name in _array_names():
+                before, after = getattr(plan, name), getattr(given, name)
+                assert np.array_equal(before, after), (
+                    f"{name} of plan {plan.step} was {before.tolist()} and became {after.tolist()}"
+                )
+            assert found == times, (
+                f"plan {plan.step} takes {times} s, and {found} s when the plans before it were "
+                "overwritten after their calls"
+            )
+            for name in _array_names():
+                getattr(given, name)[...] = 0
+
+    def test_times_depend_on_the_plans_alone(self) -> None:
+        """The same plans take the same times, in another object and beside another one."""
+        before = class_state(type(self._fresh()))
+        plans = recorded_plans()
+        first, second = (CheckedCostModel(self._fresh(), "the cost model") for _ in "ab")
+        for number, times in enumerate(self._times(plans)):
+            found = _seconds(first, _copy(plans[number]))
+            assert found == times, f"plan {number} takes {times} s, and {found} s the second time"
+            if number % 2:
+                _seconds(second, _copy(plans[number // 2]))
+        check_class_state(before, type(self._fresh()))
+
+    def _fresh(self) -> CostModel:
+        return self.make(
+            CostModelConfig(
+                spec=self.spec,
+                max_num_seqs=SHAPE.max_num_seqs,
+                max_num_batched_tokens=SHAPE.max_num_batched_tokens,
+                max_model_len=SHAPE.max_model_len,
+            )
+        )
+
+    def _times(self, plans: Sequence[StepPlan]) -> list[tuple[float, float]]:
+        checked = CheckedCostModel(self._fresh(), "the cost model")
+        return [_seconds(checked, _copy(plan)) for plan in plans]
+
+
+def _seconds(model: CheckedCostModel, plan: StepPlan) -> tuple[float, float]:
+    """Of host and device; the host is asked first."""
+    host = model.host_seconds(plan) if model.occupies_host else 0.0
+    return host, model.seconds(plan)
+
+
+def _array_names() -> list[str]:
+    names = [field.name for field in fields(StepPlan) if field.init]
+    plan = recorded_plans()[0]
+    return [name for name in names if isinstance(getattr(plan, name), np.ndarray)]
+
+
+def _copy(plan: StepPlan) -> StepPlan:
+    """A plan with arrays of its own."""
+    return replace(
+        plan,
+        rows=plan.rows.copy(),
+        num_tokens=plan.num_tokens.copy(),
+        starts=plan.starts.copy(),
+        samples=plan.samples.copy(),
+        new=[replace(new, token_ids=new.token_ids.copy()) for new in plan.new],
+        removed=plan.removed.copy(),
+        block_rows=plan.block_rows.copy(),
+        block_positions=plan.block_positions.copy(),
+        block_ids=plan.block_ids.copy(),
+        copies=plan.copies.copy(),
+        host_rows=plan.host_rows.copy(),
+    )
+
+
+class _Recorder(PassingExecutor):
+    """Keeps copies of the plans."""
+
+    plans: list[StepPlan]
+
+    def submit(self, plan: StepPlan) -> None:
+        self.plans.append(_copy(plan))
+        super().submit(plan)
+
+
+@lru_cache
+def recorded_plans() -> tuple[StepPlan, ...]:
+    """The plans of a small simulated run, in their order. They are shared: change none."""
+    engine = simulated_engine(InOrder(), SHAPE)
+    recorder = _Recorder(engine.executor)
+    recorder.plans = []
+    engine.executor = recorder
+    serve(engine, random_traffic(2))
+    return tuple(recorder.plans)
