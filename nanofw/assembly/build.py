@@ -177,10 +177,11 @@ def plugin_names(selection: Selection) -> PluginNames:
     """The chosen plugins that may take arguments of requests."""
     components = selection.components
     model: Component | None = components.get("model")
+    sampler = selection.loaded.config.sampler.name.rpartition(":")[2]  # also of a simulated run
     return PluginNames(
         policy=components["scheduler"].name,
         model="" if model is None else model.name,
-        others=tuple(item.name for item in components["logits_processor"]),
+        others=(sampler, *(item.name for item in components["logits_processor"])),
     )
 
 
@@ -206,8 +207,8 @@ def _host_processors(selection: Selection) -> HostProcessors:
         tokenizer_path=None if ":" in spec.path else spec.path,
     )
     chosen = [item for item in selection.components["logits_processor"] if is_host(item)]
-    made = {item.name: item.make(HostProcessor, config) for item in chosen}
-    return HostProcessors(made, spec.vocab_size)
+    made = {item.name: item.make(HostProcessor, replace(config, name=item.name)) for item in chosen}
+    return HostProcessors(made, spec.vocab_size, {item.name: item.label for item in chosen})
 
 
 def memory_estimate(selection: Selection) -> Mapping[str, Any] | None:

@@ -109,29 +109,44 @@ class Recording:
     )
 
 
-class RecordingSampler:
-    """Implements `Sampler` around another one."""
+class RecordingSampler(Sampler):
+    """A sampler around another one."""
 
     def __init__(self, options: Recording, config: SamplerConfig) -> None:
+        super().__init__(options, config)
         self._recording = options
         self._inner = options.inner.make(Sampler, config)
         self._ids: dict[int, str] = {}
 
-    def check(self, sampling: SamplingParams, vocab_size: int) -> None:
-        self._inner.check(sampling, vocab_size)
+    def check(self, sampling: SamplingParams, arguments: Any) -> None:
+        self._inner.check(sampling, arguments)
 
-    def add(self, new: NewRow) -> None:
+    def add_row(self, new: NewRow) -> None:
         self._ids[new.row] = new.request_id
-        self._inner.add(new)
+        self._inner.add_row(new)
 
-    def remove(self, row: int) -> None:
-        self._inner.remove(row)
+    def remove_row(self, row: int) -> None:
+        self._inner.remove_row(row)
 
-    def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
+    def edit(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:
         copies = logits.float().cpu().numpy().copy()
         for line, row, position in zip(copies, rows.tolist(), positions.tolist(), strict=True):
             self._recording.logits[self._ids[row], position] = line
-        return self._inner.sample(logits, rows, positions)
+        return self._inner.edit(logits, rows, positions)
+
+    def scale(self, logits: torch.Tensor, rows: IntArray) -> torch.Tensor:
+        return self._inner.scale(logits, rows)
+
+    def sample(
+        self,
+        logits: torch.Tensor,
+        rows: IntArray,
+        positions: IntArray,
+        *,
+        scaled: bool = False,
+        sharded: bool = False,
+    ) -> SampledTokens:
+        return self._inner.sample(logits, rows, positions, scaled=scaled, sharded=sharded)
 
 
 def make_prompts(vocab_size: int, longest: int, seed: int) -> list[list[int]]:
@@ -146,7 +161,7 @@ def run_engine(
 ) -> list[Text]:
     """Continue the prompts greedily, all at once, and note the logits of every sampled token."""
     recording = Recording(selection.components["sampler"])
-    plugin = Plugin("recording", "nanofw.bench.verify:RecordingSampler", api="sampler/1")
+    plugin = Plugin("recording", "nanofw.bench.verify:RecordingSampler", api="sampler/2")
     sampler = Component(plugin=plugin, options=recording)
     selection = replace(selection, components={**selection.components, "sampler": sampler})
     sampling = SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)

@@ -12,6 +12,11 @@ PARTNERS: Mapping[str, str] = MappingProxyType(
 )
 """Methods that mean nothing without another attribute, and the other way round for numbers."""
 
+FORMER: Mapping[str, str] = MappingProxyType(
+    {"add": "add_row", "remove": "remove_row", "on_sampled": "sampled", "on_shards": "can_shard"}
+)
+"""What methods of version 1 are called now."""
+
 
 def hook_problems(kind: type, base: type) -> list[str]:
     """What is wrong with the methods of a class that derives from `base`, a sentence each.
@@ -19,8 +24,8 @@ def hook_problems(kind: type, base: type) -> list[str]:
     A method whose name nearly is one of the contract's, another signature than the contract's,
     and a method or number without its partner.
     """
-    hooks = {name for name, value in vars(base).items() if callable(value) and name[0] != "_"}
-    known = hooks | {name for name in dir(base) if name[0] != "_"}
+    known = {name for name in dir(base) if name[0] != "_"}
+    hooks = {name for name in known if callable(getattr(base, name))}
     problems: list[str] = []
     for name in dir(kind):
         if name[0] == "_" or not callable(getattr(kind, name)):
@@ -28,9 +33,17 @@ def hook_problems(kind: type, base: type) -> list[str]:
         if name in hooks:
             if getattr(kind, name) is not getattr(base, name):
                 problems += _signature_problem(kind, base, name)
-        elif name not in known and (near := get_close_matches(name, hooks, 1, 0.86)):
-            problems.append(f"{name}() is not a method of {base.__name__}; did you mean {near[0]}?")
+        elif name not in known and (near := _meant(name, kind, base, hooks)):
+            problems.append(f"{name}() is not a method of {base.__name__}; did you mean {near}?")
     return problems + _lonely(kind, base)
+
+
+def _meant(name: str, kind: type, base: type, hooks: set[str]) -> str | None:
+    """The hook that a method of another name may stand for."""
+    now = FORMER.get(name)
+    if now in hooks and getattr(kind, now) is getattr(base, now):
+        return now
+    return next(iter(get_close_matches(name, hooks, 1, 0.85)), None)
 
 
 def _signature_problem(kind: type, base: type, name: str) -> list[str]:

@@ -1,124 +1,112 @@
-"""Contract `logits_processor/1` (stable): change logits before a token is sampled.
+"""Contract `logits_processor/2` (stable): change logits before a token is sampled.
+
+A processor that makes a request's favourite token more likely:
+
+    class Favour(LogitsProcessor):
+        def check(self, arguments): ...        # ValueError where they are not a token id
+        def add_row(self, new):
+            self.tokens[new.row] = new.arguments.get(self.config.name, -1)
+            return self.tokens[new.row] >= 0   # whether there is something to do
+        def apply(self, logits, rows, positions):
+            for line, row in enumerate(rows.tolist()):
+                logits[line, self.tokens[row]] += 5.0
+            return logits
 
 A processor declares in its manifest what it needs to know of the tokens before
 (`needs_history`):
 
 - `none`: nothing; its change depends on the request's arguments alone.
 - `device`: counts or ids that it keeps on the device; it is told there of each sampled
-  token (`HearsSampledTokens`), and nothing waits.
+  token (`sampled`), and nothing waits.
 - `host`: the token ids, on the host. Such a processor is a `HostProcessor`; its rows run the
   forward pass first, wait for the masks, then sample, and only they do.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.plan import NewRow
+from nanofw.contracts.sampler import SamplerConfig
+from nanofw.plugin_calls import place_of, raised
 
 if TYPE_CHECKING:
     import torch
 
 
-@runtime_checkable
-class LogitsProcessor(Protocol):
-    """A processor on the device. Constructed as `target(options, SamplerConfig)`.
+class LogitsProcessor(ABC):
+    """Base of processors on the device. Only `apply` must be written.
 
-    Rows persist: `add` and `remove` tell of changes, `apply` is called in each step in which
-    at least one of its rows samples.
+    Rows persist: `add_row` and `remove_row` tell of changes, `apply` is called in each step in
+    which at least one of its rows samples. State that must survive a preemption belongs to
+    `NewRow.request_id`, and is dropped in `finish`. Random numbers come from
+    `nanofw.kernels`, as a sampler's do, in a stream of their own (`STREAMS`). A method that is not
+    overridden costs nothing. Arrays that a method is given are its own.
+
+    Attributes:
+        options: its validated options, None where the descriptor names none.
+        config: what it was built with.
+        stage: "logits": before the sampler's biases and penalties; "scaled": after these and the
+            temperature, before top-k, top-p and min-p.
     """
+
+    stage: Literal["logits", "scaled"] = "logits"
+
+    def __init__(self, options: Any, config: SamplerConfig) -> None:
+        self.options, self.config = options, config
+
+    @property
+    def deferred_bytes(self) -> int:
+        """Device memory that requests may still make it keep; the pool of KV leaves room for it."""
+        return 0
 
     def check(self, arguments: Any) -> None:
         """Raise ValueError with the allowed values when a request's arguments are wrong.
 
         None: the request has none for this processor.
         """
-        ...
+        if arguments is not None:
+            raise ValueError("this logits processor takes no arguments")
 
-    def add(self, new: NewRow) -> bool:
-        """A request entered a row. Returns whether the processor has anything to do for it."""
-        ...
+    def add_row(self, new: NewRow) -> bool:
+        """A request entered a row; one that was preempted brings its tokens.
 
-    def remove(self, row: int) -> None:
-        """The row is empty."""
-        ...
-
-    def apply(self, logits: torch.Tensor, rows: IntArray) -> torch.Tensor:
-        """Change float32[s, vocab] logits, in place or not; `rows[i]` is the row of logits[i]."""
-        ...
-
-
-@runtime_checkable
-class HearsSampledTokens(LogitsProcessor, Protocol):
-    """A processor with `needs_history: device`.
-
-    What comes before a row's next token is `NewRow.token_ids`, given to `add`, and every token
-    that `on_sampled` told of since. Tokens of a step in flight are told before the next `apply`.
-    """
-
-    def on_sampled(self, rows: IntArray, token_ids: torch.Tensor) -> None:
-        """Each of int32[s] rows sampled one of int32[s] tokens, which are on the device.
-
-        Called after each step in which at least one of its rows sampled. A request may finish
-        with this token; then the next one in its row starts with `add`.
+        Returns whether the processor has anything to do for it.
         """
-        ...
+        return True
 
-
-@runtime_checkable
-class HostProcessor(Protocol):
-    """A processor that needs the token ids on the host, as a grammar does. No torch.
-
-    Constructed as `target(options, HostProcessorConfig)`. State is by request, not by row, so
-    that it survives a preemption; it advances only on tokens that were committed.
-    """
-
-    def check(self, arguments: Any) -> None:
-        """Raise ValueError with the allowed values when a request's arguments are wrong.
-
-        None: the request has none for this processor.
-        """
-        ...
-
-    def start(self, request_id: str, arguments: Any, prompt: IntArray) -> bool:
-        """A request was accepted. Returns whether the processor constrains it."""
-        ...
-
-    def advance(self, request_id: str, token_ids: IntArray) -> None:
-        """Tokens int32[k] were committed; a surplus token never gets here."""
-        ...
-
-    def mask(self, request_id: str, bits: IntArray) -> None:
-        """Clear in `bits`, int32[ceil(vocab / 32)], the tokens that may not come next.
-
-        Bit `v % 32` of word `v // 32` stands for token v. Bits come in set; several processors
-        are thus intersected in YAML order.
-        """
-        ...
+    def remove_row(self, row: int) -> None:
+        """The row is empty. Its request may return in another one."""
 
     def finish(self, request_id: str) -> None:
-        """The request finished."""
-        ...
+        """The request of `NewRow.request_id` ended and will not return; its row was removed."""
 
+    @abstractmethod
+    def apply(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:
+        """Change float32[s, vocab] logits, in place or not.
 
-@runtime_checkable
-class MasksRows(Protocol):
-    """Optional for a `HostProcessor`: the masks of a whole step in one call, instead of `mask`."""
-
-    def mask_rows(self, request_ids: Sequence[str | None], bits: IntArray) -> Mapping[int, str]:
-        """Clear in `bits[i]` the tokens that may not come next in request i, as `mask` does.
+        Rows for which `add_row` said that there is nothing to do may be among them.
 
         Args:
-            request_ids: h ids, each at most once; None: leave `bits[i]` as it is.
-            bits: int32[h, ceil(vocab / 32)], contiguous.
+            logits: of s rows.
+            rows: int32[s] on the host; `rows[i]` is the row of logits[i].
+            positions: int32[s] on the host, the position that the next token will have.
 
         Returns:
-            By index, why a mask could not be made; its request fails.
+            float32[s, vocab], on the same device.
         """
-        ...
+
+    def sampled(self, rows: IntArray, token_ids: torch.Tensor) -> None:
+        """Each of int32[s] rows sampled one of int32[s] tokens, which are on the device.
+
+        What comes before a row's next token is `NewRow.token_ids`, and every token that this
+        method told of since. Called after each step in which at least one of its rows sampled,
+        before the next `apply`. A request may finish with this token.
+        """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,8 +115,71 @@ class HostProcessorConfig:
 
     Attributes:
         tokenizer_path: folder with `tokenizer.json`, or None.
+        name: what the configuration calls it; requests carry its arguments under this name.
     """
 
     vocab_size: int
     eos_token_ids: tuple[int, ...]
     tokenizer_path: str | None
+    name: str = ""
+
+
+class HostProcessor(ABC):
+    """Base of processors that need the token ids on the host, as a grammar does. No torch.
+
+    Only `mask` must be written. State is by request, not by row, so that it survives a
+    preemption; it advances only on tokens that were committed.
+
+    Attributes:
+        options: its validated options, None where the descriptor names none.
+        config: what it was built with.
+    """
+
+    def __init__(self, options: Any, config: HostProcessorConfig) -> None:
+        self.options, self.config = options, config
+
+    def check(self, arguments: Any) -> None:
+        """Raise ValueError with the allowed values when a request's arguments are wrong.
+
+        None: the request has none for this processor.
+        """
+        if arguments is not None:
+            raise ValueError("this logits processor takes no arguments")
+
+    def start(self, request_id: str, arguments: Any, prompt: IntArray) -> bool:
+        """A request was accepted. Returns whether the processor constrains it."""
+        return True
+
+    def advance(self, request_id: str, token_ids: IntArray) -> None:
+        """Tokens int32[k] were committed; a surplus token never gets here."""
+
+    @abstractmethod
+    def mask(self, request_id: str, bits: IntArray) -> None:
+        """Clear in `bits`, int32[ceil(vocab / 32)], the tokens that may not come next.
+
+        Bit `v % 32` of word `v // 32` stands for token v. Bits come in set; several processors
+        are thus intersected in YAML order.
+        """
+
+    def mask_rows(self, request_ids: Sequence[str | None], bits: IntArray) -> Mapping[int, str]:
+        """The masks of a whole step: clear in `bits[i]` what may not come next in request i.
+
+        Args:
+            request_ids: h ids, each at most once; None: leave `bits[i]` as it is.
+            bits: int32[h, ceil(vocab / 32)], contiguous.
+
+        Returns:
+            By index, why a mask could not be made; its request fails.
+        """
+        problems: dict[int, str] = {}
+        for i, request_id in enumerate(request_ids):
+            if request_id is None:
+                continue
+            try:
+                self.mask(request_id, bits[i])
+            except Exception as error:
+                problems[i] = f"{raised(error)}{place_of(error)}"
+        return problems
+
+    def finish(self, request_id: str) -> None:
+        """The request finished."""

@@ -15,13 +15,16 @@ from nanofw.contracts.outputs import TokenLogprobs
 from nanofw.contracts.requests import SamplingParams
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NewRow:
     """A request that enters the running set, new or returning after a preemption.
 
     Attributes:
         row: its place in every per-row array, until it is listed as removed.
+        request_id: names it among all that run or wait, before and after a preemption: the
+            request's id, or one made of it for a further sample of `n`.
         token_ids: int32[t], all tokens known: prompt, then outputs made before a preemption.
+            Read-only.
         num_prompt_tokens: how many of them are the prompt.
         block_ids: int32[b], its block table so far.
         seed: 64-bit start of its random numbers.
@@ -60,6 +63,9 @@ class StepPlan:
             that were there before: `table[block_rows, block_positions] = block_ids`.
         copies: int32[c, 2], blocks to copy (source, target) before the pass.
         host_rows: int32[h], sampling rows that wait for `provide`.
+        finished: ids (`NewRow.request_id`) of requests that had a row and ended since the plan
+            before; they apply after removals and before new rows. A row of one of them may be
+            removed in a later plan.
         lookahead: slots reserved in each row past its tokens.
         same_rows: `rows`, `num_tokens` and `samples` equal those of the plan before.
     """
@@ -77,6 +83,7 @@ class StepPlan:
     block_ids: IntArray = field(default_factory=lambda: EMPTY_INT)
     copies: IntArray = field(default_factory=lambda: EMPTY_COPIES)
     host_rows: IntArray = field(default_factory=lambda: EMPTY_INT)
+    finished: tuple[str, ...] = ()
     lookahead: int = 0
     same_rows: bool = False
     _sampled_rows: IntArray | None = field(default=None, init=False, repr=False, compare=False)

@@ -1,9 +1,22 @@
-"""Contract `sampler/1` (stable): how a token is sampled from logits."""
+"""Contract `sampler/2` (stable): how a token is sampled from logits.
+
+A sampler that takes the most likely token:
+
+    class Greedy(Sampler):
+        def sample(self, logits, rows, positions, *, scaled=False, sharded=False):
+            highest, token_ids = logits.max(dim=-1)
+            return SampledTokens(token_ids=token_ids.int(), failed=~highest.isfinite())
+
+The way of the logits in a step: the model makes them, logits processors change them, masks of the
+host forbid tokens, `edit` adds biases and penalties, `sample` samples. Where a row has a processor
+of the stage "scaled", `scale` and these processors come between `edit` and `sample`.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.plan import NewRow
@@ -17,13 +30,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerConfig:
-    """Facts that a sampler is built with, beside its options.
+    """Facts that a sampler or a logits processor is built with, beside its options.
 
     Attributes:
         vocab_size: tokens in the vocabulary; all logits beyond are padding.
         max_num_seqs: rows.
         max_model_len: positions.
         device: where the logits live.
+        name: what the configuration calls it; requests carry its arguments under this name.
         eos_token_ids: the model's end tokens, which `min_tokens` holds back.
         communicator: the ranks among which the vocabulary is split, or None.
     """
@@ -32,6 +46,7 @@ class SamplerConfig:
     max_num_seqs: int
     max_model_len: int
     device: torch.device
+    name: str = ""
     eos_token_ids: tuple[int, ...] = ()
     communicator: Communicator | None = None
 
@@ -43,67 +58,105 @@ class SampledTokens:
     Attributes:
         token_ids: int32[s].
         failed: bool[s], rows without any finite logit, or with NaN or infinity; their ids mean
-            nothing.
+            nothing, but are ids of the vocabulary.
     """
 
     token_ids: torch.Tensor
     failed: torch.Tensor
 
 
-@runtime_checkable
-class Sampler(Protocol):
-    """Implemented by samplers. Constructed as `target(options, SamplerConfig)`.
+class Sampler(ABC):
+    """Base of samplers. Only `sample` must be written.
 
     Random numbers come from a counter: (seed, sample index, position, stream, global token
     id), so a sampled token depends on nothing else: not on the batch, the policy or the rank.
+
+    A method that is not overridden costs nothing. Arrays that a method is given are its own.
+    `nanofw.samplers.LogitEdits` does all that parameters do to single logits.
+
+    Attributes:
+        options: its validated options, None where the descriptor names none.
+        config: what it was built with.
     """
 
-    def check(self, sampling: SamplingParams, vocab_size: int) -> None:
+    def __init__(self, options: Any, config: SamplerConfig) -> None:
+        self.options, self.config = options, config
+
+    @property
+    def deferred_bytes(self) -> int:
+        """Device memory that requests may still make it keep; the pool of KV leaves room for it."""
+        return 0
+
+    def check(self, sampling: SamplingParams, arguments: Any) -> None:
         """Raise ValueError, naming what is allowed, when a parameter is not supported.
 
         The engine has checked the ranges of all parameters before.
+
+        Args:
+            arguments: what the request carries under the sampler's name; None: nothing.
         """
-        ...
+        if arguments is not None:
+            raise ValueError("this sampler takes no arguments")
 
-    def add(self, new: NewRow) -> None:
-        """A request entered a row."""
-        ...
+    def add_row(self, new: NewRow) -> None:
+        """A request entered a row; one that was preempted brings its tokens."""
 
-    def remove(self, row: int) -> None:
-        """The row is empty."""
-        ...
+    def remove_row(self, row: int) -> None:
+        """The row is empty. Its request may return in another one."""
 
-    def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
+    def finish(self, request_id: str) -> None:
+        """The request of `NewRow.request_id` ended and will not return; its row was removed."""
+
+    def edit(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:
+        """Change single logits: biases, bans, penalties. Arguments as of `sample`.
+
+        Returns float32[s, vocab], perhaps the same tensor. A logit that is not finite must stay
+        so, unless it is one of -inf.
+        """
+        return logits
+
+    def scale(self, logits: torch.Tensor, rows: IntArray) -> torch.Tensor:
+        """Apply the temperatures, for processors of the stage "scaled".
+
+        Returns float32[s, vocab] logits whose softmax is what a row would sample from if nothing
+        were cut. Rows that take the most likely token keep their order.
+        """
+        return logits
+
+    @abstractmethod
+    def sample(
+        self,
+        logits: torch.Tensor,
+        rows: IntArray,
+        positions: IntArray,
+        *,
+        scaled: bool = False,
+        sharded: bool = False,
+    ) -> SampledTokens:
         """Sample one token for each of s rows.
 
         The executor finds log probabilities for every sampler, from the logits as the model
         made them.
 
         Args:
-            logits: float32[s, vocab], after logits processors and host masks; may be
+            logits: float32[s, vocab], after logits processors, host masks and `edit`; may be
                 overwritten.
             rows: int32[s] on the host; `rows[i]` is the row of logits[i].
             positions: int32[s] on the host, the position that the sampled token will have.
+            scaled: the temperatures were applied by `scale`.
+            sharded: `can_shard` allowed it: logits are float32[s, tokens of this rank]
+                (`vocabulary_of_rank`), and were not given to `edit`. The ranks agree through
+                `SamplerConfig.communicator`, and sample what they would from all logits.
         """
-        ...
+
+    def can_shard(self, rows: IntArray) -> bool:
+        """Whether int32[s] rows can be sampled while every rank has the logits of its own tokens
+        alone. All ranks answer alike."""
+        return False
 
 
-@runtime_checkable
-class DefersMemory(Protocol):
-    """Optional for samplers and logits processors that allocate when a request first asks.
-
-    Attributes:
-        deferred_bytes: device memory that requests may still make it keep; the pool of KV leaves
-            room for it.
-    """
-
-    @property
-    def deferred_bytes(self) -> int: ...
-
-
-@runtime_checkable
-class DeviceSampler(Sampler, Protocol):
-    """A sampler that keeps the parameters of its rows on the device.
+class DeviceSampler(Sampler):
+    """Base of samplers that keep the parameters of their rows on the device.
 
     `sample_on_device` needs nothing from the host, so it can be captured in a CUDA graph, once
     per variant. There is one row more than `SamplerConfig.max_num_seqs`, the last: greedy, for
@@ -111,63 +164,36 @@ class DeviceSampler(Sampler, Protocol):
 
     Attributes:
         variants: names of the sequences of kernels that rows can need.
+        shard_variants: those that also work on the logits of each rank's own tokens.
     """
 
-    variants: tuple[str, ...]
+    variants: tuple[str, ...] = ()
+    shard_variants: tuple[str, ...] = ()
 
+    @abstractmethod
     def variant(self, rows: IntArray) -> str | None:
-        """The variant that serves all of int32[s] rows; None: they need `sample`."""
-        ...
+        """The variant that serves all of int32[s] rows; None: they need `edit` and `sample`."""
 
     def sync(self) -> None:
-        """Bring to the device what `add` changed. Called before each step that samples,
+        """Bring to the device what `add_row` changed. Called before each step that samples,
         never captured."""
-        ...
 
+    @abstractmethod
     def sample_on_device(
-        self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        positions: torch.Tensor,
+        variant: str,
+        *,
+        sharded: bool = False,
     ) -> SampledTokens:
         """Sample one token for each of s rows.
 
         Args:
-            logits: [s, vocab] in any floating type. Not changed.
+            logits: [s, vocab] in any floating type; [s, tokens of this rank] where `sharded`. Not
+                changed.
             rows: int64[s] on the device.
             positions: int64[s] on the device, the position that the sampled token will have.
+            sharded: the variant is one of `shard_variants`.
         """
-        ...
-
-
-@runtime_checkable
-class ShardSampler(Sampler, Protocol):
-    """A sampler that works while every rank has the logits of its own tokens alone.
-
-    The ranks agree through `SamplerConfig.communicator`, and sample what `sample` would from all
-    logits. All of them answer `on_shards` alike.
-    """
-
-    def on_shards(self, rows: IntArray) -> bool:
-        """Whether int32[s] rows can be sampled like this."""
-        ...
-
-    def sample_shard(
-        self, logits: torch.Tensor, rows: IntArray, positions: IntArray
-    ) -> SampledTokens:
-        """Like `sample`, from float32[s, tokens of this rank] (`vocabulary_of_rank`)."""
-        ...
-
-
-@runtime_checkable
-class ShardDeviceSampler(DeviceSampler, Protocol):
-    """A sampler whose `sample_on_device` also works on the logits of each rank's own tokens.
-
-    Attributes:
-        shard_variants: the variants that can be sampled like this.
-    """
-
-    shard_variants: tuple[str, ...]
-
-    def sample_shard_on_device(
-        self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
-    ) -> SampledTokens:
-        """Like `sample_on_device`, from [s, tokens of this rank] (`vocabulary_of_rank`)."""
-        ...

@@ -11,6 +11,7 @@ from nanofw.contracts.kv_allocator import NO_MATCH
 from nanofw.contracts.plan import NewRow
 from nanofw.contracts.scheduler import Refuse
 from nanofw.engine.parts import Parts
+from nanofw.engine.policy_guard import read_only
 from nanofw.engine.request_state import RequestState
 from nanofw.engine.waiting import QueueEntry
 from nanofw.errors import AllocatorError
@@ -228,8 +229,8 @@ class Admission:
 def _new_row(state: RequestState, row: int, tokens: IntArray, table: IntArray) -> NewRow:
     return NewRow(
         row=row,
-        request_id=state.request.id,
-        token_ids=tokens,
+        request_id=state.sample_id,
+        token_ids=read_only(tokens),
         num_prompt_tokens=state.num_prompt,
         block_ids=table,
         sampling=state.request.sampling,

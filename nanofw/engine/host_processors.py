@@ -6,22 +6,40 @@ A processor that fails on a request fails that request, never the run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, cast
 
 import numpy as np
 
 from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.logits_processor import HostProcessor, MasksRows
+from nanofw.contracts.logits_processor import HostProcessor
 from nanofw.contracts.requests import Request
+from nanofw.plugin_calls import PluginCalls
 
 ALL_ALLOWED = -1
 """A mask word with every bit set."""
 
 
 class HostProcessors:
-    """The chosen host processors, in YAML order, and which samples each of them constrains."""
+    """The chosen host processors, in YAML order, and which samples each of them constrains.
 
-    def __init__(self, processors: Mapping[str, HostProcessor], vocab_size: int) -> None:
+    Args:
+        processors: by the name under which requests bring arguments.
+        labels: what messages call them; a name without one is its own.
+    """
+
+    def __init__(
+        self,
+        processors: Mapping[str, HostProcessor],
+        vocab_size: int,
+        labels: Mapping[str, str] | None = None,
+    ) -> None:
         self._processors = dict(processors)
+        self._calls = {
+            name: PluginCalls(
+                (labels or {}).get(name, f"logits_processor {name!r}"), f"logits processor {name}"
+            )
+            for name in processors
+        }
         self._constrained: dict[str, list[str]] = {}
         self._num_words = -(-vocab_size // 32)
 
@@ -50,14 +68,16 @@ class HostProcessors:
     def _start(self, request: Request, sample_id: str, prompt: IntArray) -> None:
         names: list[str] = []
         for name, processor in self._processors.items():
-            arguments = request.arguments.get(name)
-            try:
-                processor.check(arguments)
-                if processor.start(sample_id, arguments, prompt):
-                    names.append(name)
-                    self._constrained[sample_id] = names
-            except Exception as error:
-                raise ValueError(f"logits processor {name}: {error}") from error
+            arguments, calls = request.arguments.get(name), self._calls[name]
+            calls.check(processor.check, arguments)
+            constrains: Any = calls.ask(processor.start, sample_id, arguments, prompt.copy())
+            if not isinstance(constrains, (bool, np.bool_)):
+                raise ValueError(
+                    f"{calls.label}: start() returned {constrains!r}, which is no bool"
+                )
+            if constrains:
+                names.append(name)
+                self._constrained[sample_id] = names
 
     def blank(self, num_rows: int) -> IntArray:
         """Masks int32[num_rows, words] that allow everything."""
@@ -73,40 +93,30 @@ class HostProcessors:
             By row of `bits` for which a processor failed: what the user is told.
         """
         problems: dict[int, str] = {}
-        for name, processor in self._processors.items():
+        for name in self._processors:
             wanted = [
                 sample_id if i not in problems and self._constrains(name, sample_id) else None
                 for i, sample_id in enumerate(sample_ids)
             ]
             if any(sample_id is not None for sample_id in wanted):
-                problems |= self._mask_rows(name, processor, wanted, bits)
+                problems |= self._mask_rows(name, wanted, bits)
         return problems
 
     def _constrains(self, name: str, sample_id: str | None) -> bool:
         return sample_id is not None and name in self._constrained.get(sample_id, ())
 
-    def _mask_rows(
-        self, name: str, processor: HostProcessor, sample_ids: Sequence[str | None], bits: IntArray
-    ) -> dict[int, str]:
-        if isinstance(processor, MasksRows):
-            try:
-                failed = processor.mask_rows(sample_ids, bits)
-            except Exception as error:
-                failed = {
-                    i: _reason(error)
-                    for i, sample_id in enumerate(sample_ids)
-                    if sample_id is not None
-                }
-            return {i: f"logits processor {name} failed: {why}" for i, why in failed.items()}
-        problems: dict[int, str] = {}
-        for i, sample_id in enumerate(sample_ids):
-            if sample_id is None:
-                continue
-            try:
-                processor.mask(sample_id, bits[i])
-            except Exception as error:
-                problems[i] = f"logits processor {name} failed: {_reason(error)}"
-        return problems
+    def _mask_rows(self, name: str, sample_ids: list[str | None], bits: IntArray) -> dict[int, str]:
+        """By row, why the processor failed; a call that fails as a whole fails all its rows."""
+        calls, problem = self._calls[name], ""
+        try:
+            failed: Any = self._processors[name].mask_rows(tuple(sample_ids), bits)
+            if isinstance(failed, Mapping):
+                whys = cast("Mapping[int, str]", failed).items()
+                return {i: f"{calls.label}: mask_rows() failed: {why}" for i, why in whys}
+            problem = f"{calls.label}: mask_rows() returned {failed!r}; it must be a mapping"
+        except Exception as error:
+            problem = calls.failure("mask_rows", error)
+        return {i: problem for i, sample_id in enumerate(sample_ids) if sample_id is not None}
 
     def advance(self, sample_id: str, token_ids: IntArray) -> str | None:
         """Hand over committed tokens; returns what the user is told if a processor failed."""
@@ -114,14 +124,10 @@ class HostProcessors:
             try:
                 self._processors[name].advance(sample_id, token_ids)
             except Exception as error:
-                return f"logits processor {name} failed: {_reason(error)}"
+                return self._calls[name].failure("advance", error)
         return None
 
     def finish_sample(self, sample_id: str) -> None:
         """The sample is finished, for whatever reason."""
         for name in self._constrained.pop(sample_id, ()):
-            self._processors[name].finish(sample_id)
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"
+            self._calls[name].tell(self._processors[name].finish, sample_id)

@@ -59,6 +59,7 @@ class RunningSet:
         self._trues = np.ones(limits.max_rows, np.bool_)
         self._ones.flags.writeable = self._trues.flags.writeable = False
         self._removed: list[int] = []
+        self._finished: list[str] = []  # ids of requests that had a row
         self._held: list[int] = []  # rows of removed requests whose step is in flight
 
     def __len__(self) -> int:
@@ -203,6 +204,19 @@ class RunningSet:
         removed = np.array(self._removed, np.int32)
         self._removed.clear()
         return removed
+
+    def note_finished(self, state: RequestState) -> None:
+        """A request ended, in whatever state it was."""
+        if state.scheduled is not None:  # else the executor never heard of it
+            self._finished.append(state.sample_id)
+
+    def take_finished(self) -> tuple[str, ...]:
+        """Ids of requests that ended since the last plan."""
+        if not self._finished:
+            return ()
+        finished = tuple(self._finished)
+        self._finished.clear()
+        return finished
 
     def release_held(self, step: int) -> None:
         """A step was committed: release rows of removed requests that it was the last to hold."""

@@ -251,6 +251,7 @@ class Scheduler:
         state.finish_reason, state.error, state.finished = reason, error, self._view.now
         self.counters.num_output_tokens += state.num_output
         self._finished_ids.add(state.request.id)
+        self.running.note_finished(state)
         self._finished.append(state.output())  # before the policy hears of it: it may raise
         if state.is_known:
             state.is_known = False
@@ -338,6 +339,7 @@ class Scheduler:
         if prefills is not None and prefills.copies:
             plan.copies = np.concatenate((plan.copies, *prefills.copies))
         plan.removed = self.running.take_removed()
+        plan.finished = self.running.take_finished()
         self.running.count_plan()
         self._guard.on_progress(plan.rows, plan.num_tokens, plan.num_decodes)
         return plan

@@ -8,7 +8,15 @@ from __future__ import annotations
 from nanofw.kernels.activation import silu_and_mul
 from nanofw.kernels.dispatch import launch, uses_triton
 from nanofw.kernels.norm import add_rms_norm, rms_norm
-from nanofw.kernels.random import base_key, position_keys, random_bits
+from nanofw.kernels.random import (
+    FIRST_PLUGIN_STREAM,
+    STREAMS,
+    base_key,
+    exponential,
+    position_keys,
+    random_bits,
+    uniform,
+)
 from nanofw.kernels.rope import Rotation, rotate, rotation
 from nanofw.kernels.transfer import to_device
 
@@ -21,9 +29,13 @@ __all__ = [
     "rotation",
     "silu_and_mul",
     # random numbers of a request
+    "FIRST_PLUGIN_STREAM",
+    "STREAMS",
     "base_key",
+    "exponential",
     "position_keys",
     "random_bits",
+    "uniform",
     # devices
     "launch",
     "to_device",

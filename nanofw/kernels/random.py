@@ -12,12 +12,24 @@ The rounds are those of a 32-bit hash that was searched for its avalanche behavi
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 import torch
 
 from nanofw.contracts import splitmix64
 
 SAMPLING = 0
-"""Stream of the numbers that tokens are sampled with. Other uses take other streams."""
+"""Stream of the numbers that tokens are sampled with."""
+
+STREAMS: Mapping[str, int] = MappingProxyType({"sampling": SAMPLING})
+"""Streams that nanofw itself takes, by what they are for: always numbers below 16.
+
+Numbers from `FIRST_PLUGIN_STREAM` to 255 belong to plugins. Two plugins of one run that draw
+numbers take different streams, so let an option choose yours.
+"""
+FIRST_PLUGIN_STREAM = 16
+_NUM_STREAMS = 256
 
 GOLDEN = 0x9E3779B1 - (1 << 32)  # 2**32 / golden ratio, odd, as a signed number
 FIRST = 0x21F0AAAD
@@ -27,7 +39,12 @@ _BELOW_ONE = 1.0 - 2.0**-24
 
 
 def base_key(seed: int, sample_index: int, stream: int = SAMPLING) -> tuple[int, int]:
-    """Two signed 32-bit words that stand for a request's stream of numbers."""
+    """Two signed 32-bit words that stand for a request's stream of numbers.
+
+    Raises ValueError for a stream that is not from 0 to 255.
+    """
+    if not 0 <= stream < _NUM_STREAMS:
+        raise ValueError(f"stream is {stream}; it must be from 0 to {_NUM_STREAMS - 1}")
     state = _next(seed)
     state = _next(state ^ _next((sample_index << 8) + stream + 1))
     return _signed(state & 0xFFFFFFFF), _signed(state >> 32)
@@ -60,15 +77,19 @@ def random_bits(keys: torch.Tensor, token_ids: torch.Tensor) -> torch.Tensor:
     return bits
 
 
+def uniform(bits: torch.Tensor) -> torch.Tensor:
+    """Uniformly distributed float32 of the same shape, above 0 and below 1."""
+    u = bits.view(torch.uint32).to(torch.float32)
+    return u.add_(0.5).mul_(_SCALE).clamp_(max=_BELOW_ONE)
+
+
 def exponential(bits: torch.Tensor) -> torch.Tensor:
     """Exponentially distributed float32 of the same shape, positive and finite.
 
     `-log(1 - u)` with u in (0, 1) from all 32 bits: small values, which win, keep full
     relative precision.
     """
-    u = bits.view(torch.uint32).to(torch.float32)
-    u.add_(0.5).mul_(_SCALE).clamp_(max=_BELOW_ONE)
-    return u.neg_().log1p_().neg_()
+    return uniform(bits).neg_().log1p_().neg_()
 
 
 def _finalise(x: torch.Tensor) -> torch.Tensor:

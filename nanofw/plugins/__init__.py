@@ -41,11 +41,9 @@ from nanofw.contracts.kv_allocator import (
 )
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.logits_processor import (
-    HearsSampledTokens,
     HostProcessor,
     HostProcessorConfig,
     LogitsProcessor,
-    MasksRows,
 )
 from nanofw.contracts.model import Model, ModelContext
 from nanofw.contracts.model_spec import ModelSpec
@@ -59,13 +57,10 @@ from nanofw.contracts.outputs import (
 from nanofw.contracts.plan import Capacity, HostMasks, NewRow, StepPlan, StepResult
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.contracts.sampler import (
-    DefersMemory,
     DeviceSampler,
     SampledTokens,
     Sampler,
     SamplerConfig,
-    ShardDeviceSampler,
-    ShardSampler,
 )
 from nanofw.contracts.scheduler import (
     Policy,
@@ -134,18 +129,13 @@ __all__ = [
     "FusedAttentionBackend",
     "FusedInputs",
     # sampler, logits_processor
-    "HearsSampledTokens",
     "HostProcessor",
     "HostProcessorConfig",
-    "MasksRows",
     "LogitsProcessor",
-    "DefersMemory",
     "DeviceSampler",
     "SampledTokens",
     "Sampler",
     "SamplerConfig",
-    "ShardDeviceSampler",
-    "ShardSampler",
     # model
     "Communicator",
     "Model",

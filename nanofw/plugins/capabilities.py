@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, cast
 
 from nanofw.contracts.kinds import KINDS
-from nanofw.contracts.logits_processor import HearsSampledTokens, HostProcessor
+from nanofw.contracts.logits_processor import HostProcessor
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import nearest, shown
 
@@ -133,6 +133,7 @@ class Capability:
         is_required: a component that does not claim it cannot be used.
         is_shown: `nanofw explain` lists it among the claims.
         contracts: what a component with this value derives from instead of its kind's `base`.
+        methods: an optional method that a component with this value writes.
         hint: for the message that it is not claimed: what to do.
     """
 
@@ -145,6 +146,7 @@ class Capability:
     is_required: bool = False
     is_shown: bool = True
     contracts: Mapping[Any, type] = field(default_factory=dict[Any, type])
+    methods: Mapping[Any, str] = field(default_factory=dict[Any, str])
     hint: str = ""
 
 
@@ -258,7 +260,8 @@ CAPABILITIES: Mapping[str, Capability] = _by_key(
         kinds=("logits_processor",),
         value=one_of("none", "device", "host"),
         text="always; absent: `none`",
-        contracts={"device": HearsSampledTokens, "host": HostProcessor},
+        contracts={"host": HostProcessor},
+        methods={"device": "sampled"},
     ),
     Capability(
         key="needs",
@@ -369,3 +372,11 @@ def contract_of(kind: str, claims: Mapping[str, Any]) -> type:
         if kind in capability.kinds and key in claims and claims[key] in capability.contracts:
             return capability.contracts[claims[key]]
     return KINDS[kind].base
+
+
+def promise_of(kind: str, claims: Mapping[str, Any]) -> tuple[str, str] | None:
+    """A claim and the optional method that a component with it writes; None: there is none."""
+    for key, capability in CAPABILITIES.items():
+        if kind in capability.kinds and key in claims and claims[key] in capability.methods:
+            return f"{key}: {claims[key]}", capability.methods[claims[key]]
+    return None

@@ -12,8 +12,9 @@ from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel
 
+from nanofw.contracts.hooks import hook_problems
 from nanofw.errors import ConfigError, NanofwError, PluginError, PluginLoadError, shown
-from nanofw.plugins.capabilities import contract_of
+from nanofw.plugins.capabilities import contract_of, promise_of
 from nanofw.plugins.checks import check_options_model
 from nanofw.plugins.descriptor import Plugin, load_target
 from nanofw.plugins.discovery import Entry
@@ -67,8 +68,19 @@ class Component:
         target = self.load()
         self._check_constructor(target)
         contract = contract_of(self.kind, self.plugin.capabilities)
-        if isinstance(target, type) and (lack := class_lack(target, contract)):
-            raise PluginLoadError(f"{self.label} does not implement {contract.__name__}: {lack}")
+        if isinstance(target, type):
+            if lack := class_lack(target, contract):
+                what = f"does not implement {contract.__name__}: {lack}"
+                raise PluginLoadError(f"{self.label} {what}")
+            self._check_promise(target, contract)
+
+    def _check_promise(self, target: type, contract: type) -> None:
+        """Raise PluginLoadError where a claim needs an optional method that was not written."""
+        promise = promise_of(self.kind, self.plugin.capabilities)
+        if promise is not None and getattr(target, promise[1]) is getattr(contract, promise[1]):
+            raise PluginLoadError(
+                f"{self.label} claims {promise[0]!r}, but does not write {promise[1]}()"
+            )
 
     def _check_constructor(self, target: Any) -> None:
         """Say how components are constructed where the target cannot be called so."""
@@ -112,7 +124,11 @@ class Component:
                 raise PluginLoadError(
                     f"{self.label} does not implement {wanted.__name__}: {_lack(made, wanted)}"
                 )
-        return cast("T", made)
+        component = cast("T", made)
+        self._check_promise(type(component), contract)
+        if problems := hook_problems(type(component), _base_of(component, contract)):
+            raise PluginLoadError(f"{self.label}: {'; '.join(problems)}")
+        return component
 
 
 def options_model(plugin: Plugin, entry: Entry | None = None) -> type[BaseModel] | None:
@@ -123,6 +139,15 @@ def options_model(plugin: Plugin, entry: Entry | None = None) -> type[BaseModel]
     what = entry.label if entry else f"{plugin.kind} {plugin.name!r}"
     model = guarded(lambda: load_target(options), what, "import its options")
     return guarded(lambda: check_options_model(model, options), what, "check its options")
+
+
+def _base_of(made: object, contract: type) -> type:
+    """The class of the contract that is nearest to the object's own."""
+    contracts = contract.__module__.rpartition(".")[0]
+    return next(
+        (base for base in type(made).__mro__ if base.__module__.startswith(f"{contracts}.")),
+        contract,
+    )
 
 
 def _lack(made: object, contract: type) -> str:

@@ -178,6 +178,7 @@ class TorchExecutor:
             token_ids, failed = step.transfer.wait()
         except RuntimeError as error:  # CUDA reports here what went wrong earlier
             raise _failure(f"step {step.plan.step} failed", error) from error
+        self._open().plugins.check_ids(token_ids)
         return StepResult(
             step=step.plan.step,
             token_ids=token_ids,

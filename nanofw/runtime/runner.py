@@ -26,7 +26,8 @@ from nanofw.runtime.graphs.capture import Capturer, GraphParts
 from nanofw.runtime.graphs.step import StepGraphs
 from nanofw.runtime.logprobs import PromptTokens
 from nanofw.runtime.rows import RowState
-from nanofw.runtime.sampling import SamplingPlugins, StepSampler
+from nanofw.runtime.sampling import StepSampler
+from nanofw.runtime.sampling_plugins import SamplingPlugins
 from nanofw.runtime.weights import Checkpoint, open_checkpoint, settle_ties
 
 logger = logging.getLogger(__name__)
@@ -108,6 +109,8 @@ class Runner:
         """Bring rows, tables and pool to where the plan starts from: removals first."""
         for row in plan.removed:
             self.plugins.remove_row(int(row))
+        for request_id in plan.finished:
+            self.plugins.finish(request_id)
         for new in plan.new:
             self._step_sampler.add_row(new)
         self._rows.apply(plan)

@@ -9,41 +9,23 @@ import numpy as np
 import torch
 from torch.nn import functional
 
-from nanofw.contracts.arrays import BoolArray, IntArray, LongArray
+from nanofw.contracts.arrays import IntArray, LongArray
 from nanofw.contracts.communicator import Communicator
 from nanofw.contracts.executor import ExecutorConfig
-from nanofw.contracts.logits_processor import HearsSampledTokens, LogitsProcessor
 from nanofw.contracts.model import Model
 from nanofw.contracts.model_spec import vocabulary_of_rank
 from nanofw.contracts.plan import HostMasks, NewRow
-from nanofw.contracts.requests import Request
-from nanofw.contracts.sampler import (
-    DefersMemory,
-    DeviceSampler,
-    SampledTokens,
-    Sampler,
-    SamplerConfig,
-    ShardDeviceSampler,
-    ShardSampler,
-)
+from nanofw.contracts.sampler import SampledTokens
 from nanofw.kernels.linear import padded_rows
 from nanofw.kernels.sampling import forbid
 from nanofw.kernels.transfer import to_device
 from nanofw.runtime.batch import StepBatch
 from nanofw.runtime.logprobs import LogprobRows
 from nanofw.runtime.rows import RowState
+from nanofw.runtime.sampling_plugins import Processor, SamplingPlugins
 
 if TYPE_CHECKING:
     from nanofw.runtime.graphs.step import StepGraphs
-
-
-@dataclass(slots=True)
-class Processor:
-    """A logits processor, its name, and the rows that it has something to do for."""
-
-    name: str
-    target: LogitsProcessor
-    active: BoolArray
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,65 +38,6 @@ class StepEdits:
 
     def __bool__(self) -> bool:
         return bool(self.processors) or self.masks is not None
-
-
-class SamplingPlugins:
-    """The sampler and the logits processors of the device, in YAML order."""
-
-    def __init__(
-        self, config: ExecutorConfig, communicator: Communicator, device: torch.device
-    ) -> None:
-        sampler_config = SamplerConfig(
-            vocab_size=config.spec.vocab_size,
-            max_num_seqs=config.max_num_seqs,
-            max_model_len=config.max_model_len,
-            device=device,
-            eos_token_ids=config.spec.eos_token_ids,
-            communicator=communicator,
-        )
-        chosen = config.components["sampler"]
-        self.sampler: Sampler = chosen.load()(chosen.options, sampler_config)
-        self.processors = [
-            Processor(
-                component.name,
-                component.load()(component.options, sampler_config),
-                np.zeros(config.max_num_seqs, np.bool_),
-            )
-            for component in config.components.get("logits_processor", ())
-        ]
-        self._vocab_size = config.spec.vocab_size
-
-    @property
-    def deferred_bytes(self) -> int:
-        """Device memory that they may still allocate, when requests ask."""
-        parts = [self.sampler, *(processor.target for processor in self.processors)]
-        return sum(part.deferred_bytes for part in parts if isinstance(part, DefersMemory))
-
-    def check(self, request: Request) -> None:
-        """Raise ValueError when sampling parameters or processors' arguments are not possible."""
-        self.sampler.check(request.sampling, self._vocab_size)
-        for processor in self.processors:
-            try:
-                processor.target.check(request.arguments.get(processor.name))
-            except ValueError as error:
-                raise ValueError(f"logits processor {processor.name}: {error}") from error
-
-    def add_row(self, new: NewRow) -> None:
-        """A request entered a row."""
-        self.sampler.add(new)
-        for processor in self.processors:
-            processor.active[new.row] = processor.target.add(new)
-
-    def remove_row(self, row: int) -> None:
-        """The row is empty."""
-        self.sampler.remove(row)
-        for processor in self.processors:
-            processor.target.remove(row)
-            processor.active[row] = False
-
-    def active(self, rows: IntArray) -> list[Processor]:
-        """The processors that have something to do for int32[s] rows."""
-        return [processor for processor in self.processors if processor.active[rows].any()]
 
 
 class StepSampler:
@@ -144,8 +67,8 @@ class StepSampler:
         self._num_own_sampled_ids = max(0, min(len(own), self._num_sampled_ids - own.start))
         self.graphs: StepGraphs | None = None
         self.logprobs = LogprobRows(config.max_num_seqs, self._vocab_size)
-        self._sampler = plugins.sampler
-        self._device_sampler = self._sampler if isinstance(self._sampler, DeviceSampler) else None
+        device_sampler = plugins.device_sampler
+        self._shard_variants = () if device_sampler is None else device_sampler.shard_variants
 
     def add_row(self, new: NewRow) -> None:
         """A request entered a row."""
@@ -169,7 +92,7 @@ class StepSampler:
         asking = self.logprobs.asking(batch.rows)
         edits = StepEdits(self._plugins.active(batch.rows), masks, host_rows)
         is_plain = asking is None and not edits
-        variant = self._variant(batch.rows)
+        variant = self._plugins.variant(batch.rows)
         if is_plain and batch.graph_size and self.graphs is not None and variant is not None:
             return self.graphs.sample(batch, variant)
         sampled = self._sample_on_shards(batch, hidden, variant) if is_plain else None
@@ -177,10 +100,7 @@ class StepSampler:
             logits = self.logits(hidden)
             as_made = None if asking is None else self._chosen(logits, asking).float()  # a copy
             self._forbid_padding(logits)
-            if edits:
-                sampled = self._sample_edited(logits, batch, edits, variant)
-            else:
-                sampled = self._sample_from(logits, batch, variant)
+            sampled = self._sample_from(logits, batch, edits, variant)
             if asking is not None and as_made is not None:
                 tokens = self._chosen(sampled.token_ids, asking)
                 batch.logprobs = self.logprobs.of_sampled(batch.rows[asking], as_made, tokens)
@@ -191,52 +111,50 @@ class StepSampler:
         self, hidden: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
     ) -> SampledTokens:
         """Logits and samples with nothing from the host, from int64[s] rows and positions."""
-        sampler = self._device_sampler
-        assert sampler is not None
-        if isinstance(sampler, ShardDeviceSampler) and variant in sampler.shard_variants:
-            return sampler.sample_shard_on_device(
-                self._own_logits(hidden), rows, positions, variant
-            )
-        logits = self._forbid_padding(self.logits(hidden))
-        return sampler.sample_on_device(logits, rows, positions, variant)
-
-    def _variant(self, rows: IntArray) -> str | None:
-        """The variant with which the device alone can sample these rows, or None."""
-        if self._device_sampler is None:
-            return None
-        self._device_sampler.sync()
-        return self._device_sampler.variant(rows)
+        sharded = variant in self._shard_variants
+        logits = self._own_logits(hidden) if sharded else self._forbid_padding(self.logits(hidden))
+        return self._plugins.sample_on_device(logits, rows, positions, variant, sharded=sharded)
 
     def _sample_from(
-        self, logits: torch.Tensor, batch: StepBatch, variant: str | None
+        self, logits: torch.Tensor, batch: StepBatch, edits: StepEdits, variant: str | None
     ) -> SampledTokens:
-        if variant is None or self._device_sampler is None:
-            return self._sampler.sample(logits.float(), batch.rows, batch.positions)
-        return self._device_sampler.sample_on_device(
-            logits, batch.device_rows, batch.device_positions, variant
-        )
+        """Sample from [s, vocab] logits: processors, masks of the host, the sampler.
 
-    def _sample_edited(
-        self,
-        logits: torch.Tensor,
-        batch: StepBatch,
-        edits: StepEdits,
-        variant: str | None,
-    ) -> SampledTokens:
-        """Sample after the processors of the device, in YAML order, and what the host forbids."""
-        logits = logits.float()
-        failed = ~torch.isfinite(logits.amax(dim=-1))  # what follows may hide it
+        Where a processor acts after the temperatures, these are applied for all rows.
+        """
+        plugins, rows, positions = self._plugins, batch.rows, batch.positions
+        scaled = [processor for processor in edits.processors if processor.is_scaled]
+        failed = None
+        if edits:
+            logits = logits.float()
+            failed = ~torch.isfinite(logits.amax(dim=-1))  # what follows may hide it
+            logits = self._processed(logits, batch, edits)
+        if variant is not None and not scaled:
+            sampled = plugins.sample_on_device(
+                logits, batch.device_rows, batch.device_positions, variant
+            )
+        else:
+            logits = plugins.edit(logits.float(), rows, positions)
+            if scaled:
+                logits = plugins.scale(logits, rows)
+            for processor in scaled:
+                logits = processor.apply(logits, rows, positions)
+            sampled = plugins.sample(logits, rows, positions, scaled=bool(scaled))
+        if failed is not None:
+            sampled.failed = sampled.failed | failed
         for processor in edits.processors:
-            logits = processor.target.apply(logits, batch.rows)
+            processor.sampled(rows, sampled.token_ids)
+        return sampled
+
+    def _processed(self, logits: torch.Tensor, batch: StepBatch, edits: StepEdits) -> torch.Tensor:
+        """float32[s, vocab] after processors of the stage "logits" and what the host forbids."""
+        for processor in edits.processors:
+            if not processor.is_scaled:
+                logits = processor.apply(logits, batch.rows, batch.positions)
         if edits.masks is not None:
             indices = to_device(_indices_of(edits.host_rows, batch.rows), self._device)
             forbid(logits, indices, to_device(edits.masks.bits, self._device))
-        sampled = self._sample_from(logits, batch, variant)
-        sampled.failed = sampled.failed | failed
-        for processor in edits.processors:
-            if isinstance(processor.target, HearsSampledTokens):
-                processor.target.on_sampled(batch.rows, sampled.token_ids)
-        return sampled
+        return logits
 
     def _sample_on_shards(
         self, batch: StepBatch, hidden: torch.Tensor, variant: str | None
@@ -247,9 +165,9 @@ class StepSampler:
         if variant is not None:
             rows, positions = batch.device_rows, batch.device_positions
             return self.sample_on_device(hidden, rows, positions, variant)
-        if isinstance(self._sampler, ShardSampler) and self._sampler.on_shards(batch.rows):
+        if self._plugins.can_shard(batch.rows):
             logits = self._own_logits(hidden).float()
-            return self._sampler.sample_shard(logits, batch.rows, batch.positions)
+            return self._plugins.sample(logits, batch.rows, batch.positions, sharded=True)
         return None
 
     def _own_logits(self, hidden: torch.Tensor) -> torch.Tensor:

@@ -63,7 +63,7 @@ class BadWords:
     def _width(self) -> int:
         return self._history.shape[1]
 
-    def add(self, new: NewRow) -> None:
+    def add_row(self, new: NewRow) -> None:
         """A request entered a row, perhaps with outputs made before a preemption."""
         self._groups.forget()
         self._words.pop(new.row, None)
@@ -81,7 +81,7 @@ class BadWords:
         recent = np.array(_aligned(outputs, self._width, _NOTHING), np.int32)
         self._history[new.row] = to_device(recent, self._device)
 
-    def remove(self, row: int) -> None:
+    def remove_row(self, row: int) -> None:
         """The row is empty."""
         if self._words.pop(row, None) is not None:
             self._groups.forget()

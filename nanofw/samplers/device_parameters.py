@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import torch
 
@@ -40,7 +42,7 @@ class DeviceParameters:
         self._is_cut: BoolArray = np.zeros(size, np.bool_)
         self._changed: dict[int, NewRow] = {}
 
-    def add(self, new: NewRow) -> None:
+    def add_row(self, new: NewRow) -> None:
         """A request entered a row; the device learns of it in `sync`."""
         sampling = new.sampling
         is_sampled = sampling.temperature >= LOWEST_TEMPERATURE
@@ -51,6 +53,18 @@ class DeviceParameters:
     def any_cut(self, rows: IntArray) -> bool:
         """Whether top-k, top-p or min-p says anything for one of the rows."""
         return bool(self._is_cut[rows].any())
+
+    def scale(self, logits: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+        """float32[s, vocab] logits of int64[s] rows with the temperatures applied; greedy lines
+        stay, the highest of the others becomes 0."""
+        scales = self.arrays.inverse_temperatures[rows].unsqueeze(1)
+        scaled = (logits - logits.amax(dim=-1, keepdim=True)).mul_(scales)
+        return torch.where(scales > 0, scaled, logits)
+
+    def scaled_arrays(self) -> RowSampling:
+        """`arrays` for logits to which the temperatures were applied."""
+        is_sampled = self.arrays.inverse_temperatures > 0
+        return replace(self.arrays, inverse_temperatures=is_sampled.to(torch.float32))
 
     def sync(self) -> None:
         """Send the rows that changed, as one array."""

@@ -13,10 +13,23 @@ from nanofw.samplers.token_biases import TokenBiases
 
 
 class LogitEdits:
-    """Sums and bans of single logits, then penalties. None of them hides a logit that is not
-    finite.
+    """All that `SamplingParams` do to single logits, for any sampler: `logit_bias`, `bad_words` and
+    `min_tokens`, then penalties. None of them hides a logit that is not finite.
 
-    `apply` before sampling, `sampled` after it. For rows that ask for none of this both do nothing.
+        class MySampler(Sampler):
+            def __init__(self, options, config):
+                super().__init__(options, config)
+                self.edits = LogitEdits(config)
+            def add_row(self, new): self.edits.add_row(new)
+            def remove_row(self, row): self.edits.remove_row(row)
+            def edit(self, logits, rows, positions):
+                return self.edits.apply(logits, rows, positions)
+            def sample(self, logits, rows, positions, *, scaled=False, sharded=False):
+                ...
+                self.edits.sampled(rows, token_ids)
+
+    For rows that ask for none of this `apply` and `sampled` do nothing. A sampler whose memory
+    counts states `deferred_bytes` of these, too.
     """
 
     def __init__(self, config: SamplerConfig) -> None:
@@ -24,17 +37,17 @@ class LogitEdits:
         self._bad_words = BadWords(config)
         self._penalties = Penalties(config)
 
-    def add(self, new: NewRow) -> None:
+    def add_row(self, new: NewRow) -> None:
         """A request entered a row, perhaps with outputs made before a preemption."""
-        self._biases.add(new)
-        self._bad_words.add(new)
-        self._penalties.add(new)
+        self._biases.add_row(new)
+        self._bad_words.add_row(new)
+        self._penalties.add_row(new)
 
-    def remove(self, row: int) -> None:
+    def remove_row(self, row: int) -> None:
         """The row is empty."""
-        self._biases.remove(row)
-        self._bad_words.remove(row)
-        self._penalties.remove(row)
+        self._biases.remove_row(row)
+        self._bad_words.remove_row(row)
+        self._penalties.remove_row(row)
 
     @property
     def deferred_bytes(self) -> int:
@@ -45,11 +58,12 @@ class LogitEdits:
         """Whether any of int32[s] rows asks for an edit; where not, `apply` can be left out."""
         return any(part.concerns(rows) for part in (self._biases, self._bad_words, self._penalties))
 
-    def apply(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> None:
+    def apply(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:
         """Edit float32[s, vocab] logits in place, before the tokens at int32[s] positions."""
         self._biases.apply(logits, rows, positions)
         self._bad_words.apply(logits, rows)
         self._penalties.apply(logits, rows)
+        return logits
 
     def sampled(self, rows: IntArray, token_ids: torch.Tensor) -> None:
         """Each row sampled one of the [s] tokens, which are on the device."""

@@ -10,7 +10,7 @@ def sampler() -> Plugin:
     return Plugin(
         "standard",
         "nanofw.samplers.standard:standard_sampler",
-        api="sampler/1",
+        api="sampler/2",
         capabilities={
             "devices": ("*",),
             "tensor_parallel": True,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -41,6 +41,10 @@ class Group:
     min_p: torch.Tensor
     host_top_k: IntArray
 
+    def scaled(self) -> Group:
+        """The same for logits to which the temperatures were applied."""
+        return replace(self, inverse_temperatures=torch.ones_like(self.inverse_temperatures))
+
 
 @dataclass(slots=True)
 class Groups:
@@ -53,6 +57,10 @@ class Groups:
 
     whole: Group | None
     cut: Group | None
+
+    def scaled(self) -> Groups:
+        """The same for logits to which the temperatures were applied."""
+        return Groups(self.whole and self.whole.scaled(), self.cut and self.cut.scaled())
 
 
 class RowParameters:
@@ -68,7 +76,7 @@ class RowParameters:
         self._is_greedy: BoolArray = np.ones(num_rows, np.bool_)
         self._groups = RowGroups(self._make)
 
-    def add(self, new: NewRow) -> None:
+    def add_row(self, new: NewRow) -> None:
         """A request entered a row."""
         row, sampling = new.row, new.sampling
         self._is_greedy[row] = sampling.temperature < LOWEST_TEMPERATURE
@@ -83,6 +91,17 @@ class RowParameters:
     def groups(self, rows: IntArray) -> Groups:
         """The groups of int32[s] rows."""
         return self._groups.of(rows)
+
+    def scale(self, logits: torch.Tensor, rows: IntArray) -> torch.Tensor:
+        """Apply the temperatures to float32[s, vocab] logits, in place; greedy lines stay."""
+        groups = self.groups(rows)
+        for group in (groups.whole, groups.cut):
+            if group is not None:
+                lines: slice | torch.Tensor = slice(None) if group.lines is None else group.lines
+                own = logits[lines]
+                own = own - own.amax(dim=-1, keepdim=True)
+                logits[lines] = own.mul_(group.inverse_temperatures.unsqueeze(1))
+        return logits
 
     def _make(self, rows: IntArray) -> Groups:
         is_sampled = ~self._is_greedy[rows]

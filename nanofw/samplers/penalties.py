@@ -56,10 +56,10 @@ class Penalties:
         self._in_prompt: torch.Tensor | None = None
         self._groups = RowGroups(self._make)
 
-    def add(self, new: NewRow) -> None:
+    def add_row(self, new: NewRow) -> None:
         """A request entered a row, perhaps with outputs made before a preemption."""
         row, sampling = new.row, new.sampling
-        self.remove(row)
+        self.remove_row(row)
         self._groups.forget()
         # The ends of float32: 0 times infinity would be no number.
         self._repetition[row] = np.clip(sampling.repetition_penalty, _FLOAT.tiny, _FLOAT.max)
@@ -74,7 +74,7 @@ class Penalties:
         if repeats:
             self._mark(row, new.token_ids[: new.num_prompt_tokens])
 
-    def remove(self, row: int) -> None:
+    def remove_row(self, row: int) -> None:
         """The row is empty."""
         if self._active[row]:
             self._num_active -= 1

@@ -24,7 +24,6 @@ import torch
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.plan import NewRow
-from nanofw.contracts.requests import SamplingParams
 from nanofw.contracts.sampler import SampledTokens, Sampler, SamplerConfig
 from nanofw.kernels.dispatch import runs_triton
 from nanofw.kernels.random import position_keys
@@ -87,10 +86,11 @@ class _Cut:
         return gumbel_max_among(weights, kept, self.keys, ids), is_known
 
 
-class StandardSampler:
+class StandardSampler(Sampler):
     """Constructed as `StandardSampler(options, config)`."""
 
     def __init__(self, options: Any, config: SamplerConfig) -> None:
+        super().__init__(options, config)
         self._vocab_size, self._device = config.vocab_size, config.device
         self._parameters = RowParameters(config.max_num_seqs, config.vocab_size, config.device)
         self._edits = LogitEdits(config)
@@ -102,35 +102,48 @@ class StandardSampler:
         """Of the counts of penalties, until a row asks for them."""
         return self._edits.deferred_bytes
 
-    def check(self, sampling: SamplingParams, vocab_size: int) -> None:
-        """Every parameter is supported."""
-
-    def add(self, new: NewRow) -> None:
+    def add_row(self, new: NewRow) -> None:
         """A request entered a row."""
-        self._parameters.add(new)
-        self._edits.add(new)
+        self._parameters.add_row(new)
+        self._edits.add_row(new)
 
-    def remove(self, row: int) -> None:
+    def remove_row(self, row: int) -> None:
         """The row is empty."""
-        self._edits.remove(row)
+        self._edits.remove_row(row)
 
-    def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
+    def edit(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:
+        """Apply biases, bans and penalties, in place."""
+        return self._edits.apply(logits, rows, positions)
+
+    def scale(self, logits: torch.Tensor, rows: IntArray) -> torch.Tensor:
+        """Apply the temperatures, in place. The highest logit of each random line becomes 0."""
+        return self._parameters.scale(logits, rows)
+
+    def sample(
+        self,
+        logits: torch.Tensor,
+        rows: IntArray,
+        positions: IntArray,
+        *,
+        scaled: bool = False,
+        sharded: bool = False,
+    ) -> SampledTokens:
         """Sample one token for each of s rows. See the contract."""
-        self._edits.apply(logits, rows, positions)
-        token_ids, failed = self._sample(logits, rows, positions)
+        if sharded:
+            return self._sample_shard(logits, rows, positions)
+        token_ids, failed = self._sample(logits, rows, positions, scaled)
         self._edits.sampled(rows, token_ids)
         return SampledTokens(token_ids=token_ids, failed=failed)
 
-    def on_shards(self, rows: IntArray) -> bool:
+    def can_shard(self, rows: IntArray) -> bool:
         """Greedy rows and those that sample from the whole vocabulary."""
         if not self._shards.are_split or self._edits.concern(rows):
             return False
         return self._parameters.groups(rows).cut is None
 
-    def sample_shard(
+    def _sample_shard(
         self, logits: torch.Tensor, rows: IntArray, positions: IntArray
     ) -> SampledTokens:
-        """Sample one token for each of s rows from the ranks' parts. See the contract."""
         first = self._shards.tokens.start
         local_highest, best = greedy(logits)
         found = self._shards.all(torch.stack((local_highest.double(), best.double() + first)))
@@ -163,12 +176,14 @@ class StandardSampler:
         return self._shards.best(self._shards.all(results))[1].long()
 
     def _sample(
-        self, logits: torch.Tensor, rows: IntArray, positions: IntArray
+        self, logits: torch.Tensor, rows: IntArray, positions: IntArray, scaled: bool
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """int32[s] tokens and bool[s] lines that failed, from the logits as they are now."""
         highest, token_ids = greedy(logits)
         failed = ~torch.isfinite(highest)
         groups = self._parameters.groups(rows)
+        if scaled:
+            groups = groups.scaled()
         if groups.whole is not None:
             self._sample_whole(logits, highest, groups.whole, positions, token_ids)
         if groups.cut is not None:

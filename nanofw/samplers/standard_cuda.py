@@ -14,20 +14,21 @@ import torch
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.plan import NewRow
-from nanofw.contracts.requests import SamplingParams
-from nanofw.contracts.sampler import SampledTokens, SamplerConfig
+from nanofw.contracts.sampler import DeviceSampler, SampledTokens, SamplerConfig
+from nanofw.kernels.sampling import RowSampling
 from nanofw.kernels.transfer import to_device
 from nanofw.samplers.device_parameters import DeviceParameters
 from nanofw.samplers.edits import LogitEdits
 from nanofw.samplers.shards import Shards
 
 
-class CudaSampler:
-    """Constructed as `CudaSampler(options, config)`. A `DeviceSampler`."""
+class CudaSampler(DeviceSampler):
+    """Constructed as `CudaSampler(options, config)`."""
 
     variants: tuple[str, ...] = ("whole", "cut")
 
     def __init__(self, options: Any, config: SamplerConfig) -> None:
+        super().__init__(options, config)
         self._device = config.device
         self._edits = LogitEdits(config)
         self._shards = Shards(config.vocab_size, config.communicator)
@@ -39,17 +40,14 @@ class CudaSampler:
         """Of the counts of penalties, until a row asks for them."""
         return self._edits.deferred_bytes
 
-    def check(self, sampling: SamplingParams, vocab_size: int) -> None:
-        """Every parameter is supported."""
-
-    def add(self, new: NewRow) -> None:
+    def add_row(self, new: NewRow) -> None:
         """A request entered a row."""
-        self.parameters.add(new)
-        self._edits.add(new)
+        self.parameters.add_row(new)
+        self._edits.add_row(new)
 
-    def remove(self, row: int) -> None:
+    def remove_row(self, row: int) -> None:
         """The row is empty."""
-        self._edits.remove(row)
+        self._edits.remove_row(row)
 
     def variant(self, rows: IntArray) -> str | None:
         """`cut` when top-k, top-p or min-p says anything for one of the rows, else `whole`.
@@ -59,26 +57,69 @@ class CudaSampler:
         return None if self._edits.concern(rows) else self._variant(rows)
 
     def sync(self) -> None:
-        """Bring to the device what `add` changed."""
+        """Bring to the device what `add_row` changed."""
         self.parameters.sync()
 
     def sample_on_device(
-        self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        positions: torch.Tensor,
+        variant: str,
+        *,
+        sharded: bool = False,
     ) -> SampledTokens:
         """Sample one token for each of s rows. See the contract."""
+        if sharded:
+            return self._sample_shard(logits, rows, positions, variant)
+        return self._sample(logits, rows, positions, variant, self.parameters.arrays)
+
+    def edit(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:
+        """Apply biases, bans and penalties, in place."""
+        return self._edits.apply(logits, rows, positions)
+
+    def scale(self, logits: torch.Tensor, rows: IntArray) -> torch.Tensor:
+        """Apply the temperatures. The highest logit of each random line becomes 0."""
+        self.sync()
+        return self.parameters.scale(logits, self._sent(rows))
+
+    def sample(
+        self,
+        logits: torch.Tensor,
+        rows: IntArray,
+        positions: IntArray,
+        *,
+        scaled: bool = False,
+        sharded: bool = False,
+    ) -> SampledTokens:
+        """Sample one token for each of s rows. See the contract."""
+        assert not sharded, "can_shard never allows it: sample_on_device does"
+        self.sync()
+        arrays = self.parameters.scaled_arrays() if scaled else self.parameters.arrays
+        sampled = self._sample(
+            logits, self._sent(rows), self._sent(positions), self._variant(rows), arrays
+        )
+        self._edits.sampled(rows, sampled.token_ids)
+        return sampled
+
+    def _sample(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        positions: torch.Tensor,
+        variant: str,
+        arrays: RowSampling,
+    ) -> SampledTokens:
         from nanofw.kernels.triton.cutoff import cutoffs_of
         from nanofw.kernels.triton.sampling import sample_tokens
 
-        arrays, cutoffs = self.parameters.arrays, None
-        if variant == "cut":
-            cutoffs = cutoffs_of(logits, rows, arrays)
+        cutoffs = cutoffs_of(logits, rows, arrays) if variant == "cut" else None
         sampled = sample_tokens(logits, rows, arrays, positions, cutoffs=cutoffs)
         return SampledTokens(token_ids=sampled.token_ids, failed=sampled.failed)
 
-    def sample_shard_on_device(
+    def _sample_shard(
         self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
     ) -> SampledTokens:
-        """Sample one token for each of s rows from the ranks' parts. See the contract."""
         from nanofw.kernels.triton.sampling import sample_tokens
 
         assert variant in self.shard_variants
@@ -91,16 +132,6 @@ class CudaSampler:
         failed = torch.stack([part[2] for part in parts]).amax(dim=0) > 0
         token_ids = best[1].contiguous().view(torch.int32).masked_fill(failed, 0)
         return SampledTokens(token_ids=token_ids, failed=failed)
-
-    def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
-        """Sample one token for each of s rows. See the contract."""
-        self.sync()
-        self._edits.apply(logits, rows, positions)
-        sampled = self.sample_on_device(
-            logits, self._sent(rows), self._sent(positions), self._variant(rows)
-        )
-        self._edits.sampled(rows, sampled.token_ids)
-        return sampled
 
     def _sent(self, numbers: IntArray) -> torch.Tensor:
         return to_device(numbers.astype(np.int64), self._device)

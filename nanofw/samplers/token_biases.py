@@ -42,7 +42,7 @@ class TokenBiases:
         self._may_end_at: IntArray = np.zeros(config.max_num_seqs, np.int32)
         self._groups = RowGroups(self._make)
 
-    def add(self, new: NewRow) -> None:
+    def add_row(self, new: NewRow) -> None:
         """A request entered a row."""
         self._groups.forget()
         self._own.pop(new.row, None)
@@ -58,7 +58,7 @@ class TokenBiases:
             )
             self._may_end_at[new.row] = new.num_prompt_tokens + sampling.min_tokens
 
-    def remove(self, row: int) -> None:
+    def remove_row(self, row: int) -> None:
         """The row is empty."""
         if self._own.pop(row, None) is not None:
             self._groups.forget()

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any
 from unittest import SkipTest
 
+from nanofw.contracts.arrays import FloatArray
 from nanofw.contracts.attention_backend import AttentionBackend, AttentionConfig
 from nanofw.contracts.cost_model import CostModel, CostModelConfig
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
@@ -61,9 +62,33 @@ def check_attention_backend(
     _run(AttentionBackendChecks, factory, capabilities=capabilities, device=device)
 
 
-def check_sampler(factory: Callable[[SamplerConfig], Sampler], *, device: str = "cpu") -> None:
-    """Run all checks of `SamplerChecks` on samplers that `factory` makes. Imports torch."""
-    _run(SamplerChecks, factory, device=device)
+def check_sampler(
+    factory: Callable[[SamplerConfig], Sampler],
+    name: str = "sampler",
+    *,
+    arguments: Sequence[Any] = (None,),
+    wrong_arguments: Sequence[Any] = (),
+    probabilities: Callable[..., FloatArray] | None = None,
+    device: str = "cpu",
+) -> None:
+    """Run all checks of `SamplerChecks` on samplers that `factory` makes. Imports torch.
+
+    Args:
+        name: under which requests bring arguments.
+        arguments: what requests may bring; None: nothing.
+        wrong_arguments: what must be refused.
+        probabilities: the sampler's own distribution, as of `SamplerChecks.probabilities`.
+    """
+    own = {} if probabilities is None else {"probabilities": staticmethod(probabilities)}
+    _run(
+        SamplerChecks,
+        factory,
+        name=name,
+        arguments=arguments,
+        wrong_arguments=wrong_arguments,
+        device=device,
+        **own,
+    )
 
 
 def check_logits_processor(

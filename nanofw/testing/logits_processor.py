@@ -5,17 +5,20 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar
+from unittest import SkipTest
 
 import numpy as np
 
-from nanofw.contracts.logits_processor import HearsSampledTokens, LogitsProcessor
-from nanofw.contracts.plan import NewRow
-from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.hooks import hook_problems
+from nanofw.contracts.logits_processor import LogitsProcessor
 from nanofw.contracts.sampler import SamplerConfig
-from nanofw.testing.rows import VOCAB_SIZE, new_row, sampler_config
-
-OUTPUTS = (9, 4, 9, 30)
-"""Tokens of each request in the checks of processors that hear which token was sampled."""
+from nanofw.testing.logits_processor_driver import (
+    OUTPUTS,
+    LogitsProcessorDriver,
+    difference,
+    made_up_logits,
+)
+from nanofw.testing.memory import reachable_bytes
 
 
 class LogitsProcessorChecks(ABC):
@@ -29,132 +32,171 @@ class LogitsProcessorChecks(ABC):
             def make(self, config):
                 return MyProcessor(MyOptions(), config)
 
+    Each argument is that of one request, which has a seed and an id of its own. It keeps them
+    in whatever row it is, so that a processor may take random numbers from the seed and keep state
+    by id.
+
     Attributes:
         name: under which requests bring arguments.
         arguments: what requests may bring; None: nothing.
         wrong_arguments: what must be refused.
         device: where to run.
+        kept_bytes_per_request: how much the processor may remember of each finished request.
     """
 
     name: str
     arguments: ClassVar[Sequence[Any]] = (None,)
     wrong_arguments: ClassVar[Sequence[Any]] = ()
     device: str = "cpu"
+    kept_bytes_per_request: ClassVar[int] = 16
 
     @abstractmethod
     def make(self, config: SamplerConfig) -> LogitsProcessor:
         """A fresh processor."""
 
+    @property
+    def driver(self) -> LogitsProcessorDriver:
+        """Calls fresh processors."""
+        return LogitsProcessorDriver(self.make, self.device, self.name, self.arguments)
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of the requests, one for each argument."""
+        return list(range(len(self.arguments)))
+
+    def test_it_keeps_the_form_of_the_contract(self) -> None:
+        """It derives from `LogitsProcessor`, and its methods are those of the contract."""
+        processor = self.driver.processor()
+        what = type(processor).__name__
+        assert isinstance(processor, LogitsProcessor), f"{what} must derive from LogitsProcessor"
+        problems = hook_problems(type(processor), LogitsProcessor)
+        assert not problems, "; ".join(problems)
+        assert processor.stage in ("logits", "scaled"), f"stage is {processor.stage!r}"
+        size = processor.deferred_bytes
+        assert isinstance(size, int), f"deferred_bytes is {size!r}, not an integer"
+        assert size >= 0, f"deferred_bytes is {size}"
+
     def test_arguments_are_checked(self) -> None:
         """Wrong ones are refused with a ValueError that says something, right ones pass."""
-        processor = self.processor()
+        processor = self.driver.processor()
         for right in self.arguments:
             processor.check(right)
         for wrong in self.wrong_arguments:
-            assert self.reason(processor, wrong), f"check lets {wrong!r} pass, or says no reason"
+            reason = None
+            try:
+                processor.check(wrong)
+            except ValueError as error:
+                reason = str(error)
+            assert reason is not None, f"check lets the arguments {wrong!r} pass"
+            assert reason, f"check refuses {wrong!r} without a reason"
+
+    def test_arguments_change_something(self) -> None:
+        """At least one of them, in a few steps: else the processor may not see them at all."""
+        given = [argument for argument in self.arguments if argument is not None]
+        if not given:
+            raise SkipTest("no request brings arguments")
+        found = self.driver.run(self.driver.processor(), self.numbers)
+        without = LogitsProcessorDriver(
+            self.make, self.device, self.name, [None] * len(self.arguments)
+        )
+        plain = without.run(without.processor(), self.numbers)
+        assert not np.array_equal(found, plain), (
+            f"none of {given} under the name {self.name!r} changes any logit in {len(OUTPUTS)} "
+            "steps; does the processor read its arguments under another name?"
+        )
 
     def test_a_row_depends_on_its_request_alone(self) -> None:
         """Alone, beside others, in any order and row."""
-        numbers = list(range(len(self.arguments)))
-        together = self.changed(numbers)
-        backwards = self.changed(numbers[::-1], first_row=6)[::-1]
-        assert np.array_equal(together, backwards), "order or row of the requests matter"
+        driver, numbers = self.driver, self.numbers
+        together = driver.run(driver.processor(), numbers)
+        backwards = driver.run(driver.processor(), numbers[::-1], first_row=6)[::-1]
+        problem = difference(backwards, together)
+        assert not problem, f"order or row of the requests matter: {problem}"
         for number in numbers:
-            alone = self.changed([number])[0]
-            argument = self.arguments[number]
-            assert np.array_equal(alone, together[number]), f"alone it differs: {argument!r}"
+            alone = driver.run(driver.processor(), [number])[0]
+            problem = difference(alone, together[number])
+            assert not problem, f"{self.arguments[number]!r} alone: {problem}"
+
+    def test_two_processors_share_nothing(self) -> None:
+        """One is used in the middle of the other's requests."""
+        driver, numbers = self.driver, self.numbers
+        expected = driver.run(driver.processor(), numbers)
+        found = driver.run(
+            driver.processor(),
+            numbers,
+            between=lambda: driver.run(driver.processor(), numbers[::-1], first_row=1),
+        )
+        problem = difference(found, expected)
+        assert not problem, f"another processor of this process matters: {problem}"
 
     def test_a_request_that_it_leaves_alone_keeps_its_logits(self) -> None:
-        """Of those for which `add` says that there is nothing to do, beside those with work."""
-        processor = self.processor()
-        works = [processor.add(self.row(i, a)) for i, a in enumerate(self.arguments)]
-        logits = _logits(len(works))
-        found = self.apply(processor, logits, range(len(works)))
-        for row, has_work in enumerate(works):
-            if not has_work:
-                same = np.array_equal(found[row], logits[row])
-                assert same, f"add() said nothing to do for {self.arguments[row]!r}"
+        """Of those for which `add_row` says that there is nothing to do, beside others."""
+        driver, processor = self.driver, self.driver.processor()
+        works = [driver.add(processor, number, number) for number in self.numbers]
+        found = driver.apply(processor, {number: number for number in self.numbers}, 0)
+        for number, has_work in enumerate(works):
+            problem = difference(found[number], made_up_logits(number, 0))
+            assert has_work or not problem, (
+                f"add_row() said that there is nothing to do for {self.arguments[number]!r}: "
+                f"{problem}"
+            )
 
     def test_a_row_knows_nothing_of_the_request_before(self) -> None:
-        """Each request after each other one in the same row."""
-        for first in self.arguments:
-            for second in self.arguments:
-                used, fresh = self.processor(), self.processor()
-                used.add(self.row(0, first))
-                self.apply(used, _logits(1), [0])
-                self.hear(used, [0], [OUTPUTS[0]])
-                used.remove(0)
-                used.add(self.row(0, second))
-                fresh.add(self.row(0, second))
-                found = self.apply(used, _logits(1), [0])
-                expected = self.apply(fresh, _logits(1), [0])
-                assert np.array_equal(found, expected), f"{second!r} in a row that had {first!r}"
-
-    def test_shape_and_type(self) -> None:
-        """float32[s, vocab] again, on the same device, without NaN."""
-        found = self.changed(list(range(len(self.arguments))))
-        assert found.shape == (len(self.arguments), VOCAB_SIZE)
-        assert found.dtype == np.float32
-        assert not np.isnan(found).any()
+        """Each request after each other one in the same row; also the same one once more."""
+        driver = self.driver
+        expected = [driver.run(driver.processor(), [number])[0] for number in self.numbers]
+        for first in self.numbers:
+            for second in self.numbers:
+                used = driver.processor()
+                driver.run(used, [first])
+                problem = difference(driver.run(used, [second])[0], expected[second])
+                assert not problem, (
+                    f"{self.arguments[second]!r} in a row that had {self.arguments[first]!r}, "
+                    f"which had ended: {problem}"
+                )
 
     def test_a_request_that_returns_goes_on(self) -> None:
-        """After a preemption its tokens come with `add`, and nothing is missing or doubled."""
-        for argument in self.arguments:
-            whole = self.processor()
-            whole.add(self.row(0, argument))
-            for count in range(len(OUTPUTS) + 1):
-                returned = self.processor()
-                returned.add(self.row(3, argument, OUTPUTS[:count]))
-                found = self.apply(returned, _logits(1), [3])
-                expected = self.apply(whole, _logits(1), [0])
-                assert np.array_equal(found, expected), (
-                    f"{argument!r}: other logits after {count} tokens and a preemption"
+        """After a preemption: same id, same tokens, another row; nothing is missing or doubled.
+
+        Meanwhile another request has its row.
+        """
+        driver = self.driver
+        for number in self.numbers:
+            expected = driver.run(driver.processor(), [number])[0]
+            other = (number + 1) % len(self.numbers)
+            for count in range(len(OUTPUTS)):
+                processor = driver.processor()
+                driver.add(processor, number, 0)
+                found = [driver.step(processor, {0: number}, i)[0] for i in range(count)]
+                processor.remove_row(0)
+                if other != number:
+                    driver.run(processor, [other])
+                driver.add(processor, number, 3, count)
+                found += [
+                    driver.step(processor, {3: number}, i)[0] for i in range(count, len(OUTPUTS))
+                ]
+                problem = difference(np.stack(found), expected)
+                assert not problem, (
+                    f"{self.arguments[number]!r} after {count} tokens and a preemption: {problem}"
                 )
-                if count < len(OUTPUTS):
-                    self.hear(whole, [0], [OUTPUTS[count]])
 
-    # -- tools ------------------------------------------------------------------------------
+    def test_finished_requests_are_forgotten(self) -> None:
+        """What a processor keeps does not grow with the number of requests that it has seen."""
+        sizes, rounds = list[int](), 9
+        arguments = [self.arguments[i % len(self.arguments)] for i in range(8 * rounds)]
+        driver = LogitsProcessorDriver(self.make, self.device, self.name, arguments)
+        processor = driver.processor()
+        for round_ in range(rounds):
+            driver.run(processor, range(8 * round_, 8 * round_ + 8))
+            sizes.append(reachable_bytes(processor))
+        num_requests, grown = 8 * (rounds - 3), sizes[-1] - sizes[2]
+        assert grown <= num_requests * self.kept_bytes_per_request, (
+            f"after {num_requests} more requests the processor keeps {grown} bytes more; finish() "
+            "drops what belongs to a request"
+        )
 
-    def reason(self, processor: LogitsProcessor, arguments: Any) -> str:
-        """Why `check` refuses the arguments; empty: it does not."""
-        try:
-            processor.check(arguments)
-        except ValueError as error:
-            return str(error)
-        return ""
-
-    def processor(self) -> LogitsProcessor:
-        """A fresh processor for a small vocabulary."""
-        return self.make(sampler_config(self.device))
-
-    def row(self, row: int, argument: Any, output: Sequence[int] = ()) -> NewRow:
-        """A request with an argument, in a row."""
-        arguments = None if argument is None else {self.name: argument}
-        return new_row(row, SamplingParams(), output=output, seed=row, arguments=arguments)
-
-    def changed(self, numbers: Sequence[int], *, first_row: int = 0) -> np.ndarray:
-        """float32[s, vocab], what becomes of the logits of requests with these arguments."""
-        processor = self.processor()
-        rows = [first_row + number for number in numbers]
-        for number, row in zip(numbers, rows, strict=True):
-            processor.add(self.row(row, self.arguments[number]))
-        return self.apply(processor, _logits(len(self.arguments))[numbers], rows)
-
-    def apply(self, processor: LogitsProcessor, logits: np.ndarray, rows: Any) -> np.ndarray:
-        """float32[s, vocab] after the processor."""
-        import torch
-
-        on_device = torch.from_numpy(logits.copy()).to(self.device)
-        return processor.apply(on_device, np.array(list(rows), np.int32)).cpu().numpy()
-
-    def hear(self, processor: LogitsProcessor, rows: list[int], token_ids: list[int]) -> None:
-        """Tell which tokens were sampled, if the processor wants to hear of it."""
-        import torch
-
-        if isinstance(processor, HearsSampledTokens):
-            sampled = torch.tensor(token_ids, dtype=torch.int32, device=self.device)
-            processor.on_sampled(np.array(rows, np.int32), sampled)
-
-
-def _logits(count: int) -> np.ndarray:
-    return np.random.default_rng(count).normal(size=(count, VOCAB_SIZE)).astype(np.float32)
+    def test_no_logit_becomes_nan(self) -> None:
+        """In a few steps."""
+        found = self.driver.run(self.driver.processor(), self.numbers)
+        wrong = np.argwhere(np.isnan(found)).tolist()
+        assert not wrong, f"NaN at (request, step, token) {wrong[:5]}"

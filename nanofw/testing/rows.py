@@ -17,8 +17,12 @@ EOS_TOKEN = 5
 PROMPT = (11, 12, 13)
 
 
-def sampler_config(device: str) -> SamplerConfig:
-    """What a sampler or a logits processor of this vocabulary is made with. Imports torch."""
+def sampler_config(device: str, name: str) -> SamplerConfig:
+    """What a sampler or a logits processor of this vocabulary is made with. Imports torch.
+
+    Args:
+        name: under which requests bring arguments.
+    """
     import torch
 
     return SamplerConfig(
@@ -26,6 +30,7 @@ def sampler_config(device: str) -> SamplerConfig:
         max_num_seqs=NUM_ROWS,
         max_model_len=256,
         device=torch.device(device),
+        name=name,
         eos_token_ids=(EOS_TOKEN,),
     )
 
@@ -34,6 +39,7 @@ def new_row(
     row: int,
     sampling: SamplingParams,
     *,
+    request_id: str,
     prompt: Sequence[int] = PROMPT,
     output: Sequence[int] = (),
     seed: int = 0,
@@ -43,7 +49,7 @@ def new_row(
     """A request with the tokens that it has, in a row."""
     return NewRow(
         row=row,
-        request_id=f"seed-{seed}-{sample_index}",
+        request_id=request_id,
         token_ids=np.array([*prompt, *output], np.int32),
         num_prompt_tokens=len(prompt),
         block_ids=np.zeros(1, np.int32),

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any, ClassVar
 from unittest import SkipTest
 
 import numpy as np
 
+from nanofw.contracts.arrays import FloatArray
+from nanofw.contracts.hooks import hook_problems
 from nanofw.contracts.requests import SamplingParams
-from nanofw.contracts.sampler import Sampler, SamplerConfig
+from nanofw.contracts.sampler import DeviceSampler, Sampler, SamplerConfig
+from nanofw.testing.memory import reachable_bytes
 from nanofw.testing.rows import NUM_ROWS, VOCAB_SIZE
-from nanofw.testing.sampler_driver import (
-    NUM_STEPS,
-    SampledRequest,
-    SamplerDriver,
-    made_up_logits,
-)
+from nanofw.testing.sampler_driver import NUM_STEPS, SamplerDriver, made_up_logits
 from nanofw.testing.sampler_reference import LOGITS, NUM_SAMPLES, OUTPUT, PROMPT, SHAPING, shaped
 
 
@@ -27,74 +27,143 @@ class SamplerChecks(ABC):
             def make(self, config):
                 return MySampler(MyOptions(), config)
 
-    A parameter that `check` refuses is not tried.
+    A parameter that `check` refuses is not tried. A sampler of another distribution than
+    docs/sampling.md describes declares its own in `probabilities`.
 
     Attributes:
+        name: under which requests bring arguments.
+        arguments: what requests may bring; None: nothing. The first goes with every parameter.
+        wrong_arguments: what must be refused.
         device: where to run.
+        kept_bytes_per_request: how much the sampler may remember of each finished request.
     """
 
+    name: str = "sampler"
+    arguments: ClassVar[Sequence[Any]] = (None,)
+    wrong_arguments: ClassVar[Sequence[Any]] = ()
     device: str = "cpu"
+    kept_bytes_per_request: ClassVar[int] = 16
 
     @abstractmethod
     def make(self, config: SamplerConfig) -> Sampler:
         """A fresh sampler."""
 
+    def probabilities(
+        self,
+        logits: FloatArray,
+        sampling: SamplingParams,
+        prompt: tuple[int, ...],
+        output: tuple[int, ...],
+    ) -> FloatArray:
+        """The distribution that a request's next token must have, float64[v] of v logits.
+
+        With temperature 0 one of them is 1. Of a request with the first of `arguments` which the
+        sampler sees for the first time. Override it to declare another one.
+        """
+        return shaped(logits, sampling, prompt, output)
+
     @property
     def driver(self) -> SamplerDriver:
         """Samples with fresh samplers."""
-        return SamplerDriver(self.make, self.device)
+        return SamplerDriver(self.make, self.device, self.name, self.arguments)
+
+    def test_it_keeps_the_form_of_the_contract(self) -> None:
+        """It derives from `Sampler`, and its methods are those of the contract."""
+        sampler = self.driver.sampler()
+        assert isinstance(sampler, Sampler), f"{type(sampler).__name__} must derive from Sampler"
+        base = DeviceSampler if isinstance(sampler, DeviceSampler) else Sampler
+        problems = hook_problems(type(sampler), base)
+        assert not problems, "; ".join(problems)
+        size = sampler.deferred_bytes
+        assert isinstance(size, int), f"deferred_bytes is {size!r}, not an integer"
+        assert size >= 0, f"deferred_bytes is {size}"
+
+    def test_arguments_are_checked(self) -> None:
+        """Wrong ones are refused with a ValueError that says something, right ones pass."""
+        sampler, sampling = self.driver.sampler(), self.driver.supported()[0]
+        for right in self.arguments:
+            sampler.check(sampling, right)
+        for wrong in self.wrong_arguments:
+            reason = None
+            try:
+                sampler.check(sampling, wrong)
+            except ValueError as error:
+                reason = str(error)
+            assert reason is not None, f"check lets the arguments {wrong!r} pass"
+            assert reason, f"check refuses {wrong!r} without a reason"
 
     def test_a_token_depends_on_its_request_alone(self) -> None:
         """Alone, in a batch, in any order and in any row, a request gets the same tokens."""
-        count = len(self.driver.supported())
+        count = len(self.driver.requests())
         together = self.driver.sample_steps(range(count))
-        assert self.driver.sample_steps(reversed(range(count))) == together, (
-            "the order of a batch matters"
-        )
-        assert self.driver.sample_steps(range(count), first_row=5) == together, (
-            "the row's number matters"
-        )
+        for what, found in {
+            "the order of a batch matters": self.driver.sample_steps(reversed(range(count))),
+            "the row's number matters": self.driver.sample_steps(range(count), first_row=5),
+        }.items():
+            assert found == together, f"{what}: {_difference(found, together)}"
         for request in range(count):
             alone = self.driver.sample_steps([request])[request]
             assert alone == together[request], (
                 f"request {request} alone: {alone}, beside others: {together[request]}"
             )
 
+    def test_two_samplers_share_nothing(self) -> None:
+        """One samples in the middle of the other's requests."""
+        count, driver = len(self.driver.requests()), self.driver
+        expected = driver.sample_steps(range(count))
+        requests, sampler = driver.requests(), driver.sampler()
+        for number, request in enumerate(requests):
+            sampler.add_row(driver.row(request, number))
+        for _ in range(NUM_STEPS):
+            driver.continue_rows(sampler, dict(enumerate(requests)), 1, range(count))
+            driver.sample_steps(reversed(range(count)), first_row=1)
+        found = {number: request.output for number, request in enumerate(requests)}
+        assert found == expected, f"another sampler changed it: {_difference(found, expected)}"
+
     def test_a_request_that_returns_goes_on(self) -> None:
         """After a preemption it gets another row, and the tokens that it would have got."""
-        count = len(self.driver.supported())
+        count = len(self.driver.requests())
         expected = self.driver.sample_steps(range(count))
         for step in range(1, NUM_STEPS):
             found = self.driver.sample_steps(range(count), preempt_before=step)
-            assert found == expected, f"tokens differ after a preemption before step {step}"
+            assert found == expected, (
+                f"after a preemption before step {step}: {_difference(found, expected)}"
+            )
 
     def test_random_numbers_come_from_seed_sample_and_position(self) -> None:
         """Equal ones give equal tokens; any other one gives others."""
-        sampling = self.driver.random_sampling()
-        same = [SampledRequest(sampling, 7, 1)] * 8
-        assert len(set(self.driver.sample_uniformly(same))) == 1, (
-            "equal seeds gave different tokens"
-        )
+        driver, sampling = self.driver, self.driver.random_sampling()
+        same = [driver.request(sampling, 7, sample_index=1) for _ in range(8)]
+        tokens = driver.sample_uniformly(same)
+        assert len(set(tokens)) == 1, f"equal seeds gave different tokens: {tokens}"
+        expected = self.probabilities(np.zeros(VOCAB_SIZE), sampling, PROMPT, ())
+        enough = float((1 - (1 - expected) ** NUM_ROWS).sum()) / 2  # half of what is expected
         for name, requests in {
-            "seeds": [SampledRequest(sampling, seed) for seed in range(NUM_ROWS)],
-            "samples": [SampledRequest(sampling, 7, index) for index in range(NUM_ROWS)],
-            "positions": [SampledRequest(sampling, 7, 0, (1,) * n) for n in range(1, NUM_ROWS + 1)],
+            "seeds": [driver.request(sampling, seed) for seed in range(NUM_ROWS)],
+            "samples": [driver.request(sampling, 7, sample_index=i) for i in range(NUM_ROWS)],
+            "positions": [
+                driver.request(sampling, 7, output=[1] * n) for n in range(1, NUM_ROWS + 1)
+            ],
         }.items():
-            tokens = self.driver.sample_uniformly(requests)
-            assert len(set(tokens)) > NUM_ROWS // 2, f"{NUM_ROWS} {name} gave {sorted(tokens)}"
+            tokens = driver.sample_uniformly(requests)
+            assert len(set(tokens)) > enough, f"{NUM_ROWS} {name} gave {sorted(tokens)}"
 
     def test_temperature_0_takes_the_highest_logit(self) -> None:
-        """Whatever the other rows do."""
+        """Or the one token of its distribution, whatever the other rows do."""
         sampling = SamplingParams(temperature=0)
         if not self.driver.supports(sampling):
             raise SkipTest("temperature 0 is refused")
-        requests = [SampledRequest(sampling, seed) for seed in range(4)]
+        requests = [self.driver.request(sampling, seed) for seed in range(4)]
         logits = np.stack([made_up_logits(request, 0) for request in range(4)])
         found = self.driver.sample(requests, logits).token_ids.tolist()
-        assert found == logits.argmax(axis=1).tolist()
+        expected = [
+            int(self.probabilities(line.astype(float), sampling, PROMPT, ()).argmax())
+            for line in logits
+        ]
+        assert found == expected, f"took {found} instead of {expected}"
 
     def test_parameters_shape_the_distribution(self) -> None:
-        """Each parameter that `check` lets pass does what docs/sampling.md says of it.
+        """Each parameter that `check` lets pass does what `probabilities` says of it.
 
         Thousands of samples from known logits: none of a token that is cut, and shares of the
         others within five standard deviations.
@@ -102,7 +171,7 @@ class SamplerChecks(ABC):
         for sampling in SHAPING:
             if not self.driver.supports(sampling):
                 continue
-            expected = shaped(LOGITS, sampling, PROMPT, OUTPUT)
+            expected = self.probabilities(LOGITS, sampling, PROMPT, OUTPUT)
             found = self.driver.shares(sampling, LOGITS, PROMPT, OUTPUT)
             spread = np.sqrt(expected * (1 - expected) / NUM_SAMPLES)
             wrong = np.abs(found - expected) > 5 * spread + 1e-9
@@ -118,9 +187,17 @@ class SamplerChecks(ABC):
             sampling = replace(shaping, temperature=0, top_k=0, top_p=1.0, min_p=0.0)
             if not self.driver.supports(sampling):
                 continue
-            best = int(shaped(LOGITS, sampling, PROMPT, OUTPUT).argmax())
+            best = int(self.probabilities(LOGITS, sampling, PROMPT, OUTPUT).argmax())
             found = self.driver.shares(sampling, LOGITS, PROMPT, OUTPUT, num_samples=NUM_ROWS)
             assert found[best] == 1, f"{sampling} gave {int(found.argmax())} instead of {best}"
+
+    def test_scaled_logits_give_the_same_tokens(self) -> None:
+        """With the temperatures applied by `scale`, as for processors that come after them."""
+        requests = self.driver.requests()
+        logits = np.stack([made_up_logits(number, 2) for number in range(len(requests))])
+        plain = self.driver.sample(requests, logits).token_ids.tolist()
+        scaled = self.driver.sample(requests, logits, scaled=True).token_ids.tolist()
+        assert scaled == plain, f"after scale() {scaled}, without it {plain}"
 
     def test_what_has_no_probability_is_never_sampled(self) -> None:
         """Logits of -inf, as a processor or a mask leaves them."""
@@ -128,49 +205,86 @@ class SamplerChecks(ABC):
         logits = np.full((NUM_ROWS, VOCAB_SIZE), -np.inf, np.float32)
         logits[:, allowed] = 0.5
         for sampling in self.driver.supported():
-            requests = [SampledRequest(sampling, seed) for seed in range(NUM_ROWS)]
+            requests = [self.driver.request(sampling, seed) for seed in range(NUM_ROWS)]
             result = self.driver.sample(requests, logits)
-            assert not result.failed.any(), f"failed with finite logits: {sampling}"
-            assert set(result.token_ids.tolist()) <= set(allowed), sampling
+            failed = np.flatnonzero(result.failed.cpu().numpy()).tolist()
+            assert not failed, f"{sampling}: rows {failed} failed with finite logits"
+            found = set(result.token_ids.tolist())
+            assert found <= set(allowed), f"{sampling} sampled {sorted(found - set(allowed))}"
 
     def test_a_row_that_is_not_finite_fails_alone(self) -> None:
         """NaN, infinity, or no finite logit; the others get the tokens that they would have got."""
+        expected = [False, True, True, True, False]
         for sampling in self.driver.supported():
-            requests = [SampledRequest(sampling, seed) for seed in range(5)]
+            requests = [self.driver.request(sampling, seed) for seed in range(5)]
             logits = np.stack([made_up_logits(request, 1) for request in range(5)])
             good = self.driver.sample(requests, logits).token_ids.tolist()
             logits[1, 40], logits[2, 40], logits[3] = np.nan, np.inf, -np.inf
             result = self.driver.sample(requests, logits)
-            assert result.failed.tolist() == [False, True, True, True, False], sampling
+            failed = result.failed.tolist()
+            assert failed == expected, f"{sampling}: failed is {failed}, not {expected}"
             found = result.token_ids.tolist()
-            assert [found[0], found[4]] == [good[0], good[4]], sampling
-            assert all(0 <= token < VOCAB_SIZE for token in found), "a failed row's id must exist"
+            assert [found[0], found[4]] == [good[0], good[4]], (
+                f"{sampling}: rows beside failed ones got {[found[0], found[4]]}, alone "
+                f"{[good[0], good[4]]}"
+            )
+            assert all(0 <= token < VOCAB_SIZE for token in found), (
+                f"a failed row's id must exist: {found}"
+            )
 
     def test_a_row_knows_nothing_of_the_request_before(self) -> None:
         """Each request after each other one in the same row."""
-        count = len(self.driver.supported())
-        expected = self.driver.sample_steps(range(count))
+        driver = self.driver
+        count = len(driver.requests())
+        expected = driver.sample_steps(range(count))
         for before in range(count):
             for after in range(count):
-                sampler = self.driver.sampler()
-                first, second = self.driver.requests()[before], self.driver.requests()[after]
-                sampler.add(first.row(0))
-                self.driver.continue_rows(sampler, {0: first}, NUM_STEPS, [before])
-                sampler.remove(0)
-                sampler.add(second.row(0))
-                self.driver.continue_rows(sampler, {0: second}, NUM_STEPS, [after])
+                sampler = driver.sampler()
+                first, second = driver.requests()[before], driver.requests()[after]
+                sampler.add_row(driver.row(first, 0))
+                driver.continue_rows(sampler, {0: first}, NUM_STEPS, [before])
+                driver.end(sampler, {0: first})
+                sampler.add_row(driver.row(second, 0))
+                driver.continue_rows(sampler, {0: second}, NUM_STEPS, [after])
                 assert second.output == expected[after], (
-                    f"{second.sampling} in a row that had {first.sampling}"
+                    f"{second.sampling} in a row that had {first.sampling}: {second.output}, in a "
+                    f"new one {expected[after]}"
                 )
+
+    def test_finished_requests_are_forgotten(self) -> None:
+        """What a sampler keeps does not grow with the number of requests that it has seen."""
+        driver, sampler, sizes = self.driver, self.driver.sampler(), list[int]()
+        num_requests = 0
+        for round_ in range(9):
+            for number, request in enumerate(driver.requests()):
+                sampler.add_row(driver.row(request, number))
+                driver.continue_rows(sampler, {number: request}, 1, [number])
+                driver.end(sampler, {number: request})
+                num_requests += round_ > 2
+            sizes.append(reachable_bytes(sampler))
+        grown = sizes[-1] - sizes[2]
+        assert grown <= num_requests * self.kept_bytes_per_request, (
+            f"after {num_requests} more requests the sampler keeps {grown} bytes more"
+        )
 
     def test_shapes_and_types(self) -> None:
         """int32[s] and bool[s] on the device, also when no row samples."""
         import torch
 
         for count in (3, 0):
-            requests = [SampledRequest(self.driver.supported()[0], seed) for seed in range(count)]
+            sampling = self.driver.supported()[0]
+            requests = [self.driver.request(sampling, seed) for seed in range(count)]
             result = self.driver.sample(requests, np.zeros((count, VOCAB_SIZE), np.float32))
-            assert result.token_ids.dtype == torch.int32
-            assert result.failed.dtype == torch.bool
-            assert result.token_ids.shape == result.failed.shape == (count,)
-            assert result.token_ids.device.type == torch.device(self.device).type
+            for name, dtype in (("token_ids", torch.int32), ("failed", torch.bool)):
+                value = getattr(result, name)
+                found = (value.dtype, tuple(value.shape), value.device.type)
+                expected = (dtype, (count,), torch.device(self.device).type)
+                assert found == expected, f"{name} is {found}, must be {expected}"
+
+
+def _difference(found: dict[int, list[int]], expected: dict[int, list[int]]) -> str:
+    """The first request whose tokens differ."""
+    for number, tokens in expected.items():
+        if found[number] != tokens:
+            return f"request {number} got {found[number]} instead of {tokens}"
+    return "the requests differ"

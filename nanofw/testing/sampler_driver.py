@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import count
+from typing import Any
 from unittest import SkipTest
 
 import numpy as np
@@ -29,27 +31,20 @@ PARAMETERS = (
 )
 """Tried where `check` does not refuse them."""
 
+_numbers = count()
+
 
 @dataclass(frozen=True)
 class SampledRequest:
-    """A request and the tokens that were sampled for it."""
+    """A request and the tokens that were sampled for it. No two have the same id."""
 
     sampling: SamplingParams
     seed: int
     sample_index: int = 0
     prompt: tuple[int, ...] = PROMPT
     output: list[int] = field(default_factory=list[int])
-
-    def row(self, row: int) -> NewRow:
-        """The request with its tokens so far, in a row."""
-        return new_row(
-            row,
-            self.sampling,
-            prompt=self.prompt,
-            output=self.output,
-            seed=self.seed,
-            sample_index=self.sample_index,
-        )
+    argument: Any = None
+    id: str = field(default_factory=lambda: f"request-{next(_numbers)}")
 
     @property
     def position(self) -> int:
@@ -63,19 +58,28 @@ class SamplerDriver:
     Args:
         make: a fresh sampler.
         device: where it runs.
+        name: under which requests bring arguments.
+        arguments: what they may bring; the first goes with every parameter.
     """
 
-    def __init__(self, make: Callable[[SamplerConfig], Sampler], device: str) -> None:
-        self._make, self._device = make, device
+    def __init__(
+        self,
+        make: Callable[[SamplerConfig], Sampler],
+        device: str,
+        name: str,
+        arguments: Sequence[Any],
+    ) -> None:
+        self._make, self._device, self._name = make, device, name
+        self._arguments = arguments
 
     def sampler(self) -> Sampler:
         """A fresh sampler of a small vocabulary."""
-        return self._make(sampler_config(self._device))
+        return self._make(sampler_config(self._device, self._name))
 
     def supports(self, sampling: SamplingParams) -> bool:
         """Whether `check` lets the parameters pass."""
         try:
-            self.sampler().check(sampling, VOCAB_SIZE)
+            self.sampler().check(sampling, self._arguments[0])
         except ValueError:
             return False
         return True
@@ -83,7 +87,7 @@ class SamplerDriver:
     def supported(self) -> list[SamplingParams]:
         """The parameters that are tried."""
         found = [sampling for sampling in PARAMETERS if self.supports(sampling)]
-        assert found, "check refuses every parameter"
+        assert found, f"check refuses every parameter, of {len(PARAMETERS)} tried"
         return found
 
     def random_sampling(self) -> SamplingParams:
@@ -93,9 +97,32 @@ class SamplerDriver:
             raise SkipTest("it samples nothing at random")
         return found[0]
 
+    def request(self, sampling: SamplingParams, seed: int, **fields: Any) -> SampledRequest:
+        """A request with the first argument."""
+        return SampledRequest(sampling, seed, argument=self._arguments[0], **fields)
+
     def requests(self) -> list[SampledRequest]:
-        """One for each of the supported parameters."""
-        return [SampledRequest(sampling, 100 + i) for i, sampling in enumerate(self.supported())]
+        """One for each of the supported parameters, and one for each further argument."""
+        supported = self.supported()
+        cases = [(sampling, self._arguments[0]) for sampling in supported]
+        cases += [(supported[-1], argument) for argument in self._arguments[1:]]
+        return [
+            SampledRequest(sampling, 100 + i, argument=argument)
+            for i, (sampling, argument) in enumerate(cases)
+        ]
+
+    def row(self, request: SampledRequest, row: int) -> NewRow:
+        """The request with its tokens so far, in a row."""
+        return new_row(
+            row,
+            request.sampling,
+            request_id=request.id,
+            prompt=request.prompt,
+            output=request.output,
+            seed=request.seed,
+            sample_index=request.sample_index,
+            arguments=None if request.argument is None else {self._name: request.argument},
+        )
 
     def sample_steps(
         self, order: Iterable[int], *, first_row: int = 0, preempt_before: int | None = None
@@ -109,14 +136,14 @@ class SamplerDriver:
         numbers, sampler, requests = list(order), self.sampler(), self.requests()
         rows = {number: first_row + number for number in numbers}
         for number, row in rows.items():
-            sampler.add(requests[number].row(row))
+            sampler.add_row(self.row(requests[number], row))
         for step in range(NUM_STEPS):
             if step == preempt_before:
                 for row in rows.values():
-                    sampler.remove(row)
+                    sampler.remove_row(row)
                 rows = {number: NUM_ROWS - 1 - number for number in numbers}
                 for number, row in rows.items():
-                    sampler.add(requests[number].row(row))
+                    sampler.add_row(self.row(requests[number], row))
             self.continue_rows(sampler, {rows[n]: requests[n] for n in numbers}, 1, numbers)
         return {number: requests[number].output for number in numbers}
 
@@ -139,13 +166,19 @@ class SamplerDriver:
             for request, token in zip(requests, result.token_ids.tolist(), strict=True):
                 request.output.append(token)
 
-    def sample(self, requests: Sequence[SampledRequest], logits: np.ndarray) -> SampledTokens:
-        """One token for each of the requests, in rows of a fresh sampler."""
+    def sample(
+        self, requests: Sequence[SampledRequest], logits: np.ndarray, *, scaled: bool = False
+    ) -> SampledTokens:
+        """One token for each of the requests, in rows of a fresh sampler.
+
+        Args:
+            scaled: the temperatures are applied first, as for processors that come after them.
+        """
         sampler = self.sampler()
         for row, request in enumerate(requests):
-            sampler.add(request.row(row))
+            sampler.add_row(self.row(request, row))
         rows: IntArray = np.arange(len(requests), dtype=np.int32)
-        return self._sample(sampler, logits, rows, requests)
+        return self._sample(sampler, logits, rows, requests, scaled=scaled)
 
     def shares(
         self,
@@ -167,17 +200,23 @@ class SamplerDriver:
         counts = np.zeros(VOCAB_SIZE, np.int64)
         for first in range(0, num_samples, NUM_ROWS):
             requests = [
-                SampledRequest(sampling, first + row, 0, prompt, list(output))
+                self.request(sampling, first + row, prompt=prompt, output=list(output))
                 for row in range(NUM_ROWS)
             ]
             for row, request in enumerate(requests):
-                sampler.add(request.row(row))
+                sampler.add_row(self.row(request, row))
             result = self._sample(sampler, step_logits, rows, requests)
-            for row in range(NUM_ROWS):
-                sampler.remove(row)
+            self.end(sampler, dict(enumerate(requests)))
             counts += np.bincount(result.token_ids.cpu().numpy(), minlength=VOCAB_SIZE)
-        assert not counts[len(logits) :].any(), f"{sampling} sampled a token of logit -inf"
+        out = np.flatnonzero(counts[len(logits) :]) + len(logits)
+        assert not len(out), f"{sampling} sampled tokens {out.tolist()} of logit -inf"
         return counts[: len(logits)] / counts.sum()
+
+    def end(self, sampler: Sampler, by_row: dict[int, SampledRequest]) -> None:
+        """Requests leave their rows and end."""
+        for row, request in by_row.items():
+            sampler.remove_row(row)
+            sampler.finish(request.id)
 
     def _sample(
         self,
@@ -185,18 +224,46 @@ class SamplerDriver:
         logits: np.ndarray,
         rows: IntArray,
         requests: Sequence[SampledRequest],
+        *,
+        scaled: bool = False,
     ) -> SampledTokens:
         """One token for each of the requests, which are in these rows."""
         import torch
 
         positions: IntArray = np.array([request.position for request in requests], np.int32)
-        on_device = torch.from_numpy(logits.copy()).to(self._device)
-        return sampler.sample(on_device, rows, positions)
+        given = torch.from_numpy(logits.copy()).to(self._device)
+        changed = sampler.edit(given, rows.copy(), positions.copy())
+        _assert_logits("edit", changed, given)
+        if scaled:
+            changed = sampler.scale(changed, rows.copy())
+            _assert_logits("scale", changed, given)
+        sampled = sampler.sample(changed, rows.copy(), positions.copy(), scaled=scaled)
+        assert isinstance(sampled, SampledTokens), (
+            f"sample() returned {type(sampled).__name__}, not SampledTokens"
+        )
+        for name in ("token_ids", "failed"):
+            value = getattr(sampled, name)
+            assert isinstance(value, torch.Tensor), (
+                f"sample() returned {name} as {type(value).__name__}, not as a tensor"
+            )
+        return sampled
 
     def sample_uniformly(self, requests: Sequence[SampledRequest]) -> list[int]:
         """Tokens sampled from equal logits."""
         logits = np.zeros((len(requests), VOCAB_SIZE), np.float32)
         return self.sample(requests, logits).token_ids.tolist()
+
+
+def _assert_logits(method: str, found: Any, given: Any) -> None:
+    import torch
+
+    assert isinstance(found, torch.Tensor), (
+        f"{method}() returned {type(found).__name__}, not a tensor"
+    )
+    assert (found.shape, found.dtype) == (given.shape, given.dtype), (
+        f"{method}() returned {found.dtype}{list(found.shape)}, was given "
+        f"{given.dtype}{list(given.shape)}"
+    )
 
 
 def made_up_logits(request: int, step: int) -> np.ndarray:

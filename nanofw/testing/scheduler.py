@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import itertools
-import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import ClassVar, TypedDict, Unpack
 
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
@@ -18,6 +14,7 @@ from nanofw.engine.engine import Engine
 from nanofw.testing.class_state import check_class_state, class_state
 from nanofw.testing.group_keys import WatchedGroups
 from nanofw.testing.hashes import with_hashes
+from nanofw.testing.memory import reachable_bytes
 from nanofw.testing.sim_engine import EngineShape, simulated_engine
 from nanofw.testing.traffic import Record, Traffic, random_traffic, serve, steps
 
@@ -193,10 +190,10 @@ class SchedulerChecks(ABC):
             engine = simulated_engine(policy, EngineShape(num_blocks=num_blocks))
             for round_ in range(2):
                 self._serve_round(engine, round_, num_requests)
-            before = _reachable_bytes(policy)
+            before = reachable_bytes(policy)
             for round_ in range(2, 5):
                 self._serve_round(engine, round_, num_requests)
-            grown = _reachable_bytes(policy) - before
+            grown = reachable_bytes(policy) - before
             assert grown <= allowed, (
                 f"after {3 * num_requests} more requests in {num_blocks} blocks, with "
                 f"{engine.scheduler.counters.num_preemptions} preemptions in all, the policy "
@@ -247,21 +244,3 @@ def _later(request: Request, seconds: float) -> Request:
     assert request.arrival is not None
     deadline = None if request.deadline is None else request.deadline + seconds
     return replace(request, arrival=request.arrival + seconds, deadline=deadline)
-
-
-def _reachable_bytes(root: object) -> int:
-    """Bytes of all objects that one keeps alive; code is left out."""
-    code = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
-    seen: set[int] = set()
-    return sum(sys.getsizeof(item) for item in _reachable(root, seen, code))
-
-
-def _reachable(root: object, seen: set[int], code: tuple[type, ...]) -> Iterator[object]:
-    stack = [root]
-    while stack:
-        item = stack.pop()
-        if id(item) in seen or isinstance(item, code):
-            continue
-        seen.add(id(item))
-        yield item
-        stack += gc.get_referents(item)

@@ -67,7 +67,7 @@ EXECUTOR = """
 
     @hookimpl
     def sampler():
-        return Plugin("draw", ":Thing", api="sampler/1", capabilities={{"devices": ("*",)}})
+        return Plugin("draw", ":Thing", api="sampler/2", capabilities={{"devices": ("*",)}})
 
     @hookimpl
     def attention_backend():

@@ -108,7 +108,7 @@ def test_an_object_that_does_not_keep_the_contract_is_refused(load: Load, local:
 
 def test_host_processors_run_in_yaml_order(load: Load, local: Local) -> None:
     source = """
-        class Host:
+        class Host(HostProcessor):
             def __init__(self, options, facts):
                 self.words = -(-facts.vocab_size // 32)
             def check(self, arguments): ...
@@ -123,7 +123,7 @@ def test_host_processors_run_in_yaml_order(load: Load, local: Local) -> None:
 
         @hookimpl
         def logits_processor():
-            return Plugin("NAME", ":Host", api="logits_processor/1", capabilities={
+            return Plugin("NAME", ":Host", api="logits_processor/2", capabilities={
                 "devices": ("*",), "overlap": True, "needs_history": "host"})
     """
     first = local(source.replace("NAME", "a").replace("BITS", "0b1100"))
@@ -143,7 +143,7 @@ def test_a_cost_model_is_built_by_the_simulated_executor(load: Load) -> None:
 
 def test_a_batch_that_no_memory_holds_is_a_config_error_with_ways_out() -> None:
     words = ["engine.max_num_seqs=1000000000000", "engine.max_num_batched_tokens=1000000000000"]
-    with pytest.raises(ConfigError, match=r"executor 'torch' .* more memory .*max_num_seqs"):
+    with pytest.raises(ConfigError, match=r"sampler 'standard' .* more memory .*max_num_seqs"):
         assemble(load_config("qwen3-demo", words))
 
 

@@ -118,7 +118,7 @@ def test_wrong_plugin_settings_have_their_place(load: Load) -> None:
 
 def test_B096_logits_processors_keep_the_order_of_the_yaml(choose: Choose, local: Local) -> None:
     source = """
-        class Host:
+        class Host(HostProcessor):
             def __init__(self, options, facts): ...
             def check(self, arguments): ...
             def start(self, request_id, arguments, prompt): return False
@@ -128,7 +128,7 @@ def test_B096_logits_processors_keep_the_order_of_the_yaml(choose: Choose, local
 
         @hookimpl
         def logits_processor():
-            return Plugin("NAME", ":Host", api="logits_processor/1", capabilities={
+            return Plugin("NAME", ":Host", api="logits_processor/2", capabilities={
                 "devices": ("*",), "overlap": True, "needs_history": "host"})
     """
     files = [local(source.replace("NAME", name)) for name in ("a", "b", "c")]

@@ -102,7 +102,7 @@ def test_B096_explain_prints_what_runs_in_order(
         "@hookimpl\n"
         "def logits_processor():\n"
         "    claims = {'devices': ('*',), 'overlap': True, 'needs_history': 'host'}\n"
-        "    return [Plugin(n, ':Host', api='logits_processor/1', capabilities=claims)"
+        "    return [Plugin(n, ':Host', api='logits_processor/2', capabilities=claims)"
         " for n in ('alpha', 'beta', 'gamma')]\n",
         encoding="utf-8",
     )

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.logits_processor import HostProcessor
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.contracts.scheduler import Policy, RequestView, SchedulerView
 from nanofw.engine.host_processors import HostProcessors
@@ -282,7 +283,7 @@ def test_a_failed_step_keeps_what_was_finished_and_ends_the_engine() -> None:
         engine.step()
 
 
-class OnlyEven:
+class OnlyEven(HostProcessor):
     """Allows even tokens, then insists on what it was told; counts the tokens it saw."""
 
     def __init__(self) -> None:
@@ -347,8 +348,9 @@ def test_a_failing_host_processor_fails_its_request_alone(overlap: bool) -> None
     ]
     ended = run(engine, *requests)
     assert ended.outputs["broken"].finish_reason is FinishReason.ERROR
-    assert "logits processor even failed: RuntimeError: no way on" in (
-        ended.outputs["broken"].error or ""
+    assert (
+        "logits_processor 'even': mask_rows() failed: RuntimeError: no way on (test_engine.py, line"
+        in (ended.outputs["broken"].error or "")
     )
     assert len(ended.tokens()["fine"]) == 14
     with pytest.raises(RequestError, match="logits processor even: must be 'even' or 'break'"):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.logits_processor import HostProcessor
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import FinishReason
 from nanofw.contracts.scheduler import RequestView, SchedulerView
@@ -93,7 +94,7 @@ def test_samples_that_wait_are_not_queued_only_to_be_aborted() -> None:
     assert len(policy.arrived) == 1
 
 
-class Even:
+class Even(HostProcessor):
     """Allows even tokens, for one live request of each key."""
 
     def __init__(self) -> None:

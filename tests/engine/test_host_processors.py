@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.logits_processor import HostProcessor
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.host_processors import ALL_ALLOWED, HostProcessors
 from tests.engine.sim_engines import VOCAB, make_engine, make_request, run
@@ -14,7 +15,7 @@ from tests.engine.sim_engines import VOCAB, make_engine, make_request, run
 EVEN, LOW = 0x55555555, 0x0000FFFF
 
 
-class Allows:
+class Allows(HostProcessor):
     """Allows the tokens of a pattern, to requests that ask for it; one may be made to fail."""
 
     def __init__(self, pattern: int, fails: str = "") -> None:
@@ -71,7 +72,7 @@ def test_a_step_is_masked_in_one_call_and_later_processors_skip_failed_lines() -
     even, low = AllowsRows(EVEN, fails="b"), AllowsRows(LOW)
     host = started({"even": even, "low": low}, a=("even", "low"), b=("even", "low"))
     problems = host.mask_rows(["a", "b"], host.blank(2))
-    assert problems == {1: "logits processor even failed: no way on"}
+    assert problems == {1: "logits_processor 'even': mask_rows() failed: no way on"}
     assert (even.calls, low.calls) == ([["a", "b"]], [["a", None]])
 
 
@@ -82,7 +83,10 @@ def test_a_call_that_raises_fails_the_lines_it_was_for() -> None:
 
     host = started({"even": Breaks(EVEN)}, a=("even",), b=())
     problems = host.mask_rows(["a", "b", None], host.blank(3))
-    assert problems == {0: "logits processor even failed: OverflowError: boom"}
+    assert list(problems) == [0]
+    assert problems[0].startswith(
+        "logits_processor 'even': mask_rows() raised OverflowError: boom (test_host_processors.py, "
+    )
 
 
 @pytest.mark.parametrize("overlap", [False, True])

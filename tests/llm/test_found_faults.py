@@ -339,14 +339,14 @@ from nanofw.plugins import Plugin, hookimpl
 from nanofw.samplers.standard import StandardSampler
 
 class Plain(StandardSampler):
-    def check(self, sampling, vocab_size):
+    def check(self, sampling, arguments):
         if sampling.top_p != 1:
             raise ValueError("top_p must be 1")
 
 @hookimpl
 def sampler():
     return [Plugin(
-        "plain", ":Plain", api="sampler/1",
+        "plain", ":Plain", api="sampler/2",
         capabilities={"devices": ("*",), "needs_history": "device", "overlap": True},
     )]
 """

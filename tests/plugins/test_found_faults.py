@@ -12,23 +12,20 @@ import pytest
 from nanofw.assembly import PluginSettingWarning, assemble, select
 from nanofw.cli.main import main
 from nanofw.config.load import LoadedConfig, load_config
+from nanofw.contracts.kinds import KINDS
 from nanofw.errors import DuplicatePlugin, PluginLoadError
 from tests.plugins.packages import Install, manifest
 
 Local = Callable[..., Path]
 LOCAL = """
-from nanofw.plugins import HostProcessor, Plugin, Policy, hookimpl
+from nanofw.plugins import HostProcessor, LogitsProcessor, Plugin, Policy, hookimpl
 
 class Plain(Policy):
     def key(self, request, view):
         return request.arrival
 
-class Device:
-    def __init__(self, options, config): ...
-    def check(self, arguments): ...
-    def add(self, new): ...
-    def remove(self, row): ...
-    def apply(self, logits, rows): ...
+class Device(LogitsProcessor):
+    def apply(self, logits, rows, positions): ...
 
 value = 7
 {more}
@@ -47,7 +44,7 @@ def local(tmp_path: Path) -> Local:
         claims: Any = None, kind: str = "scheduler", target: str = ":Plain", more: str = ""
     ) -> Path:
         path = tmp_path / "mine.py"
-        version = 2 if kind == "scheduler" else 1
+        version = KINDS[kind].version
         text = LOCAL.format(
             claims=claims or {}, kind=kind, target=target, more=more, version=version
         )
@@ -116,7 +113,7 @@ def test_F020_a_claim_that_nothing_asks_for_is_carried_along_and_told(
 
 
 @pytest.mark.parametrize(
-    ("history", "lacks"), [("device", "on_sampled"), ("host", "start"), ("none", None)]
+    ("history", "lacks"), [("device", "sampled()"), ("host", "HostProcessor"), ("none", None)]
 )
 def test_F020_what_a_claim_promises_is_there(
     local: Local, capsys: pytest.CaptureFixture[str], history: str, lacks: str | None

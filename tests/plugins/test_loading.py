@@ -45,7 +45,7 @@ def test_the_entry_name_picks_the_descriptor(install: Install, site: Path) -> No
 
         @hookimpl
         def sampler():
-            return Plugin("a", "samplers:A", api="sampler/1")
+            return Plugin("a", "samplers:A", api="sampler/2")
     """
     points = {"scheduler.a": "many", "scheduler.b": "many", "sampler.a": "many"}
     install("outside", points, many=source)
@@ -108,7 +108,7 @@ def test_a_misspelt_hook_is_an_error(install: Install, site: Path) -> None:
     ("change", "message"),
     [
         (("return Plugin", "return str"), "not a Plugin"),
-        (("'scheduler/2'", "'sampler/1'"), "states api 'scheduler/2'"),
+        (("'scheduler/2'", "'sampler/2'"), "states api 'scheduler/2'"),
         (('":Target"', '"Target"'), "is not 'package.module:Class'"),
         (("def scheduler()", "def scheduler(config)"), "config"),
         (("@hookimpl", ""), "describes no plugin"),
@@ -151,16 +151,16 @@ def test_B097_another_api_version_is_refused_naming_both(install: Install, site:
         @hookimpl
         def sampler():
             return [
-                Plugin("old", "m:A", api="sampler/0"),
-                Plugin("new", "m:A", api="sampler/1"),
+                Plugin("old", "m:A", api="sampler/1"),
+                Plugin("new", "m:A", api="sampler/2"),
             ]
     """
     install("outside", {"sampler.old": "m", "sampler.new": "m"}, version="0.4", m=source)
     with pytest.raises(ApiMismatch) as caught:
         load(site, "sampler", "old")
     text = str(caught.value)
-    assert "sampler/0" in text
     assert "sampler/1" in text
+    assert "sampler/2" in text
     assert "outside 0.4" in text
     assert "docs/plugins/migrating.md" in text
     assert load(site, "sampler", "new").name == "new"
@@ -172,7 +172,7 @@ def test_missing_requirements_come_with_their_install_line() -> None:
     plugin = Plugin(
         "x",
         "m:A",
-        api="sampler/1",
+        api="sampler/2",
         requires=(
             Requirement("no_such_module", "pip install 'nanofw[fa3]'"),
             Requirement("no_such.module.at_all", "pip install other"),

@@ -33,10 +33,15 @@ class RecordingSampler(StandardSampler):
         self.logits: dict[tuple[int, int], torch.Tensor] = {}
         self.script: dict[int, list[int]] = {}
 
-    def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
+    def edit(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:
         for line, (row, position) in enumerate(zip(rows, positions, strict=True)):
             self.logits[int(row), int(position)] = logits[line].clone()
-        sampled = super().sample(logits, rows, positions)
+        return super().edit(logits, rows, positions)
+
+    def sample(
+        self, logits: torch.Tensor, rows: IntArray, positions: IntArray, **how: bool
+    ) -> SampledTokens:
+        sampled = super().sample(logits, rows, positions, **how)
         for line, (row, position) in enumerate(zip(rows, positions, strict=True)):
             if int(row) in self.script:
                 sampled.token_ids[line] = self.script[int(row)][position]

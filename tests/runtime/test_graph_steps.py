@@ -19,7 +19,7 @@ from nanofw.attention_backends.sdpa import SdpaBackend, SdpaMetadata
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.attention_backend import ForwardBatch
 from nanofw.contracts.requests import SamplingParams
-from nanofw.contracts.sampler import SampledTokens
+from nanofw.contracts.sampler import DeviceSampler, SampledTokens
 from nanofw.runtime.graphs.capture import EagerCapturer
 from nanofw.samplers.standard import StandardSampler
 from tests.runtime.captured import carry_out, prompt
@@ -61,7 +61,7 @@ class CapturableBackend(SdpaBackend):
         return super().prepare(real)
 
 
-class CapturableSampler(StandardSampler):
+class CapturableSampler(StandardSampler, DeviceSampler):
     """The reference, drawing for rows that stand on the device, the spare one among them."""
 
     variants: tuple[str, ...] = ("all",)
@@ -69,10 +69,14 @@ class CapturableSampler(StandardSampler):
     def variant(self, rows: IntArray) -> str | None:
         return None if self._edits.concern(rows) else "all"
 
-    def sync(self) -> None: ...
-
-    def draw(
-        self, logits: torch.Tensor, rows: torch.Tensor, positions: torch.Tensor, variant: str
+    def sample_on_device(
+        self,
+        logits: torch.Tensor,
+        rows: torch.Tensor,
+        positions: torch.Tensor,
+        variant: str,
+        *,
+        sharded: bool = False,
     ) -> SampledTokens:
         token_ids = logits.argmax(-1).to(torch.int32)
         failed = torch.zeros(len(rows), dtype=torch.bool)

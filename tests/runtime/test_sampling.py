@@ -13,6 +13,7 @@ import torch
 from nanofw.contracts.outputs import TokenLogprobs
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.errors import RequestError
+from nanofw.plugins import LogitsProcessor
 from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
 from tests.runtime.checkpoints import reference_logits, write_qwen3
 from tests.runtime.driver import component
@@ -357,26 +358,27 @@ def test_B048_a_row_that_is_not_finite_ends_its_request_alone(
 # -- logits processors -------------------------------------------------------------------------
 
 
-class Scale:
+class Scale(LogitsProcessor):
     """Multiplies; with `Shift`, the order shows. The request's argument says by how much."""
 
     name = "scale"
 
     def __init__(self, options: Any, config: Any) -> None:
+        super().__init__(options, config)
         self._values: dict[int, float] = {}
 
     def check(self, arguments: Any) -> None:
         if arguments is not None and not 0 < arguments <= 10:
             raise ValueError(f"{self.name} is {arguments}; it must be above 0 and at most 10")
 
-    def add(self, new: Any) -> bool:
+    def add_row(self, new: Any) -> bool:
         self._values[new.row] = new.arguments.get(self.name)
         return self._values[new.row] is not None
 
-    def remove(self, row: int) -> None:
+    def remove_row(self, row: int) -> None:
         del self._values[row]
 
-    def apply(self, logits: torch.Tensor, rows: Any) -> torch.Tensor:
+    def apply(self, logits: torch.Tensor, rows: Any, positions: Any) -> torch.Tensor:
         for line, row in enumerate(rows.tolist()):
             if self._values[row] is not None:
                 logits[line] = self._changed(logits[line], self._values[row])
@@ -422,32 +424,30 @@ def test_processors_act_in_yaml_order_before_the_parameters(
     np.testing.assert_allclose(found.logits["b", 0, 8], raw, atol=1e-4)
 
 
-class NoRepeat:
+class NoRepeat(LogitsProcessor):
     """Bans the token that the row drew last, from what the device knows."""
 
     def __init__(self, options: Any, config: Any) -> None:
+        super().__init__(options, config)
         self._last = torch.full((config.max_num_seqs,), -1, device=config.device)
         self._is_on = np.zeros(config.max_num_seqs, np.bool_)
 
     def check(self, arguments: Any) -> None:
         """Takes anything."""
 
-    def add(self, new: Any) -> bool:
+    def add_row(self, new: Any) -> bool:
         outputs = new.token_ids[new.num_prompt_tokens :]
         self._last[new.row] = int(outputs[-1]) if len(outputs) else -1
         self._is_on[new.row] = new.arguments.get("norepeat", False)
         return bool(self._is_on[new.row])
 
-    def remove(self, row: int) -> None:
-        """Overwritten by the next request."""
-
-    def apply(self, logits: torch.Tensor, rows: Any) -> torch.Tensor:
+    def apply(self, logits: torch.Tensor, rows: Any, positions: Any) -> torch.Tensor:
         last = self._last[torch.from_numpy(rows).long()].unsqueeze(1)
         is_banned = last == torch.arange(logits.shape[1])
         is_banned &= torch.from_numpy(self._is_on[rows]).unsqueeze(1)
         return logits.masked_fill(is_banned, -torch.inf)
 
-    def on_sampled(self, rows: Any, token_ids: torch.Tensor) -> None:
+    def sampled(self, rows: Any, token_ids: torch.Tensor) -> None:
         self._last[torch.from_numpy(rows).long()] = token_ids.long()
 
 

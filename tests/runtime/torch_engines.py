@@ -15,9 +15,10 @@ from nanofw.contracts.limits import Limits
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.plan import NewRow
 from nanofw.contracts.requests import Request, SamplingParams
-from nanofw.contracts.sampler import SampledTokens, SamplerConfig
+from nanofw.contracts.sampler import SamplerConfig
 from nanofw.engine.engine import Engine
 from nanofw.engine.plugin_names import PluginNames
+from nanofw.engine.request_state import SAMPLE_SEPARATOR
 from nanofw.engine.scheduler import Scheduler
 from nanofw.samplers.standard import StandardSampler
 from tests.engine.sim_engines import FirstCome, make_allocator
@@ -36,14 +37,15 @@ class WatchedSampler(StandardSampler):
         self.logits: dict[tuple[str, int, int], np.ndarray] = {}
         self._names: dict[int, Key] = {}
 
-    def add(self, new: NewRow) -> None:
-        super().add(new)
-        self._names[new.row] = (new.request_id, new.sample_index)
+    def add_row(self, new: NewRow) -> None:
+        super().add_row(new)
+        name = new.request_id.partition(SAMPLE_SEPARATOR)[0]
+        self._names[new.row] = (name, new.sample_index)
 
-    def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
+    def edit(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:
         for line, (row, position) in enumerate(zip(rows, positions, strict=True)):
             self.logits[(*self._names[int(row)], int(position))] = logits[line].numpy().copy()
-        return super().sample(logits, rows, positions)
+        return super().edit(logits, rows, positions)
 
 
 WATCHED = component("sampler", "watched", "tests.runtime.torch_engines:WatchedSampler")

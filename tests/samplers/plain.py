@@ -35,6 +35,11 @@ def sampler_for(
     )
 
 
+def sample(sampler: Any, logits: torch.Tensor, rows: np.ndarray, positions: np.ndarray) -> Any:
+    """As the runner does: edits, then the sample."""
+    return sampler.sample(sampler.edit(logits, rows, positions), rows, positions)
+
+
 def new_row(
     row: int,
     sampling: SamplingParams,

@@ -11,7 +11,7 @@ import torch
 from nanofw.contracts.requests import SamplingParams
 from nanofw.samplers.standard import StandardSampler, standard_sampler
 from tests.runtime.test_gpu import no_waiting
-from tests.samplers.plain import new_row, sampler_for
+from tests.samplers.plain import new_row, sample, sampler_for
 from tests.samplers.test_mixes import Requests, check_against_the_plain_reference
 
 pytestmark = [
@@ -40,12 +40,12 @@ def test_no_parameter_waits_for_the_device(kind: Any) -> None:
 
     def steps(start: int) -> None:
         for row in rows.tolist():
-            sampler.add(new_row(row, EVERYTHING, seed=row, prompt=[1, 2], output=[3] * start))
+            sampler.add_row(new_row(row, EVERYTHING, seed=row, prompt=[1, 2], output=[3] * start))
         for step in range(start, start + 5):
             positions = np.full(6, 2 + step, np.int32)
-            sampler.sample(logits[step].clone(), rows, positions)
+            sample(sampler, logits[step].clone(), rows, positions)
         for row in rows.tolist():
-            sampler.remove(row)
+            sampler.remove_row(row)
 
     steps(0)  # compiles and allocates
     with no_waiting():

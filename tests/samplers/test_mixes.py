@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from nanofw.contracts.requests import SamplingParams
-from tests.samplers.plain import draw, edited, new_row, sampler_for
+from tests.samplers.plain import draw, edited, new_row, sample, sampler_for
 
 EOS = (2, 5)
 STEPS = 5
@@ -65,11 +65,12 @@ class Requests:
         for step in range(STEPS):
             if step == leave:
                 for request in order:
-                    sampler.remove(rows[request])
+                    sampler.remove_row(rows[request])
                     rows[request] = 2 * len(self.seeds) - 1 - request
                     self._enter(sampler, request, rows[request], outputs[request])
             positions = [len(self.prompts[request]) + step for request in order]
-            drawn = sampler.sample(
+            drawn = sample(
+                sampler,
                 torch.from_numpy(self.logits[step, order]).to(self._sampler.get("device", "cpu")),
                 np.array([rows[request] for request in order], np.int32),
                 np.array(positions, np.int32),
@@ -80,7 +81,7 @@ class Requests:
         return outputs
 
     def _enter(self, sampler: Any, request: int, row: int, output: list[int]) -> None:
-        sampler.add(
+        sampler.add_row(
             new_row(
                 row, self.parameters[request], seed=self.seeds[request],
                 prompt=self.prompts[request], output=output,

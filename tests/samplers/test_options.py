@@ -10,7 +10,7 @@ import torch
 from scipy import stats
 
 from nanofw.contracts.requests import SamplingParams
-from tests.samplers.plain import edited, kept_tokens, new_row, probabilities, sampler_for
+from tests.samplers.plain import edited, kept_tokens, new_row, probabilities, sample, sampler_for
 
 DRAWS = 6000
 PROBABILITIES = [0.1, 0.2, 0.3, 0.4]
@@ -26,11 +26,11 @@ def counts(
     sampler = sampler_for(len(logits), DRAWS, eos_token_ids=(3,))
     output = OUTPUT if output is None else output
     for row in range(DRAWS):
-        sampler.add(new_row(row, sampling, seed=seed + row, prompt=PROMPT, output=output))
+        sampler.add_row(new_row(row, sampling, seed=seed + row, prompt=PROMPT, output=output))
     lines = torch.from_numpy(logits.astype(np.float32)).repeat(DRAWS, 1)
     rows = np.arange(DRAWS, dtype=np.int32)
     position = len(PROMPT) + len(output)
-    drawn = sampler.sample(lines, rows, np.full(DRAWS, position, np.int32))
+    drawn = sample(sampler, lines, rows, np.full(DRAWS, position, np.int32))
     assert not drawn.failed.any()
     return np.bincount(drawn.token_ids.numpy(), minlength=len(logits))
 
@@ -133,10 +133,10 @@ def test_greedy_rows_are_biased_banned_and_penalised_too() -> None:
         sampler = sampler_for(4, eos_token_ids=(3,))
         sampling = SamplingParams(temperature=0, **parameters)
         prompt = [0] if "logit_bias" in parameters else [1]
-        sampler.add(new_row(0, sampling, prompt=prompt, output=output))
+        sampler.add_row(new_row(0, sampling, prompt=prompt, output=output))
         lines = torch.from_numpy(FOUR.astype(np.float32))[None]
         zero = np.zeros(1, np.int32)
-        assert sampler.sample(lines, zero, zero + 4).token_ids.tolist() == [token], parameters
+        assert sample(sampler, lines, zero, zero + 4).token_ids.tolist() == [token], parameters
 
 
 def test_B051_order_of_requests_with_penalties_does_not_matter() -> None:
@@ -150,12 +150,12 @@ def test_B051_order_of_requests_with_penalties_does_not_matter() -> None:
     def run(order: list[int]) -> list[list[int]]:
         sampler = sampler_for(50)
         for row in order:
-            sampler.add(new_row(row, requests[row], seed=99, prompt=range(20)))
+            sampler.add_row(new_row(row, requests[row], seed=99, prompt=range(20)))
         rows = np.array(order, np.int32)
         drawn: list[list[int]] = [[], []]
         for step in range(6):
             lines = torch.from_numpy(logits[step, order])
-            tokens = sampler.sample(lines, rows, np.full(len(order), 20 + step, np.int32))
+            tokens = sample(sampler, lines, rows, np.full(len(order), 20 + step, np.int32))
             for row, token in zip(order, tokens.token_ids.tolist(), strict=True):
                 drawn[row].append(token)
         return drawn

@@ -12,7 +12,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nanofw.contracts.requests import SamplingParams
-from tests.samplers.plain import new_row, sampler_for
+from tests.samplers.plain import new_row, sample, sampler_for
 
 VOCAB = 512
 SEARCH = {"max", "amax", "argmax", "view", "index"}
@@ -37,10 +37,10 @@ class WideOperations(TorchDispatchMode):
 def wide_operations(parameters: list[SamplingParams]) -> list[tuple[str, int]]:
     sampler = sampler_for(VOCAB)
     for row, sampling in enumerate(parameters):
-        sampler.add(new_row(row, sampling))
+        sampler.add_row(new_row(row, sampling))
     rows = np.arange(len(parameters), dtype=np.int32)
     with WideOperations() as operations:
-        sampler.sample(torch.zeros(len(rows), VOCAB), rows, rows * 0 + 1)
+        sample(sampler, torch.zeros(len(rows), VOCAB), rows, rows * 0 + 1)
     return operations.seen
 
 
@@ -67,13 +67,13 @@ def test_counts_exist_only_after_somebody_asked() -> None:
     sampler = sampler_for(VOCAB)
     penalties = sampler._edits._penalties
     whole = sampler.deferred_bytes
-    sampler.add(new_row(0, SamplingParams(min_p=0.1, logit_bias={3: 1.0}, bad_words=((1,),))))
+    sampler.add_row(new_row(0, SamplingParams(min_p=0.1, logit_bias={3: 1.0}, bad_words=((1,),))))
     assert penalties._counts is None
-    sampler.add(new_row(1, SamplingParams(frequency_penalty=0.1)))
+    sampler.add_row(new_row(1, SamplingParams(frequency_penalty=0.1)))
     assert penalties._counts is not None
     assert penalties._in_prompt is None
     assert whole == sampler.deferred_bytes + penalties._counts.nbytes
-    sampler.add(new_row(1, SamplingParams(repetition_penalty=1.1)))
+    sampler.add_row(new_row(1, SamplingParams(repetition_penalty=1.1)))
     assert penalties._in_prompt is not None
     assert whole == penalties._counts.nbytes + penalties._in_prompt.nbytes
     assert sampler.deferred_bytes == 0
@@ -83,7 +83,7 @@ def greedy_steps(sampler: Any, rows: list[int], steps: int, logits: list[float])
     drawn = []
     for step in range(steps):
         lines = torch.tensor([logits] * len(rows))
-        result = sampler.sample(lines, np.array(rows, np.int32), np.full(len(rows), step + 1))
+        result = sample(sampler, lines, np.array(rows, np.int32), np.full(len(rows), step + 1))
         drawn.append(result.token_ids.tolist())
     return [list(tokens) for tokens in zip(*drawn, strict=True)]
 
@@ -93,8 +93,8 @@ def test_a_draw_is_counted_before_the_next_one() -> None:
     sampler = sampler_for(8)
     sampling = SamplingParams(temperature=0, presence_penalty=2.0)
     logits = [0.5, 0.4, 0.3, 0.2, 0.1, 0.0, -0.1, -0.2]
-    sampler.add(new_row(3, sampling))
-    sampler.add(new_row(1, SamplingParams(temperature=0)))
+    sampler.add_row(new_row(3, sampling))
+    sampler.add_row(new_row(1, SamplingParams(temperature=0)))
     assert greedy_steps(sampler, [3, 1], 8, logits) == [list(range(8)), [0] * 8]
 
 
@@ -105,13 +105,13 @@ def test_prompt_and_output_are_counted_apart() -> None:
         (SamplingParams(temperature=0, repetition_penalty=9.0), 1),  # the prompt counts
     ]:
         sampler = sampler_for(4)
-        sampler.add(new_row(0, sampling, prompt=[0, 0, 0]))
+        sampler.add_row(new_row(0, sampling, prompt=[0, 0, 0]))
         assert greedy_steps(sampler, [0], 1, logits) == [[expected]]
 
 
 RESET: list[Callable[[Any], None]] = [
     lambda sampler: None,
-    lambda sampler: sampler.remove(0),
+    lambda sampler: sampler.remove_row(0),
 ]
 
 
@@ -134,14 +134,14 @@ def test_a_row_knows_nothing_of_the_request_before(
     sampling = SamplingParams(temperature=0, **parameters)
 
     def first(sampler: Any) -> list[list[int]]:
-        sampler.add(new_row(0, sampling, prompt=[2]))
+        sampler.add_row(new_row(0, sampling, prompt=[2]))
         return greedy_steps(sampler, [0], 5, logits)
 
     used = sampler_for(4)
     expected = first(used)
     assert expected != [[0] * 5]
     leave(used)
-    used.add(new_row(0, SamplingParams(temperature=0)))
+    used.add_row(new_row(0, SamplingParams(temperature=0)))
     assert greedy_steps(used, [0], 5, logits) == [[0] * 5]
     leave(used)
     assert first(used) == expected
@@ -151,16 +151,16 @@ def test_longer_words_may_come_later() -> None:
     """The history becomes wider while a row with shorter words runs."""
     logits = [0.5, 0.4, 0.3, 0.2]
     sampler = sampler_for(4)
-    sampler.add(new_row(0, SamplingParams(temperature=0, bad_words=((0, 0),))))
+    sampler.add_row(new_row(0, SamplingParams(temperature=0, bad_words=((0, 0),))))
     assert greedy_steps(sampler, [0], 1, logits) == [[0]]
-    sampler.add(new_row(1, SamplingParams(temperature=0, bad_words=((0, 0, 0), (0, 0, 1, 0)))))
+    sampler.add_row(new_row(1, SamplingParams(temperature=0, bad_words=((0, 0, 0), (0, 0, 1, 0)))))
     assert greedy_steps(sampler, [0, 1], 5, logits) == [[1, 0, 1, 0, 1], [0, 0, 1, 1, 0]]
 
 
 def test_min_tokens_end_by_themselves_while_the_rows_stay() -> None:
     sampler = sampler_for(4, eos_token_ids=(0,))
-    sampler.add(new_row(0, SamplingParams(temperature=0, min_tokens=3)))
-    sampler.add(new_row(1, SamplingParams(temperature=0, min_tokens=1)))
+    sampler.add_row(new_row(0, SamplingParams(temperature=0, min_tokens=3)))
+    sampler.add_row(new_row(1, SamplingParams(temperature=0, min_tokens=1)))
     assert greedy_steps(sampler, [0, 1], 5, [0.5, 0.4, 0.3, 0.2]) == [
         [1, 1, 1, 0, 0],
         [1, 0, 0, 0, 0],
@@ -188,21 +188,21 @@ def test_B048_no_option_hides_a_logit_that_is_not_finite(
     sampler = sampler_for(6)
     sampling = SamplingParams(temperature=temperature, **parameters)
     for row in range(3):
-        sampler.add(new_row(row, sampling, prompt=[1, 2], output=[0]))
+        sampler.add_row(new_row(row, sampling, prompt=[1, 2], output=[0]))
     lines = torch.zeros(3, 6)
     lines[1, 1] = bad
     lines[2, 1:] = -torch.inf  # as a processor may leave them
     rows = np.arange(3, dtype=np.int32)
-    assert sampler.sample(lines, rows, rows * 0 + 3).failed.tolist() == [False, True, False]
+    assert sample(sampler, lines, rows, rows * 0 + 3).failed.tolist() == [False, True, False]
 
 
 def test_a_request_without_any_token_left_fails_alone() -> None:
     sampler = sampler_for(3)
     every = tuple((token,) for token in range(3))
-    sampler.add(new_row(0, SamplingParams(bad_words=every)))
-    sampler.add(new_row(1, SamplingParams(bad_words=every[:2])))
+    sampler.add_row(new_row(0, SamplingParams(bad_words=every)))
+    sampler.add_row(new_row(1, SamplingParams(bad_words=every[:2])))
     rows = np.arange(2, dtype=np.int32)
-    drawn = sampler.sample(torch.zeros(2, 3), rows, rows * 0 + 1)
+    drawn = sample(sampler, torch.zeros(2, 3), rows, rows * 0 + 1)
     assert drawn.failed.tolist() == [True, False]
     assert drawn.token_ids.tolist() == [0, 2]
 
@@ -214,12 +214,12 @@ def test_edits_say_whom_they_concern() -> None:
         {"logit_bias": {1: 1.0}}, {"bad_words": ((1,),)}, {"bad_words": ((1, 2),)},
         {"min_tokens": 1}, {"presence_penalty": 0.1}, {"repetition_penalty": 1.1},
     ]  # fmt: skip
-    sampler.add(new_row(0, plain))
+    sampler.add_row(new_row(0, plain))
     for row, option in enumerate(options, start=1):
-        sampler.add(new_row(row, SamplingParams(**option)))
+        sampler.add_row(new_row(row, SamplingParams(**option)))
     edits = sampler._edits
     assert not edits.concern(np.array([0], np.int32))
     for row in range(1, len(options) + 1):
         assert edits.concern(np.array([0, row], np.int32))
-        sampler.remove(row)
+        sampler.remove_row(row)
         assert not edits.concern(np.array([0, row], np.int32))

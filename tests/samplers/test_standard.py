@@ -13,6 +13,7 @@ from nanofw.contracts.requests import SamplingParams
 from nanofw.kernels.sampling import greedy
 from nanofw.samplers import standard
 from tests.samplers.plain import draw, kept_tokens, new_row, probabilities, sampler_for
+from tests.samplers.plain import sample as sample_edited
 
 
 def sample(
@@ -27,11 +28,14 @@ def sample(
     count = len(parameters)
     sampler = sampler_for(logits.shape[1], max(64, count))
     for row, sampling in enumerate(parameters):
-        sampler.add(new_row(row, sampling, seed=seeds[row] if seeds else row))
+        sampler.add_row(new_row(row, sampling, seed=seeds[row] if seeds else row))
     order = order or list(range(count))
     places = np.array(positions or [3] * count, np.int32)[order]
-    result = sampler.sample(
-        torch.from_numpy(logits[order].astype(np.float32)), np.array(order, np.int32), places
+    result = sample_edited(
+        sampler,
+        torch.from_numpy(logits[order].astype(np.float32)),
+        np.array(order, np.int32),
+        places,
     )
     tokens, failed = [0] * count, [False] * count
     for line, row in enumerate(order):
@@ -246,13 +250,14 @@ def test_rows_are_reused_and_changed_between_steps() -> None:
     sampler = sampler_for(16)
     logits = torch.arange(16.0).repeat(2, 1)
     rows, places = np.array([4, 5], np.int32), np.array([0, 0], np.int32)
-    sampler.add(new_row(4, SamplingParams(temperature=0)))
-    sampler.add(new_row(5, SamplingParams(top_k=1)))
-    assert sampler.sample(logits.clone(), rows, places).token_ids.tolist() == [15, 15]
-    sampler.remove(5)
-    sampler.add(new_row(5, SamplingParams(temperature=50.0), seed=3))
+    sampler.add_row(new_row(4, SamplingParams(temperature=0)))
+    sampler.add_row(new_row(5, SamplingParams(top_k=1)))
+    assert sample_edited(sampler, logits.clone(), rows, places).token_ids.tolist() == [15, 15]
+    sampler.remove_row(5)
+    sampler.add_row(new_row(5, SamplingParams(temperature=50.0), seed=3))
     drawn = {
-        int(sampler.sample(logits.clone(), rows, places + step).token_ids[1]) for step in range(200)
+        int(sample_edited(sampler, logits.clone(), rows, places + step).token_ids[1])
+        for step in range(200)
     }
     assert len(drawn) == 16
 
@@ -261,14 +266,14 @@ def test_rows_are_reused_and_changed_between_steps() -> None:
 def test_no_lines_at_all(vocab: int) -> None:
     """A step of chunks that are not the last samples nothing."""
     nobody = np.empty(0, np.int32)
-    result = sampler_for(vocab).sample(torch.empty(0, vocab), nobody, nobody)
+    result = sample_edited(sampler_for(vocab), torch.empty(0, vocab), nobody, nobody)
     assert len(result.token_ids) == len(result.failed) == 0
 
 
 def test_siblings_and_seeds_differ() -> None:
     sampler = sampler_for(1000)
     for row in range(32):
-        sampler.add(new_row(row, SamplingParams(), seed=row // 16, sample_index=row % 16))
+        sampler.add_row(new_row(row, SamplingParams(), seed=row // 16, sample_index=row % 16))
     rows = np.arange(32, dtype=np.int32)
-    tokens = sampler.sample(torch.zeros(32, 1000), rows, rows * 0).token_ids.tolist()
+    tokens = sample_edited(sampler, torch.zeros(32, 1000), rows, rows * 0).token_ids.tolist()
     assert len(set(tokens)) > 28

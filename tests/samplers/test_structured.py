@@ -17,7 +17,7 @@ from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.host_processors import HostProcessors
 from nanofw.errors import ConfigError, RequestError
-from nanofw.plugins import HostProcessor, MasksRows
+from nanofw.plugins import HostProcessor
 from nanofw.samplers.logits_processors.grammars import COPIES_PER_LEXER
 from nanofw.samplers.logits_processors.manifest import StructuredOptions
 from nanofw.samplers.logits_processors.structured import Structured
@@ -177,7 +177,7 @@ def test_a_grammar_too_large_for_its_lexer_fails_its_request_alone(overlap: bool
     )
     ended = Run(engine).to_end().outputs
     assert ended["hard"].finish_reason is FinishReason.ERROR
-    assert "logits processor structured failed" in (ended["hard"].error or "")
+    assert "logits_processor 'structured': mask_rows() failed" in (ended["hard"].error or "")
     assert "too many states" in (ended["hard"].error or "")
     assert ended["easy"].finish_reason is FinishReason.STOP
 
@@ -204,7 +204,6 @@ def test_a_shared_lexer_that_is_full_is_replaced() -> None:
 
 def test_it_keeps_the_contract() -> None:
     assert isinstance(make(), HostProcessor)
-    assert isinstance(make(), MasksRows)
 
 
 def test_masks_follow_the_committed_tokens_and_end_with_the_end_token() -> None:

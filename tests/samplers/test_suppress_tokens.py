@@ -20,24 +20,24 @@ def make(*token_ids: int) -> SuppressTokens:
 
 
 def suppressed(processor: SuppressTokens, rows: list[int]) -> list[list[int]]:
-    logits = processor.apply(torch.zeros(len(rows), 8), np.array(rows, np.int32))
+    logits = processor.apply(torch.zeros(len(rows), 8), *[np.array(rows, np.int32)] * 2)
     return [line.isinf().nonzero().flatten().tolist() for line in logits]
 
 
 def test_options_hold_for_all_and_arguments_add_to_them() -> None:
     processor = make(1, 3)
-    assert processor.add(new_row(0, SamplingParams()))
-    assert processor.add(new_row(2, SamplingParams(), suppress_tokens=[3, 7]))
+    assert processor.add_row(new_row(0, SamplingParams()))
+    assert processor.add_row(new_row(2, SamplingParams(), suppress_tokens=[3, 7]))
     assert suppressed(processor, [2, 0]) == [[1, 3, 7], [1, 3]]
     assert suppressed(processor, [0, 2]) == [[1, 3], [1, 3, 7]]
 
 
 def test_a_row_forgets_the_request_before() -> None:
     processor = make()
-    assert processor.add(new_row(0, SamplingParams(), suppress_tokens=[5]))
+    assert processor.add_row(new_row(0, SamplingParams(), suppress_tokens=[5]))
     assert suppressed(processor, [0]) == [[5]]
-    processor.remove(0)
-    assert not processor.add(new_row(0, SamplingParams()))
+    processor.remove_row(0)
+    assert not processor.add_row(new_row(0, SamplingParams()))
     assert suppressed(processor, [0]) == [[]]
 
 

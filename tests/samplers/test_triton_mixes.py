@@ -36,9 +36,9 @@ def test_neither_order_nor_company_nor_a_preemption_matters() -> None:
 def test_rows_whose_logits_are_edited_have_no_variant() -> None:
     """They cannot be drawn for in a graph, which knows nothing of edits."""
     sampler = sampler_for(30, kind=CudaSampler, device=device().type)
-    sampler.add(new_row(0, SamplingParams(temperature=0)))
-    sampler.add(new_row(1, SamplingParams(min_p=0.1)))
-    sampler.add(new_row(2, SamplingParams(presence_penalty=0.1)))
+    sampler.add_row(new_row(0, SamplingParams(temperature=0)))
+    sampler.add_row(new_row(1, SamplingParams(min_p=0.1)))
+    sampler.add_row(new_row(2, SamplingParams(presence_penalty=0.1)))
     assert sampler.variant(np.array([0], np.int32)) == "whole"
     assert sampler.variant(np.array([0, 1], np.int32)) == "cut"
     assert sampler.variant(np.array([0, 2], np.int32)) is None

@@ -52,7 +52,7 @@ def filled(kind: Any, vocab: int, communicator: Any) -> Any:
     )  # fmt: skip
     sampler = kind(None, config)
     for row, temperature in enumerate(TEMPERATURES):
-        sampler.add(
+        sampler.add_row(
             NewRow(
                 row=row, request_id=str(row), token_ids=np.array([1], np.int32),
                 num_prompt_tokens=1, block_ids=np.array([0], np.int32), seed=row + 5,
@@ -79,12 +79,12 @@ def draw_on_ranks(kind: Any, logits: torch.Tensor, size: int) -> list[Any]:
                     on_device = torch.from_numpy(rows).long().to(device())
                     variant = sampler.variant(rows)
                     assert variant in sampler.shard_variants
-                    drawn[rank] = sampler.sample_shard_on_device(
-                        part, on_device, on_device + 3, variant
+                    drawn[rank] = sampler.sample_on_device(
+                        part, on_device, on_device + 3, variant, sharded=True
                     )
                 else:
-                    assert sampler.on_shards(rows)
-                    drawn[rank] = sampler.sample_shard(part, rows, rows + 3)
+                    assert sampler.can_shard(rows)
+                    drawn[rank] = sampler.sample(part, rows, rows + 3, sharded=True)
             except NotYet:
                 continue
     return [drawn[rank] for rank in range(size)]
@@ -112,4 +112,4 @@ def test_ranks_without_tokens_gather() -> None:
     sampler = filled(CudaSampler, 9, InTurn(0, [], 4))
     assert sampler.shard_variants == ()
     sampler = filled(StandardSampler, 9, InTurn(0, [], 4))
-    assert not sampler.on_shards(np.array([0], np.int32))
+    assert not sampler.can_shard(np.array([0], np.int32))

@@ -11,7 +11,7 @@ import torch
 from nanofw.errors import NanofwError
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
-from nanofw.plugins import Extension, Match, Policy
+from nanofw.plugins import Extension, LogitsProcessor, Match, Policy
 from nanofw.samplers.standard import StandardSampler
 from nanofw.testing import (
     check_attention_backend,
@@ -351,30 +351,28 @@ class Standard(StandardSampler):
 class DrawsByLine(Standard):
     """As a generator shared by the batch would."""
 
-    def sample(self, logits, rows, positions):
-        return super().sample(logits, rows, positions + np.arange(len(rows), dtype=np.int32))
+    def sample(self, logits, rows, positions, **how):
+        return super().sample(logits, rows, positions + np.arange(len(rows), dtype=np.int32), **how)
 
 
 class DrawsByRow(Standard):
-    def sample(self, logits, rows, positions):
-        return super().sample(logits, rows, positions + rows)
+    def sample(self, logits, rows, positions, **how):
+        return super().sample(logits, rows, positions + rows, **how)
 
 
 class ForgetsThePosition(Standard):
-    def sample(self, logits, rows, positions):
-        return super().sample(logits, rows, positions * 0)
+    def sample(self, logits, rows, positions, **how):
+        return super().sample(logits, rows, positions * 0, **how)
 
 
 class ForgetsTheSample(Standard):
-    def add(self, new):
-        new.sample_index = 0
-        super().add(new)
+    def add_row(self, new):
+        super().add_row(replace(new, sample_index=0))
 
 
 class ForgetsOutputsOnReturn(Standard):
-    def add(self, new):
-        new.token_ids = new.token_ids[: new.num_prompt_tokens]
-        super().add(new)
+    def add_row(self, new):
+        super().add_row(replace(new, token_ids=new.token_ids[: new.num_prompt_tokens]))
 
 
 class KeepsTheOldParameters(Standard):
@@ -382,37 +380,39 @@ class KeepsTheOldParameters(Standard):
         super().__init__(config)
         self._known = {}
 
-    def add(self, new):
-        new.sampling = self._known.setdefault(new.row, new.sampling)
-        super().add(new)
+    def add_row(self, new):
+        known = self._known.setdefault(new.row, new.sampling)
+        super().add_row(replace(new, sampling=known))
 
 
 class FailsTheWholeBatch(Standard):
-    def sample(self, logits, rows, positions):
-        result = super().sample(logits, rows, positions)
+    def sample(self, logits, rows, positions, **how):
+        result = super().sample(logits, rows, positions, **how)
         result.failed |= result.failed.any()
         return result
 
 
 class MistakesInfinityForAWinner(Standard):
-    def sample(self, logits, rows, positions):
-        return super().sample(logits.nan_to_num_(posinf=1e9, neginf=-torch.inf), rows, positions)
+    def sample(self, logits, rows, positions, **how):
+        return super().sample(
+            logits.nan_to_num_(posinf=1e9, neginf=-torch.inf), rows, positions, **how
+        )
 
 
 class DrawsTheImpossible(Standard):
-    def sample(self, logits, rows, positions):
-        return super().sample(logits.clamp_(min=-2), rows, positions)
+    def sample(self, logits, rows, positions, **how):
+        return super().sample(logits.clamp_(min=-2), rows, positions, **how)
 
 
 class ReturnsLongIds(Standard):
-    def sample(self, logits, rows, positions):
-        result = super().sample(logits, rows, positions)
+    def sample(self, logits, rows, positions, **how):
+        result = super().sample(logits, rows, positions, **how)
         return type(result)(token_ids=result.token_ids.long(), failed=result.failed)
 
 
 def test_a_sampler_with_few_parameters_passes() -> None:
     class OnlyGreedy(Standard):
-        def check(self, sampling, vocab_size):
+        def check(self, sampling, arguments):
             if sampling.temperature or sampling.min_tokens:
                 raise ValueError("temperature must be 0, min_tokens too")
 
@@ -444,22 +444,22 @@ def ignoring(**off):
     """A sampler that takes parameters, and samples as if they were others."""
 
     class Ignores(Standard):
-        def add(self, new):
-            super().add(replace(new, sampling=replace(new.sampling, **off)))
+        def add_row(self, new):
+            super().add_row(replace(new, sampling=replace(new.sampling, **off)))
 
     return Ignores
 
 
 class SquaresTheTemperature(Standard):
-    def add(self, new):
+    def add_row(self, new):
         squared = new.sampling.temperature**2
-        super().add(replace(new, sampling=replace(new.sampling, temperature=squared)))
+        super().add_row(replace(new, sampling=replace(new.sampling, temperature=squared)))
 
 
 class KeepsOneTokenLess(Standard):
-    def add(self, new):
+    def add_row(self, new):
         fewer = max(new.sampling.top_k - 1, 0)
-        super().add(replace(new, sampling=replace(new.sampling, top_k=fewer)))
+        super().add_row(replace(new, sampling=replace(new.sampling, top_k=fewer)))
 
 
 @pytest.mark.parametrize(
@@ -492,50 +492,49 @@ def test_samplers_that_drop_what_they_accepted(broken) -> None:
 # -- logits processors --------------------------------------------------------------------
 
 
-class Louder:
+class Louder(LogitsProcessor):
     """Multiplies the logits of requests that ask for it."""
 
     def __init__(self, config):
+        super().__init__(None, config)
         self._factors = [1.0] * config.max_num_seqs
 
     def check(self, arguments):
         if arguments is not None and arguments <= 0:
             raise ValueError("louder must be above 0")
 
-    def add(self, new):
+    def add_row(self, new):
         self._factors[new.row] = new.arguments.get("louder", 1.0)
         return self._factors[new.row] != 1.0
 
-    def remove(self, row):
+    def remove_row(self, row):
         self._factors[row] = 1.0
 
-    def apply(self, logits, rows):
+    def apply(self, logits, rows, positions):
         return logits * torch.tensor([[self._factors[row]] for row in rows.tolist()])
 
 
-class NotTwice:
+class NotTwice(LogitsProcessor):
     """Bans the token that was sampled last."""
 
     def __init__(self, config):
+        super().__init__(None, config)
         self._last = torch.full((config.max_num_seqs,), -1)
 
     def check(self, arguments):
         pass
 
-    def add(self, new):
+    def add_row(self, new):
         self._last[new.row] = -1
         if len(new.token_ids) > new.num_prompt_tokens:
             self._last[new.row] = int(new.token_ids[-1])
         return True
 
-    def remove(self, row):
-        pass
-
-    def apply(self, logits, rows):
+    def apply(self, logits, rows, positions):
         last = self._last[torch.from_numpy(rows).long()].unsqueeze(1)
         return logits.masked_fill(last == torch.arange(logits.shape[1]), -torch.inf)
 
-    def on_sampled(self, rows, token_ids):
+    def sampled(self, rows, token_ids):
         self._last[torch.from_numpy(rows).long()] = token_ids.long()
 
 
@@ -545,43 +544,43 @@ class LetsAllPass(Louder):
 
 
 class TakesLinesForRows(Louder):
-    def apply(self, logits, rows):
-        return super().apply(logits, np.arange(len(rows)))
+    def apply(self, logits, rows, positions):
+        return super().apply(logits, np.arange(len(rows)), positions)
 
 
 class ChangesEverybody(Louder):
-    def apply(self, logits, rows):
-        return super().apply(logits, rows) + 1
+    def apply(self, logits, rows, positions):
+        return super().apply(logits, rows, positions) + 1
 
 
 class KeepsTheFactor(Louder):
-    def add(self, new):
+    def add_row(self, new):
         if "louder" in new.arguments:
-            super().add(new)
+            super().add_row(new)
         return True
 
-    def remove(self, row):
+    def remove_row(self, row):
         pass
 
 
 class ReturnsDoubles(Louder):
-    def apply(self, logits, rows):
-        return super().apply(logits, rows).double()
+    def apply(self, logits, rows, positions):
+        return super().apply(logits, rows, positions).double()
 
 
 class ForgetsWhatCameBefore(NotTwice):
-    def add(self, new):
+    def add_row(self, new):
         self._last[new.row] = -1
         return True
 
 
 class IsDeaf(NotTwice):
-    def on_sampled(self, rows, token_ids):
+    def sampled(self, rows, token_ids):
         pass
 
 
 class RemembersTheLastOwner(NotTwice):
-    def add(self, new):
+    def add_row(self, new):
         if len(new.token_ids) > new.num_prompt_tokens:
             self._last[new.row] = int(new.token_ids[-1])
         return True

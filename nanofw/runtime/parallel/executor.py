@@ -61,8 +61,9 @@ class ParallelExecutor:
         check_all_reduce(self._options, config.device)
         self._config, self._size = config, config.engine.tensor_parallel_size
         self._done: list[deque[Done]] = [deque() for _ in range(self._size)]
-        self._processors = {c.name for c in config.components.get("logits_processor", ())}
-        self._encoder = PlanEncoder(self._processors)
+        processors = config.components.get("logits_processor", ())
+        self._names = {c.name for c in (config.components["sampler"], *processors)}
+        self._encoder = PlanEncoder(self._names)
         self._in_flight: deque[int] = deque()
         self._next_step = 0
         self._checked: Any = None
@@ -110,7 +111,7 @@ class ParallelExecutor:
 
     def check(self, request: Request) -> None:
         """Raise ValueError when the sampler or a logits processor cannot do what is asked."""
-        arguments = needed(request.arguments, self._processors)
+        arguments = needed(request.arguments, self._names)
         if not arguments and request.sampling == self._checked:
             return
         try:

@@ -97,6 +97,7 @@ class Plan(Message, frozen=True):
     block_ids: IntArray | None
     copies: IntArray | None
     host_rows: IntArray | None
+    finished: tuple[str, ...]
     lookahead: int
     same_rows: bool
     follows: bool

@@ -29,12 +29,12 @@ class PlanEncoder:
     """Remembers where the last plan ended, and leaves out what follows from it.
 
     Args:
-        processors: names whose arguments of requests the ranks need; those of processors on the
+        names: plugins whose arguments of requests the ranks need; those of processors on the
             host stay there. None: all.
     """
 
-    def __init__(self, processors: Collection[str] | None = None) -> None:
-        self._processors = processors
+    def __init__(self, names: Collection[str] | None = None) -> None:
+        self._names = names
         self._ends: IntArray = EMPTY_INT
 
     def encode(self, plan: StepPlan) -> Plan:
@@ -43,7 +43,7 @@ class PlanEncoder:
         self._ends = plan.starts + plan.num_tokens
         sent = {name: _filled(getattr(plan, name)) for name in _PLAN_FIELDS}
         sent["new"] = [
-            replace(new, arguments=needed(new.arguments, self._processors)) for new in plan.new
+            replace(new, arguments=needed(new.arguments, self._names)) for new in plan.new
         ]
         if plan.same_rows:
             sent |= dict.fromkeys(_NO_ROWS)
@@ -77,11 +77,9 @@ def done_message(result: StepResult, *, whole: bool) -> Done:
     return Done(result.step, digest, result if whole else None)
 
 
-def needed(arguments: Mapping[str, Any], processors: Collection[str] | None) -> dict[str, Any]:
-    """Arguments of a request, by processor, that the ranks need."""
-    return {
-        name: value for name, value in arguments.items() if processors is None or name in processors
-    }
+def needed(arguments: Mapping[str, Any], names: Collection[str] | None) -> dict[str, Any]:
+    """Arguments of a request, by plugin, that the ranks need."""
+    return {name: value for name, value in arguments.items() if names is None or name in names}
 
 
 def _filled(value: Any) -> Any:

@@ -43,7 +43,7 @@ def logits_processor() -> list[Plugin]:
         Plugin(
             "suppress_tokens",
             "nanofw.samplers.logits_processors.suppress_tokens:SuppressTokens",
-            api="logits_processor/1",
+            api="logits_processor/2",
             options=SuppressTokensOptions,
             capabilities={
                 "devices": ("*",),
@@ -56,7 +56,7 @@ def logits_processor() -> list[Plugin]:
         Plugin(
             "structured",
             "nanofw.samplers.logits_processors.structured:Structured",
-            api="logits_processor/1",
+            api="logits_processor/2",
             options=StructuredOptions,
             capabilities={
                 "devices": ("*",),

@@ -15,7 +15,7 @@ import numpy as np
 from llguidance import LLExecutor, LLMatcher
 
 from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.logits_processor import HostProcessorConfig
+from nanofw.contracts.logits_processor import HostProcessor, HostProcessorConfig
 from nanofw.errors import ConfigError
 from nanofw.machine import num_usable_cores
 from nanofw.samplers.logits_processors.grammars import Grammar, Grammars, reason
@@ -36,14 +36,15 @@ class _Request:
     has_ended: bool = False
 
 
-class Structured:
-    """Constructed as `Structured(options, config)`. A `HostProcessor` that `MasksRows`.
+class Structured(HostProcessor):
+    """Constructed as `Structured(options, config)`.
 
     State is by request and moves on committed tokens only; it knows nothing of rows, so that a
     preemption does not touch it. At the end of a grammar only end tokens are allowed.
     """
 
     def __init__(self, options: Any, config: HostProcessorConfig) -> None:
+        super().__init__(options, config)
         num_threads = options.num_threads or _most_cores()
         settings = {
             "max_lexer_states": options.max_lexer_states,

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.logits_processor import LogitsProcessor
 from nanofw.contracts.plan import NewRow
 from nanofw.contracts.sampler import SamplerConfig
 from nanofw.errors import ConfigError
@@ -22,10 +23,11 @@ from nanofw.samplers.row_groups import RowGroups
 _NAME = "suppress_tokens"
 
 
-class SuppressTokens:
+class SuppressTokens(LogitsProcessor):
     """Constructed as `SuppressTokens(options, config)`."""
 
     def __init__(self, options: Any, config: SamplerConfig) -> None:
+        super().__init__(options, config)
         self._vocab_size, self._device = config.vocab_size, config.device
         try:
             self._check_ids(options.token_ids)
@@ -46,7 +48,7 @@ class SuppressTokens:
             raise ValueError(f"{_NAME} must be a list of token ids, not {arguments!r}")
         self._check_ids(arguments)
 
-    def add(self, new: NewRow) -> bool:
+    def add_row(self, new: NewRow) -> bool:
         """A request entered a row; whether some of its tokens are suppressed."""
         self._groups.forget()
         self._own.pop(new.row, None)
@@ -55,12 +57,12 @@ class SuppressTokens:
             self._own[new.row] = np.unique(np.array(own, np.int64))
         return self._always is not None or len(own) > 0
 
-    def remove(self, row: int) -> None:
+    def remove_row(self, row: int) -> None:
         """The row is empty."""
         self._own.pop(row, None)
         self._groups.forget()
 
-    def apply(self, logits: torch.Tensor, rows: IntArray) -> torch.Tensor:
+    def apply(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:
         """Set float32[s, vocab] logits of suppressed tokens to -inf, in place."""
         if self._always is not None:
             logits.index_fill_(1, self._always, -torch.inf)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -32,24 +32,22 @@ class FaultySampler(StandardSampler):
         self._at("load")
         super().__init__(None, config)
 
-    def add(self, new: NewRow) -> None:
-        super().add(new)
+    def add_row(self, new: NewRow) -> None:
+        super().add_row(new)
         self._num_rows += 1
         self._at("prefill")
 
-    def remove(self, row: int) -> None:
-        super().remove(row)
+    def remove_row(self, row: int) -> None:
+        super().remove_row(row)
         self._num_rows -= 1
         if not self._num_rows:
             self._at("shutdown")
 
-    def sample(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> SampledTokens:
+    def sample(
+        self, logits: torch.Tensor, rows: IntArray, positions: IntArray, **how: bool
+    ) -> SampledTokens:
         self._draws()
-        return super().sample(logits, rows, positions)
-
-    def sample_shard(self, logits: Any, rows: IntArray, positions: IntArray) -> SampledTokens:
-        self._draws()
-        return super().sample_shard(logits, rows, positions)
+        return super().sample(logits, rows, positions, **how)
 
     def _draws(self) -> None:
         self._num_draws += 1

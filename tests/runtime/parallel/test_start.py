@@ -109,24 +109,19 @@ def test_masks_of_the_host_reach_every_rank() -> None:
 
 CONSTANT = """
 import torch
-from nanofw.plugins import Options, Plugin, SampledTokens, hookimpl
+from nanofw.plugins import Options, Plugin, SampledTokens, Sampler, hookimpl
 
 class Settings(Options):
     token: int
 
-class Constant:
-    def __init__(self, options, config):
-        self.token = options.token
-    def check(self, sampling, vocab_size): ...
-    def add(self, new): ...
-    def remove(self, row): ...
-    def sample(self, logits, rows, positions):
-        tokens = torch.full((len(rows),), self.token, dtype=torch.int32)
+class Constant(Sampler):
+    def sample(self, logits, rows, positions, *, scaled=False, sharded=False):
+        tokens = torch.full((len(rows),), self.options.token, dtype=torch.int32)
         return SampledTokens(token_ids=tokens, failed=torch.zeros(len(rows), dtype=torch.bool))
 
 @hookimpl
 def sampler():
-    return Plugin("constant", ":Constant", api="sampler/1", options=Settings,
+    return Plugin("constant", ":Constant", api="sampler/2", options=Settings,
                   capabilities={"devices": ("cpu",), "tensor_parallel": True})
 """
 

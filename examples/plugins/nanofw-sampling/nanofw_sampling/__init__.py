@@ -1,0 +1,1 @@
+"""A published sampler and a published logits processor for nanofw."""

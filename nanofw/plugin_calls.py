@@ -1,0 +1,102 @@
+"""What is said of a plugin that fails: which one, in which method, with what, and where."""
+
+from __future__ import annotations
+
+import logging
+import os
+import traceback
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from nanofw.errors import ExecutorError, shown
+
+T = TypeVar("T")
+
+logger = logging.getLogger(__name__)
+
+
+class PluginCalls:
+    """Calls into one plugin; what they raise names it.
+
+    Attributes:
+        label: for failures: `sampler 'x' of my-package 1.0`.
+        short: for refusals of a request, which are no failures: `sampler x`.
+    """
+
+    def __init__(self, label: str, short: str) -> None:
+        self.label, self.short = label, short
+
+    def call(self, method: Callable[..., T], *args: Any, **keywords: Any) -> T:
+        """The method's answer. Raises `ExecutorError` for whatever it raises but an interrupt."""
+        try:
+            return method(*args, **keywords)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise ExecutorError(self.failure(method.__name__, error)) from error
+
+    def ask(self, method: Callable[..., T], *args: Any) -> T:
+        """The method's answer about one request. Raises ValueError for whatever it raises."""
+        try:
+            return method(*args)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise ValueError(self.failure(method.__name__, error)) from error
+
+    def check(self, method: Callable[..., object], *args: Any) -> None:
+        """Ask whether a request can be served; its arguments are the last of `args`.
+
+        Raises ValueError when it cannot, whatever the method raised.
+        """
+        try:
+            method(*args)
+        except KeyboardInterrupt:
+            raise
+        except ValueError as error:
+            raise ValueError(f"{self.short}: {error}") from error
+        except BaseException as error:
+            what = self.failure(method.__name__, error)
+            raise ValueError(f"{what}, for the arguments {shown(args[-1])}") from error
+
+    def tell(self, method: Callable[..., object], *args: Any) -> None:
+        """Tell that a request ended. What is raised is logged: the request has its result."""
+        try:
+            method(*args)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            shown_args = ", ".join(map(shown, args))
+            what = self.failure(method.__name__, error)
+            logger.warning("%s, for %s; the run goes on", what, shown_args)
+
+    def failure(self, method: str, error: BaseException) -> str:
+        """A sentence about a call that raised."""
+        return f"{self.label}: {method}() raised {raised(error)}{place_of(error)}"
+
+    def wrong(self, method: str, what: str) -> ExecutorError:
+        """An error about an answer: `what` says what came, and what it must be."""
+        return ExecutorError(f"{self.label}: {method}() returned {what}")
+
+
+def raised(error: BaseException) -> str:
+    """An error's type and text."""
+    try:
+        text = str(error)
+    except Exception:  # the class of the error may be broken, too
+        text = ""
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def place_of(error: BaseException) -> str:
+    """The last line of the plugin's file on the way to an error: ` (my_policy.py, line 12)`.
+
+    The first frames are those of the file that called the plugin.
+    """
+    frames = traceback.extract_tb(error.__traceback__)
+    callers = frames[0].filename if frames else ""
+    own = [frame for frame in frames if frame.filename != callers]
+    if not own:
+        return ""
+    last = [frame for frame in own if frame.filename == own[0].filename][-1]
+    return f" ({os.path.basename(last.filename)}, line {last.lineno})"
