@@ -49,11 +49,14 @@ def _names_its_fields(cls: _Class) -> _Class:
 
     @wraps(construct)
     def init(self: Any, *args: Any, **values: Any) -> None:
-        for name in values:
-            if name not in known:
-                hint = near(name, known, count=1) or f"; there are {', '.join(known)}"
-                raise TypeError(f"{cls.__name__} has no {name!r}{hint}")
-        construct(self, *args, **values)
+        try:
+            construct(self, *args, **values)
+        except TypeError:
+            for name in values:
+                if name not in known:
+                    hint = near(name, known, count=1) or f"; there are {', '.join(known)}"
+                    raise TypeError(f"{cls.__name__} has no {name!r}{hint}") from None
+            raise
 
     cast("Any", cls).__init__ = init
     return cls

@@ -23,12 +23,12 @@ class RequestView:
         index: submission index, unique and increasing; samples of a request share it.
         arrival: seconds on the engine's clock.
         max_tokens: most tokens that it may generate (resolved: never None).
-        prompt_token_ids: int32[num_prompt_tokens], read-only.
+        num_prompt_tokens: at least 1.
         arguments: what the request carries under the policy's name, or None.
     """
 
-    __slots__ = ("_request", "_salt", "arguments", "arrival", "index", "max_tokens",
-                 "prompt_token_ids", "sample_index")  # fmt: skip
+    __slots__ = ("_prompt", "_request", "_salt", "arguments", "arrival", "index", "max_tokens",
+                 "num_prompt_tokens", "sample_index")  # fmt: skip
 
     def __init__(
         self,
@@ -45,9 +45,8 @@ class RequestView:
         self._request, self._salt = request, salt
         self.index, self.arrival, self.sample_index = index, arrival, sample_index
         self.max_tokens, self.arguments = max_tokens, arguments
-        prompt = np.asarray(request.prompt_token_ids if tokens is None else tokens, np.int32).view()
-        prompt.flags.writeable = False
-        self.prompt_token_ids: IntArray = prompt
+        self._prompt = request.prompt_token_ids if tokens is None else tokens
+        self.num_prompt_tokens = len(self._prompt)
 
     @property
     def id(self) -> str:
@@ -73,8 +72,11 @@ class RequestView:
         return self._request.expected_output_tokens
 
     @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.prompt_token_ids)
+    def prompt_token_ids(self) -> IntArray:
+        """int32[num_prompt_tokens], read-only."""
+        prompt = np.asarray(self._prompt, np.int32).view()
+        prompt.flags.writeable = False
+        return prompt
 
     def prefix_id(self, num_tokens: int) -> int:
         """64-bit identity of the prompt's first `num_tokens` tokens and of the cache salt.

@@ -245,6 +245,8 @@ def _is_time(value: Any) -> bool:
 
 def _has_no_order(key: SortKey) -> bool:
     """Whether `<` fails, or means nothing: NaN is neither before nor after a number."""
+    if type(key) is float:
+        return key != key
     try:
         _ = key < key
         parts = cast("Sequence[Any]", key) if isinstance(key, (tuple, list)) else (key,)

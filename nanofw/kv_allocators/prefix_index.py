@@ -190,7 +190,9 @@ class PrefixIndex:
             if parent == UNKNOWN:
                 unknown.append(row)
                 continue
-            key = hash_block(content, seed(parent))
+            # Nearly always the hash of the block before it, which needs no call.
+            start = parent if parent and parent > 0 else seed(parent)
+            key = hash_block(content, start)
             holder = setdefault(key, block)
             if holder != block:
                 if not self._holds(holder, parent, content):
