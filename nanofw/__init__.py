@@ -11,6 +11,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from nanofw.contracts.observer import StepObserver
     from nanofw.contracts.requests import Request, SamplingParams
     from nanofw.engine.engine import Engine
     from nanofw.errors import (
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
         ExecutorError,
         ModelError,
         NanofwError,
+        ObserverError,
         PluginError,
         PluginLoadError,
         PolicyError,
@@ -42,6 +44,7 @@ __all__ = [
     "Request",
     "RequestResult",
     "SamplingParams",
+    "StepObserver",
     # errors
     "AllocatorError",
     "ApiMismatch",
@@ -51,6 +54,7 @@ __all__ = [
     "ExecutorError",
     "ModelError",
     "NanofwError",
+    "ObserverError",
     "PluginError",
     "PluginLoadError",
     "PolicyError",
@@ -67,6 +71,7 @@ _MODULES = {
     "Request": "nanofw.contracts.requests",
     "RequestResult": "nanofw.llm.results",
     "SamplingParams": "nanofw.contracts.requests",
+    "StepObserver": "nanofw.contracts.observer",
 }
 """Where the public names are defined; those that are not here are errors."""
 

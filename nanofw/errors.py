@@ -13,7 +13,8 @@ NanofwError
 │   └── RequestShed        the policy refused it
 ├── PolicyError            a policy returned nonsense or lets nothing progress
 ├── AllocatorError         the block accounting does not add up
-└── ExecutorError          the forward pass failed or a worker died
+├── ExecutorError          the forward pass failed or a worker died
+└── ObserverError          who watched the steps of an engine failed; the run went on
 
 Every message says what was wrong, where (configuration key, file, line), and what to do; `near`
 suggests what a mistyped name may have meant.
@@ -124,6 +125,10 @@ class AllocatorError(NanofwError):
 
 class ExecutorError(NanofwError):
     """The forward pass failed, or a worker died."""
+
+
+class ObserverError(NanofwError):
+    """An observer of an engine's steps failed, and saw only a part of them."""
 
 
 def shown(value: object, limit: int = 120) -> str:

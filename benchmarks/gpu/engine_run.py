@@ -93,7 +93,7 @@ class Nanofw:
 
     def facts(self) -> dict[str, Any]:
         executor = getattr(self.llm.engine, "executor", None) or self.llm.engine._executor
-        return {"graph_steps": executor.graph_steps}
+        return {"graph_steps": executor.facts().graph_steps}
 
 
 class NanoVllm:

@@ -9,13 +9,13 @@ import numpy as np
 
 from nanofw.assembly import Selection, build, build_on
 from nanofw.contracts.clock import Clock
-from nanofw.contracts.executor import Executor
-from nanofw.contracts.plan import StepPlan, StepResult
+from nanofw.contracts.executor import Executor, ExecutorFacts
+from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
+from nanofw.contracts.requests import Request
 from nanofw.engine.engine import Engine
-from nanofw.measure.passing_executor import PassingExecutor
 
 
-class LentExecutor(PassingExecutor):
+class LentExecutor(Executor):
     """An executor that one engine after another uses as if it were new.
 
     Each engine counts its steps from 0 and starts with empty rows; the executor behind sees one
@@ -23,7 +23,7 @@ class LentExecutor(PassingExecutor):
     """
 
     def __init__(self, inner: Executor) -> None:
-        super().__init__(inner)
+        self._inner = inner
         self._first = self._next = 0
         self._rows: set[int] = set()
         self._left: list[int] = []
@@ -39,13 +39,25 @@ class LentExecutor(PassingExecutor):
         removed = plan.removed
         if self._left:
             removed, self._left = np.array(self._left, np.int32), []
-        super().submit(replace(plan, step=self._first + plan.step, removed=removed))
+        self._inner.submit(replace(plan, step=self._first + plan.step, removed=removed))
         self._next = self._first + plan.step + 1
 
     def collect(self) -> StepResult:
-        result = super().collect()
+        result = self._inner.collect()
         result.step -= self._first
         return result
+
+    def capacity(self) -> Capacity:
+        return self._inner.capacity()
+
+    def check(self, request: Request) -> None:
+        self._inner.check(request)
+
+    def provide(self, masks: HostMasks) -> None:
+        self._inner.provide(replace(masks, step=self._first + masks.step))
+
+    def facts(self) -> ExecutorFacts:
+        return self._inner.facts()
 
     def close(self) -> None:
         """Nothing: the owner closes what it lends."""
@@ -66,7 +78,7 @@ class RealEngines:
     @property
     def graph_steps(self) -> dict[str, int]:
         """Steps replayed from CUDA graphs, and the others by reason, where there are any."""
-        return dict(getattr(self._executor, "graph_steps", {}))
+        return dict(self._executor.facts().graph_steps)
 
     def engine(self, selection: Selection) -> Engine:
         """For a selection that differs from the first one in its policy alone."""

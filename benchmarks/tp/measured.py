@@ -167,7 +167,7 @@ def parity_run(folder: str, dtype: str, ranks: int) -> Row:
                     result["gaps"][output.id] = (top[:, 0] - top[:, 1]).tolist()
                 if output.prompt_logprobs is not None:
                     result["prompts"][output.id] = output.prompt_logprobs.token_logprobs.tolist()
-        result["graph_steps"] = engine.executor.graph_steps
+        result["graph_steps"] = engine.executor.facts().graph_steps
     return result
 
 
@@ -200,7 +200,7 @@ def control_run(folder: str, ranks: int) -> Row:
             "submit us": statistics.median(times) * 1e6,
             "bytes a step": (executor.num_bytes_sent - sent) / 200,
             "step ms": wall / 200 * 1e3,
-            "graph_steps": executor.graph_steps,
+            "graph_steps": executor.facts().graph_steps,
             "host MB by rank": [ready.peak_host_bytes // 10**6 for ready in executor.ranks],
             "weights MB by rank": [ready.weight_bytes // 10**6 for ready in executor.ranks],
         }
@@ -215,7 +215,7 @@ def kill_run(folder: str, ranks: int) -> Row:
     from nanofw.errors import ExecutorError
 
     llm = make_llm(folder, ranks)
-    engine, pids = llm.engine, llm.engine.executor.pids
+    engine, pids = llm.engine, llm.engine.executor.facts().process_ids
     params = SamplingParams(temperature=0.6, max_tokens=1500, ignore_eos=True)
     for number in range(64):
         engine.add_request(Request(id=f"r{number}", prompt_token_ids=[5, 6, 7], sampling=params))

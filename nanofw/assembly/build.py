@@ -12,15 +12,17 @@ from nanofw.assembly.selection import Selection, is_host, select
 from nanofw.checkpoints.tokenizer_files import num_token_ids
 from nanofw.config.load import LoadedConfig
 from nanofw.contracts.clock import Clock, RealClock, VirtualClock
-from nanofw.contracts.executor import Executor, ExecutorConfig
+from nanofw.contracts.executor import Components, Executor, ExecutorConfig
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.logits_processor import HostProcessor, HostProcessorConfig
 from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.observer import StepObserver
 from nanofw.contracts.plan import Capacity
 from nanofw.contracts.scheduler import Policy, SchedulerConfig
 from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.engine.engine import Engine
+from nanofw.engine.executor_guard import ExecutorGuard
 from nanofw.engine.host_processors import HostProcessors
 from nanofw.engine.plugin_names import PluginNames
 from nanofw.engine.scheduler import Scheduler
@@ -42,7 +44,12 @@ def assemble(loaded: LoadedConfig, *, clock: Clock | None = None) -> Engine:
     return build(select(loaded), clock=clock)
 
 
-def build(selection: Selection, *, clock: Clock | None = None) -> Engine:
+def build(
+    selection: Selection,
+    *,
+    clock: Clock | None = None,
+    observers: Sequence[StepObserver] = (),
+) -> Engine:
     """The engine of a selection.
 
     Warns with `DowngradeWarning` for each feature that was asked for and is off, and with
@@ -51,6 +58,7 @@ def build(selection: Selection, *, clock: Clock | None = None) -> Engine:
 
     Args:
         clock: None: real time, or virtual time when the executor simulates.
+        observers: who watches the steps of the engine.
 
     Raises:
         ConfigError: the configuration asks for several engines.
@@ -69,19 +77,25 @@ def build(selection: Selection, *, clock: Clock | None = None) -> Engine:
     component: Component = selection.components["executor"]
     executor = component.make(Executor, executor_config(selection, clock))
     try:
-        return build_on(selection, executor, clock)
+        return build_on(selection, executor, clock, observers=observers)
     except BaseException:
         executor.close()
         raise
 
 
-def build_on(selection: Selection, executor: Executor, clock: Clock) -> Engine:
+def build_on(
+    selection: Selection,
+    executor: Executor,
+    clock: Clock,
+    *,
+    observers: Sequence[StepObserver] = (),
+) -> Engine:
     """The engine of a selection around an executor that is there already, with an empty cache.
 
     The executor must be new: it counts the steps of its one engine.
     """
     config, spec, components = selection.loaded.config, selection.spec, selection.components
-    capacity = executor.capacity()
+    capacity = ExecutorGuard(components["executor"].label).call(executor.capacity)
     limits = _limits(selection, capacity)
     allocator = components["kv_allocator"].make(
         KVAllocator,
@@ -107,6 +121,7 @@ def build_on(selection: Selection, executor: Executor, clock: Clock) -> Engine:
         seed=config.engine.seed,
         host_processors=_host_processors(selection),
         names=plugin_names(selection),
+        observers=observers,
     )
 
 
@@ -143,13 +158,14 @@ def build_workload(
 def executor_config(selection: Selection, clock: Clock) -> ExecutorConfig:
     """What the executor of a selection is built with."""
     engine = selection.loaded.config.engine
-    components = {
-        kind: component
-        for kind, component in selection.components.items()
-        if kind in ("model", "attention_backend", "sampler", "cost_model")
-    }
-    processors = selection.components["logits_processor"]
-    components["logits_processor"] = [item for item in processors if not is_host(item)]
+    chosen = selection.components
+    components = Components(
+        model=chosen.get("model"),
+        attention_backend=chosen.get("attention_backend"),
+        sampler=chosen.get("sampler"),
+        cost_model=chosen.get("cost_model"),
+        logits_processors=tuple(item for item in chosen["logits_processor"] if not is_host(item)),
+    )
     return ExecutorConfig(
         spec=replace(selection.spec, num_token_ids=_num_token_ids(selection.spec)),
         block_size=selection.block_size,
@@ -158,12 +174,14 @@ def executor_config(selection: Selection, clock: Clock) -> ExecutorConfig:
         max_num_batched_tokens=engine.max_num_batched_tokens,
         max_model_len=selection.max_model_len,
         clock=clock,
-        engine=engine,
         components=components,
         device=selection.device,
+        tensor_parallel_size=engine.tensor_parallel_size,
+        memory_utilization=engine.memory_utilization,
         overlap=selection.overlap,
         cuda_graphs=selection.cuda_graphs,
         prefill_graphs=selection.prefill_graphs,
+        name=chosen["executor"].name,
     )
 
 
@@ -182,6 +200,7 @@ def plugin_names(selection: Selection) -> PluginNames:
         policy=components["scheduler"].name,
         model="" if model is None else model.name,
         others=(sampler, *(item.name for item in components["logits_processor"])),
+        executor=components["executor"].label,
     )
 
 

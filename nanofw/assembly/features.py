@@ -8,31 +8,27 @@ from typing import Any
 
 from nanofw.assembly.claims import probe
 from nanofw.assembly.explanation import Choice, Feature
-from nanofw.assembly.model_source import read_spec
+from nanofw.assembly.model_reading import read_model
 from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import EngineSection, Switch
-from nanofw.plugins import Component
+from nanofw.plugins import Component, Registry
 from nanofw.plugins.capabilities import ANY, BUILT_BY_EXECUTOR, Needs, kinds_asked
 
 AUTO = "auto"
 
 
-def read_needs(loaded: LoadedConfig, executor: Component) -> Needs:
+def read_needs(loaded: LoadedConfig, executor: Component, registry: Registry) -> Needs:
     """What a configuration, its model and its executor ask for.
 
     Raises:
         ConfigError: the configuration names no model.
         ModelError: the checkpoint is not there or not supported.
-        PluginError: the executor's probe is broken.
+        PluginError: the executor's probe, or the reader of the model's plugin, is broken.
     """
     config, claims = loaded.config, executor.plugin.capabilities
     virtual_time = bool(claims.get("virtual_time", False))
     built = tuple(claims.get("needs", BUILT_BY_EXECUTOR))
-    if config.model.path is None:
-        message = "is required: a folder, a hub id, or embedded:demo"
-        raise loaded.error(message, ("model", "path"))
-    family = None if config.model.name is None else config.model.name.rpartition(":")[2]
-    spec = read_spec(config.model.path, weights="model" in built, family=family)
+    spec = read_model(loaded, registry, weights="model" in built)
     device = _device(config.engine.device, executor)
     dtype = config.model.dtype
     if dtype == AUTO:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, cast
 
 from pydantic import BaseModel
 
-from nanofw.config.schema import ComponentSection, Config, Section, section_class
+from nanofw.config.schema import ComponentSection, Config, ModelSection, Section, section_class
 from nanofw.contracts.kinds import KINDS, Kind
 from nanofw.errors import PluginError
 from nanofw.plugins import Entry, Registry, load_plugin
@@ -24,7 +25,8 @@ def json_schema(registry: Registry) -> dict[str, Any]:
     schema = Config.model_json_schema()
     definitions: dict[str, Any] = schema.pop("$defs")
     skipped: list[str] = []
-    kinds = [kind for kind in KINDS.values() if issubclass(_class(kind), ComponentSection)]
+    named = (ComponentSection, ModelSection)
+    kinds = [kind for kind in KINDS.values() if issubclass(_class(kind), named)]
     for kind in kinds:
         definitions[_name(kind)] = definitions[_class(kind).__name__]
         _redirect(_place(kind, schema, definitions), _class(kind).__name__, _name(kind))
@@ -82,6 +84,8 @@ def _section(
 ) -> dict[str, Any]:
     core = {key: value for key, value in section["properties"].items() if key != "name"}
     variants: list[dict[str, Any]] = []
+    if "default" in section["properties"]["name"]:
+        variants.append(_variant([None], {}, core, "chosen by what the checkpoint states"))
     if kind.auto:
         variants.append(_variant(["auto"], {}, core, "chosen by what the machine has"))
     for entry in registry.entries:
@@ -112,7 +116,7 @@ def _options(model: type[BaseModel], definitions: dict[str, Any]) -> dict[str, A
 
 
 def _variant(
-    names: list[str], options: dict[str, Any], core: dict[str, Any], summary: str
+    names: Sequence[str | None], options: dict[str, Any], core: dict[str, Any], summary: str
 ) -> dict[str, Any]:
     return {
         "type": "object",

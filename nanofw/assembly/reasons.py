@@ -67,8 +67,7 @@ def raise_reasons(reasons: Sequence[str], features: Sequence[Feature], *, strict
 def facts(needs: Needs, max_model_len: int, block_size: int) -> dict[str, Any]:
     """Resolved numbers and names, for `explain` and for records."""
     spec = needs.spec
-    num_heads = 1 if spec.tie_word_embeddings else 2
-    num_parameters = spec.num_layer_parameters + num_heads * spec.num_head_parameters
+    active = spec.num_parameters - spec.num_layer_parameters + spec.num_active_parameters
     counts = {"tensor_parallel_size": needs.tensor_parallel_size, "replicas": needs.replicas}
     return {
         "model": spec.path,
@@ -76,12 +75,13 @@ def facts(needs: Needs, max_model_len: int, block_size: int) -> dict[str, Any]:
         "device": needs.device,
         **{name: count for name, count in counts.items() if count > 1},
         "dtype": spec.dtype,
-        "rope_type": spec.rope.get("rope_type", "default"),
+        "rope_type": spec.rope.get("rope_type", "the model's own"),
         "num_windowed_layers": sum(window is not None for window in spec.sliding_windows),
         "max_model_len": max_model_len,
         "block_size": block_size,
-        "num_matrix_parameters": num_parameters,
-        "matrix_bytes": num_parameters * spec.bytes_per_element,
+        "num_matrix_parameters": spec.num_parameters,
+        **({"num_active_parameters": active} if active < spec.num_parameters else {}),
+        "matrix_bytes": spec.weight_bytes,
         "kv_bytes_per_token": spec.kv_bytes_per_token,
         "kv_bytes_per_block": spec.kv_bytes_per_token * block_size,
         "eos_token_ids": list(spec.eos_token_ids),

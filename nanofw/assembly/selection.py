@@ -89,7 +89,7 @@ def select(loaded: LoadedConfig, registry: Registry | None = None) -> Selection:
     config = loaded.config
     chooser = Chooser(loaded, registry or registry_for(loaded))
     executor = chooser.find(executor_section(config))[0]
-    needs = features.read_needs(loaded, executor)
+    needs = features.read_needs(loaded, executor, chooser.registry)
     components = _choose_components(chooser, executor, needs)
     block_size = needs.block_size or _common_block_size(chooser)
     overlap, graphs, prefill_graphs = switches = features.switches(
@@ -195,9 +195,10 @@ def _check_processor(component: Component, chooser: Chooser, needs: Needs) -> No
 
 def _model_section(chooser: Chooser, needs: Needs) -> NamedSection:
     """The implementation that is asked for, or the one of the checkpoint's architecture."""
-    asked = chooser.loaded.config.model.name
-    if asked is not None:
-        return NamedSection(("model",), "model", ComponentSection(name=asked))
+    asked = chooser.loaded.config.model
+    if asked.name is not None:
+        section = ComponentSection(name=asked.name, **asked.options)
+        return NamedSection(("model",), "model", section)
     spec, registry = needs.spec, chooser.registry
     known = registry.names("model")
     left_out = [entry.name for entry, _ in registry.left_out]
@@ -216,11 +217,11 @@ def _check_cost_is_known(chooser: Chooser, needs: Needs) -> None:
     _model_section(chooser, needs)  # refuses an architecture that nothing could run
     spec = needs.spec
     telling = [key for key in NOT_DENSE if spec.raw.get(key) not in (None, 0, 1, [], {})]
-    if spec.architecture not in FAMILIES and telling:
+    if spec.architecture not in FAMILIES and telling and not spec.states_its_size:
         raise ModelError(
             f"{spec.path}: architecture {spec.architecture!r} is not dense (config.json has "
-            f"{', '.join(telling)}), and the time of its steps is not modelled: it cannot be "
-            "simulated"
+            f"{', '.join(telling)}), and the time of its steps is not known: it cannot be "
+            "simulated unless its plugin's reader states layer_parameters and active_parameters"
         )
 
 

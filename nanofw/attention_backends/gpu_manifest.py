@@ -25,7 +25,7 @@ def attention_backend() -> list[Plugin]:
         Plugin(
             "flash_attn",
             "nanofw.attention_backends.flash_attn:FlashAttention",
-            api="attention_backend/1",
+            api="attention_backend/2",
             options=FlashAttentionOptions,
             capabilities={
                 "devices": ("cuda",),
@@ -40,7 +40,7 @@ def attention_backend() -> list[Plugin]:
         Plugin(
             "triton",
             "nanofw.attention_backends.triton:TritonAttention",
-            api="attention_backend/1",
+            api="attention_backend/2",
             capabilities={
                 "devices": ("cuda", "cpu"),
                 "dtypes": ("bfloat16", "float16", "float32"),

@@ -10,7 +10,7 @@ def attention_backend() -> Plugin:
     return Plugin(
         "sdpa",
         "nanofw.attention_backends.sdpa:SdpaBackend",
-        api="attention_backend/1",
+        api="attention_backend/2",
         capabilities={
             "devices": ("*",),
             "dtypes": ("float32", "bfloat16", "float16"),

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 
 import torch
 
-from nanofw.contracts.attention_backend import AttentionConfig, ForwardBatch, FusedInputs
+from nanofw.contracts.attention_backend import (
+    AttentionConfig,
+    ForwardBatch,
+    FusedAttentionBackend,
+    FusedInputs,
+)
 
 
-class PagedPool(ABC):
+class PagedPool(FusedAttentionBackend):
     """Keys and values of each layer in one tensor [2, num_blocks, page, num_kv_heads, head_dim].
 
     Attributes:

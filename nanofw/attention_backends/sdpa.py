@@ -34,7 +34,7 @@ from nanofw.attention_backends.sdpa_prefill import (
     prepare_prefill,
 )
 from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.attention_backend import AttentionConfig, ForwardBatch
+from nanofw.contracts.attention_backend import AttentionBackend, AttentionConfig, ForwardBatch
 from nanofw.kernels.transfer import to_device
 
 
@@ -58,7 +58,7 @@ class SdpaMetadata:
     prefill: list[PrefillRow]
 
 
-class SdpaBackend:
+class SdpaBackend(AttentionBackend):
     """Constructed as `SdpaBackend(options, config)`."""
 
     def __init__(self, options: Any, config: AttentionConfig) -> None:

@@ -78,12 +78,12 @@ class Batches:
 
 
 def graph_steps(engine: Engine, before: Mapping[str, int] | None = None) -> dict[str, int]:
-    """Steps by how they were carried out (replayed, or why not), where the executor tells.
+    """Steps by how they were carried out (replayed, or why not), where the executor tells it.
 
     Args:
         before: what this gave at an earlier time; then only the steps since.
     """
-    now: Mapping[str, int] = getattr(engine.executor, "graph_steps", {})
+    now = engine.executor.facts().graph_steps
     earlier = before or {}
     return {name: num - earlier.get(name, 0) for name, num in now.items()
             if before is None or num > earlier.get(name, 0)}  # fmt: skip

@@ -20,12 +20,11 @@ from nanofw.assembly import Selection, build
 from nanofw.config.schema import Section
 from nanofw.contracts.arrays import FloatArray, LongArray
 from nanofw.contracts.clock import Clock
-from nanofw.contracts.executor import Executor
+from nanofw.contracts.observer import StepObserver
 from nanofw.contracts.plan import StepPlan, StepResult
 from nanofw.contracts.workload import WorkloadConfig
 from nanofw.engine.engine import Engine
 from nanofw.measure.drive import drive
-from nanofw.measure.passing_executor import PassingExecutor
 from nanofw.measure.progress import ProgressReport, silent
 from nanofw.sim.fitted import FEATURES, Fit
 from nanofw.sim.work import StepWork
@@ -73,12 +72,15 @@ class MeasuredStep:
     host_seconds: float | None = None
 
 
-class RecordingExecutor(PassingExecutor):
-    """Notes what each step took."""
+class StepTimes(StepObserver):
+    """Notes what each step took.
 
-    def __init__(self, inner: Executor, clock: Clock, overlap: bool) -> None:
-        super().__init__(inner)
-        self._clock, self._overlap = clock, overlap
+    Args:
+        overlap: a step stays in flight.
+    """
+
+    def __init__(self, *, overlap: bool) -> None:
+        self._overlap = overlap
         self._pending: list[tuple[StepWork, float | None]] = []
         self._collected: float | None = None
         self._host_free: float | None = None  # since when the host has worked on the next plan
@@ -89,23 +91,19 @@ class RecordingExecutor(PassingExecutor):
         """The engine has nothing to do: the next step has no step before it."""
         self._collected = self._host_free = None
 
-    def submit(self, plan: StepPlan) -> None:
+    def submitted(self, plan: StepPlan, now: float) -> None:
         self._work = StepWork.of(plan, self._work)
-        super().submit(plan)
-        now = self._clock.now()
         host = now - self._host_free if self._overlap and self._host_free is not None else None
         self._pending.append((self._work, host))
         self._host_free = now
 
-    def collect(self) -> StepResult:
-        result = super().collect()
-        now, (work, host) = self._clock.now(), self._pending.pop(0)
+    def collected(self, plan: StepPlan, result: StepResult, now: float) -> None:
+        work, host = self._pending.pop(0)
         if self._overlap and result.seconds is not None:
             self.steps.append((work, result.seconds, host))
         elif self._collected is not None:
             self.steps.append((work, now - self._collected, None))
         self._collected = self._host_free = now
-        return result
 
 
 def record(
@@ -129,9 +127,8 @@ def record_on(
     found: list[MeasuredStep] = []
     loops = list(_loops(selection, design))
     total, done = sum(workload.num_requests for _, workload in loops), 0
-    executor = engine.executor
-    watch = engine.executor = RecordingExecutor(executor, engine.clock, engine.overlap)
-    try:
+    watch = StepTimes(overlap=engine.overlap)
+    with engine.observed_by(watch):
         for loop, (text, workload) in enumerate(loops):
             report(done, total, text)
             watch.idle()
@@ -144,8 +141,6 @@ def record_on(
                 ]
             done += workload.num_requests
         report(done, total, "")
-    finally:
-        engine.executor = executor
     return found
 
 

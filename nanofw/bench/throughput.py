@@ -249,21 +249,16 @@ def _serve(
     engine: Engine, workload: Prepared, note: Callable[[int], None]
 ) -> tuple[list[RequestOutput], TokenTimes, float]:
     """All outputs, the times of their tokens, and the seconds until the last one."""
-    inner = engine.executor
-    times = engine.executor = TokenTimes(inner, engine.clock)
+    times = TokenTimes()
     outputs: list[RequestOutput] = []
     note(0)
     begin, workload.start = time.perf_counter(), engine.clock.now()
-    try:
+    with engine.observed_by(times):
         for step in drive(engine, workload):
             if step.finished:
-                for output in step.finished:
-                    times.finish_request(output.id)
                 outputs += step.finished
                 note(len(outputs))
         return outputs, times, time.perf_counter() - begin
-    finally:
-        engine.executor = inner
 
 
 def _notes(workload: Workload, failed: Sequence[RequestOutput], num_cached: int) -> list[str]:

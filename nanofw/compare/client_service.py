@@ -7,36 +7,15 @@ from bisect import bisect_right
 import numpy as np
 
 from nanofw.contracts.arrays import FloatArray, LongArray
-from nanofw.contracts.clock import Clock
-from nanofw.contracts.executor import Executor
+from nanofw.contracts.observer import StepObserver
+from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.plan import StepPlan
 from nanofw.contracts.requests import Request
-from nanofw.measure.token_times import TokenTimes
 
 MAX_SAMPLES = 4096
 
 
-class ObservedExecutor(TokenTimes):
-    """Notes when tokens came, and for whom. Adds a few microseconds to a step.
-
-    Attributes:
-        service: what each client was served.
-    """
-
-    def __init__(self, inner: Executor, clock: Clock) -> None:
-        super().__init__(inner, clock)
-        self.service = ClientService()
-
-    def submit(self, plan: StepPlan) -> None:
-        self.service.add_plan(plan, self._clock.now())
-        super().submit(plan)
-
-    def finish_request(self, request_id: str) -> None:
-        super().finish_request(request_id)
-        self.service.finish_request(request_id)
-
-
-class ClientService:
+class ClientService(StepObserver):
     """Tokens computed for each client, and the gap between clients that are all kept waiting.
 
     The gap is that of Sheng et al. (OSDI 2024): over any time in which all clients have
@@ -75,8 +54,9 @@ class ClientService:
         self._not_started.add(request.id)
         self._num_waiting[number] += 1
 
-    def finish_request(self, request_id: str) -> None:
+    def finished(self, output: RequestOutput) -> None:
         """Note that a request has finished, perhaps before it ever ran."""
+        request_id = output.id
         number = self._client_of.pop(request_id, None)
         if number is not None and request_id in self._not_started:
             self._start(request_id, number)
@@ -88,7 +68,7 @@ class ClientService:
             return {}
         return dict(zip(self._numbers, (served / served.sum()).tolist(), strict=True))
 
-    def add_plan(self, plan: StepPlan, now: float) -> None:
+    def submitted(self, plan: StepPlan, now: float) -> None:
         """Count a plan's tokens as service; the requests of its new rows wait no longer."""
         for new in plan.new:
             number = self._client_of.get(new.request_id)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from typing import Any
 
+from nanofw.contracts.observer import StepObserver
 from nanofw.engine.engine import Engine
 
 
-class HostTime:
+class HostTime(StepObserver):
     """Real seconds in which an engine accepted requests, planned and committed steps.
 
     Args:
@@ -21,40 +19,23 @@ class HostTime:
         fewest_available: the smallest share of the KV pool that was available after a plan.
     """
 
+    phases = ("accept", "plan", "commit")
+
     def __init__(self, engine: Engine, is_added: bool) -> None:
-        self._engine, self._is_added = engine, is_added
+        self._clock, self._scheduler, self._is_added = engine.clock, engine.scheduler, is_added
+        self._num_blocks = max(engine.scheduler.limits.num_blocks, 1)
+        self._began = 0.0
         self.seconds = 0.0
         self.fewest_available = 1.0
 
-    @contextmanager
-    def measured(self) -> Iterator[None]:
-        """Measure what the engine does in the block."""
-        scheduler = self._engine.scheduler
-        places = ((self._engine, "add_request"), (scheduler, "plan_step"),
-                  (scheduler, "commit_step"))  # fmt: skip
-        for owner, method in places:
-            setattr(owner, method, self._timed(getattr(owner, method), method == "plan_step"))
-        try:
-            yield
-        finally:
-            for owner, method in places:
-                delattr(owner, method)
+    def began(self, phase: str) -> None:
+        self._began = time.perf_counter()
 
-    def _timed(self, method: Callable[..., Any], is_plan: bool) -> Callable[..., Any]:
-        clock, scheduler = self._engine.clock, self._engine.scheduler
-        num_blocks = max(scheduler.limits.num_blocks, 1)
-
-        def timed(*arguments: Any, **keywords: Any) -> Any:
-            began = time.perf_counter()
-            try:
-                return method(*arguments, **keywords)
-            finally:
-                took = time.perf_counter() - began
-                self.seconds += took
-                if self._is_added:
-                    clock.wait_until(clock.now() + took)
-                if is_plan:
-                    share = scheduler.allocator.num_available / num_blocks
-                    self.fewest_available = min(self.fewest_available, share)
-
-        return timed
+    def ended(self, phase: str) -> None:
+        took = time.perf_counter() - self._began
+        self.seconds += took
+        if self._is_added:
+            self._clock.wait_until(self._clock.now() + took)
+        if phase == "plan":
+            share = self._scheduler.allocator.num_available / self._num_blocks
+            self.fewest_available = min(self.fewest_available, share)

@@ -13,7 +13,7 @@ import numpy as np
 
 from nanofw.assembly import Selection, build, build_workload
 from nanofw.compare.backlog import Backlog
-from nanofw.compare.client_service import ObservedExecutor
+from nanofw.compare.client_service import ClientService
 from nanofw.compare.experiment import ExperimentOptions, Slo
 from nanofw.compare.finished import FinishedRequests, FinishedTable
 from nanofw.compare.host_time import HostTime
@@ -28,6 +28,7 @@ from nanofw.contracts.workload import Workload
 from nanofw.engine.engine import Engine
 from nanofw.measure.drive import drive
 from nanofw.measure.latencies import latencies
+from nanofw.measure.token_times import TokenTimes
 
 GUARDS = (
     "ttft.mean", "ttft.p99", "ttft.max", "tpot.mean", "tpot.p99", "itl.p99", "itl.max",
@@ -123,25 +124,15 @@ def run_on(
 
 def measure(engine: Engine, workload: Workload, options: ExperimentOptions) -> RunResult:
     """Run a workload through an engine and measure it. The engine should be fresh."""
-    executor = engine.executor
-    watch = engine.executor = ObservedExecutor(executor, engine.clock)
-    try:
-        return _Run(engine, watch, workload, options).result()
-    finally:
-        engine.executor = executor
+    return _Run(engine, workload, options).result()
 
 
 class _Run:
     """The work of `run_once`."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        watch: ObservedExecutor,
-        workload: Workload,
-        options: ExperimentOptions,
-    ) -> None:
-        self._engine, self._watch, self._options = engine, watch, options
+    def __init__(self, engine: Engine, workload: Workload, options: ExperimentOptions) -> None:
+        self._engine, self._options = engine, options
+        self._times, self._service = TokenTimes(), ClientService()
         self._workload = workload = ObservedWorkload(workload, engine.spec.vocab_size)
         self._host = HostTime(engine, options.host_time)
         self._finished_requests = FinishedRequests()
@@ -151,10 +142,9 @@ class _Run:
         self._handed_over = engine.clock.now()
         self._lag = 0.0
         self._started = engine.clock.now()
-        with self._host.measured():
+        with engine.observed_by(self._times, self._service, self._host):
             for step in drive(engine, workload, self._accept):
                 for output in step.finished:
-                    watch.finish_request(output.id)
                     self._take_output(output)
                 self._handed_over = engine.clock.now()
         self._finished = engine.clock.now()
@@ -163,7 +153,7 @@ class _Run:
         """Lateness that a step in progress does not explain is the client's own."""
         assert request.arrival is not None
         self._lag = max(self._lag, now - max(request.arrival, self._handed_over))
-        self._watch.service.add_request(request)
+        self._service.add_request(request)
         client = self._clients.setdefault(request.client, len(self._clients))
         self._live[request.id] = client, request.sampling.n
 
@@ -174,6 +164,7 @@ class _Run:
         if output.finish_reason.is_served:  # a sum, since samples share their request's id
             self._served_checksum += zlib.crc32(output.id.encode())
         if output.finish_reason.is_refused:
+            self._service.finished(output)  # the engine never had it
             return
         self._checksum ^= checksum([output])
         if num_left > 1:
@@ -198,7 +189,7 @@ class _Run:
             num_failed=len(done) - len(served),
             num_measured=len(inside),
             num_output_tokens=done.total("num_tokens"),
-            num_steps=self._watch.num_steps,
+            num_steps=self._times.num_steps,
             seconds=self._finished - self._started,
             checksum=self._checksum,
             served_checksum=self._served_checksum,
@@ -238,13 +229,13 @@ class _Run:
         seconds = max(end - start, 1e-12)
         names = ("arrival", "scheduled", "first_token", "finished", "num_tokens")
         found = latencies(*(inside[name] for name in names))
-        gaps, weights = self._watch.gaps(start, end)
+        gaps, weights = self._times.gaps(start, end)
         good = meets(self._options.slo, found)
         ended = _within(served["finished"], start, end)
         clients = list(self._clients)
-        num, service = max(len(inside), 1), self._watch.service
+        num, service = max(len(inside), 1), self._service
         whole = {
-            "throughput.tokens": self._watch.num_tokens(start, end) / seconds,
+            "throughput.tokens": self._times.num_tokens(start, end) / seconds,
             "throughput.requests": int(ended.sum()) / seconds,
             "goodput.rate": float(good.sum()) / seconds,
             "goodput.share": float(good.sum()) / len(came) if len(came) else float("nan"),
@@ -290,7 +281,7 @@ class _Run:
         total = done.total("num_tokens")
         if not total or seconds <= 0:
             return float("nan")
-        return len(done) * self._watch.num_tokens(self._started, until) / total / seconds
+        return len(done) * self._times.num_tokens(self._started, until) / total / seconds
 
     def _notes(self, done: FinishedTable) -> tuple[str, ...]:
         notes, finished = list(self._workload.notes), self._finished_requests

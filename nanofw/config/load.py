@@ -25,6 +25,7 @@ from nanofw.config.layers import (
     python_layer,
 )
 from nanofw.config.merge import Dropped, merge
+from nanofw.config.messages import unknown_key
 from nanofw.config.schema import Config, ModelSection
 from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, dotted, expanded, walk
 from nanofw.config.validation import M, Values, validate
@@ -109,6 +110,7 @@ def resolve(layers: Sequence[ConfigLayer]) -> LoadedConfig:
     values = _values(merged.data, data, merged.sources, merged.texts)
     made = validate(Config, data, values)
     _check_sampling(made, values)
+    _check_model(made, values)
     return LoadedConfig(_with_model_path(made, values), values, tuple(merged.dropped))
 
 
@@ -124,6 +126,14 @@ def _check_sampling(config: Config, values: Values) -> None:
         key = str(error).partition(" ")[0]
         path: KeyPath = ("sampling", key) if hasattr(config.sampling, key) else ("sampling",)
         raise values.error(str(error), path) from None
+
+
+def _check_model(config: Config, values: Values) -> None:
+    """Options of a model need its name: without one, another key is a slip."""
+    if config.model.name is None:
+        for key in config.model.options:
+            known = sorted(type(config.model).model_fields)
+            raise values.error(unknown_key(key, known), ("model", key))
 
 
 def interpolate(

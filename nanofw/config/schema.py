@@ -89,7 +89,9 @@ def _default(kind: str) -> str:
 
 
 class ModelSection(Section):
-    """Which model runs."""
+    """Which model runs. Beside a `name` stand the options of that implementation."""
+
+    model_config = ConfigDict(extra="allow")
 
     path: str | None = None
     """Folder of a checkpoint, hub id, or `embedded:demo`."""
@@ -97,6 +99,11 @@ class ModelSection(Section):
     """Element type of weights and KV; auto: float32 on CPU, the checkpoint's own elsewhere."""
     name: str | None = None
     """The implementation; null: by the architecture that the checkpoint states."""
+
+    @property
+    def options(self) -> Mapping[str, Any]:
+        """The keys beside those above, as they were written."""
+        return MappingProxyType(self.model_extra or {})
 
 
 class EngineSection(Section):

@@ -13,6 +13,8 @@ BoolArray: TypeAlias = NDArray[np.bool_]
 FloatArray: TypeAlias = NDArray[np.float64]
 
 EMPTY_INT: IntArray = np.empty(0, np.int32)
+EMPTY_BOOL: BoolArray = np.empty(0, np.bool_)
 EMPTY_COPIES: IntArray = np.empty((0, 2), np.int32)
 EMPTY_INT.flags.writeable = False
+EMPTY_BOOL.flags.writeable = False
 EMPTY_COPIES.flags.writeable = False

@@ -1,11 +1,22 @@
-"""Contract `attention_backend/1` (experimental): which kernel attends, and over which pages."""
+"""Contract `attention_backend/2` (experimental): which kernel attends, and over which pages.
+
+class Mine(AttentionBackend):
+def __init__(self, options, config): self.config = config
+def allocate(self, num_blocks): ...      # the pool, one entry a layer
+def bytes_per_block(self): ...
+def copy_blocks(self, pool, copies): ...
+def forward(self, query, key, value, layer, kv, batch, scale): ...
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
-from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.arrays import EMPTY_INT, IntArray
 
 if TYPE_CHECKING:
     import torch
@@ -13,7 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
-    """Facts that a backend is built with, beside its options. Head counts are this rank's."""
+    """Facts that a backend is built with, beside its options. Head counts are this rank's.
+
+    Attributes:
+        name: what the configuration calls it.
+    """
 
     num_heads: int
     num_kv_heads: int
@@ -26,6 +41,10 @@ class AttentionConfig:
     dtype: torch.dtype
     device: torch.device
     sliding_windows: tuple[int | None, ...] = ()
+    name: str = ""
+
+
+NO_ARGUMENTS: Mapping[int, Any] = MappingProxyType({})
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,6 +69,9 @@ class ForwardBatch:
         num_decodes: rows with exactly one query token, all first.
         logits_indices: device int64[s], flat positions whose logits are wanted. Where all rows
             decode and s = t they are all tokens in their order.
+        rows: int32[n] on the host, which row of the run each is; empty in a pass that is captured.
+        arguments: by row, what its request carries under the model's name; only rows that carry
+            something are in it, of this batch and of others. Read-only.
         attention: what the backend's `prepare` made of the batch, for all layers.
         max_chunks: None: the lengths are those of the host arrays. A number: the pass is captured
             to be replayed with other lengths (capabilities `cuda_graph`, `cuda_graph_prefill`),
@@ -71,30 +93,32 @@ class ForwardBatch:
     num_decodes: int
     logits_indices: torch.Tensor
     host_block_tables: IntArray | None = None
+    rows: IntArray = field(default_factory=lambda: EMPTY_INT)
+    arguments: Mapping[int, Any] = field(default_factory=lambda: NO_ARGUMENTS)
     attention: Any = None
     max_chunks: int | None = None
 
 
-@runtime_checkable
-class AttentionBackend(Protocol):
-    """Implemented by backends. Constructed as `target(options, AttentionConfig)`."""
+class AttentionBackend(ABC):
+    """Base of backends. Constructed as `target(options, AttentionConfig)`."""
 
+    @abstractmethod
     def allocate(self, num_blocks: int) -> list[Any]:
         """The KV pool: one entry per layer, in a layout of the backend's choice."""
-        ...
 
+    @abstractmethod
     def bytes_per_block(self) -> int:
         """Bytes that one block takes over all layers."""
-        ...
 
+    @abstractmethod
     def copy_blocks(self, pool: list[Any], copies: torch.Tensor) -> None:
         """Copy int64[c, 2] blocks (source, target) in every layer."""
-        ...
 
     def prepare(self, batch: ForwardBatch) -> Any:
         """Metadata of a batch, computed once for all layers; stored in `batch.attention`."""
-        ...
+        return None
 
+    @abstractmethod
     def forward(
         self,
         query: torch.Tensor,
@@ -119,7 +143,6 @@ class AttentionBackend(Protocol):
         Returns:
             [t, num_heads, head_dim]. Rows of padded tokens (slot -1) mean nothing.
         """
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,12 +163,11 @@ class FusedInputs:
     cos_sin: torch.Tensor
 
 
-@runtime_checkable
-class FusedAttentionBackend(AttentionBackend, Protocol):
+class FusedAttentionBackend(AttentionBackend):
     """A backend that takes the projection's output as it is."""
 
+    @abstractmethod
     def forward_fused(
         self, inputs: FusedInputs, layer: int, kv: Any, batch: ForwardBatch, scale: float
     ) -> torch.Tensor:
         """Like `forward`, with norm, rotation and store done by the backend."""
-        ...

@@ -16,7 +16,7 @@ from nanofw.contracts.cost_model import CostModel, CostModelConfig
 from nanofw.contracts.executor import Executor, ExecutorConfig
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.contracts.logits_processor import LogitsProcessor
-from nanofw.contracts.model import Model, ModelContext
+from nanofw.contracts.model import Model, ModelConfig
 from nanofw.contracts.sampler import Sampler, SamplerConfig
 from nanofw.contracts.scheduler import Policy, SchedulerConfig
 from nanofw.contracts.workload import Workload, WorkloadConfig
@@ -71,8 +71,8 @@ KINDS: Mapping[str, Kind] = _by_name(
         text="decoders, by the architecture that `config.json` states",
         section=("model",),
         base=Model,
-        config=ModelContext,
-        version=1,
+        config=ModelConfig,
+        version=2,
         tier="experimental",
         made_by="executor",
     ),
@@ -102,7 +102,7 @@ KINDS: Mapping[str, Kind] = _by_name(
         section=("attention_backend",),
         base=AttentionBackend,
         config=AttentionConfig,
-        version=1,
+        version=2,
         tier="experimental",
         made_by="executor",
         default="auto",
@@ -136,7 +136,7 @@ KINDS: Mapping[str, Kind] = _by_name(
         section=("executor",),
         base=Executor,
         config=ExecutorConfig,
-        version=1,
+        version=2,
         tier="experimental",
         default="auto",
         auto=("torch",),

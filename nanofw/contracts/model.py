@@ -1,58 +1,84 @@
-"""Contract `model/1` (experimental): the decoder's forward pass."""
+"""Contract `model/2` (experimental): the decoder's forward pass.
+
+A family of the usual shape is a few lines; anything else is built from `nanofw.models.layers` or
+from layers of its own:
+
+    class MyForCausalLM(PreNormDecoder):
+        def __init__(self, options, config):
+            super().__init__(config, DecoderFeatures(qk_norm=True))
+
+A family whose `config.json` the core cannot read names a function in its manifest that can:
+`Plugin(..., api="model/2", spec="my_pkg.spec:read")`, a torch-free `read(config_json, folder)` that
+returns a `ModelSpec`.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-from nanofw.contracts.attention_backend import ForwardBatch
+from nanofw.contracts.attention_backend import AttentionBackend, ForwardBatch
 from nanofw.contracts.communicator import Communicator
+from nanofw.contracts.model_spec import ModelSpec
 
 if TYPE_CHECKING:
     import torch
 
 
-@runtime_checkable
-class Model(Protocol):
-    """Implemented by models. Constructed as `target(spec, ModelContext)`."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelConfig:
+    """Facts that a model is built with, beside its options.
 
+    Parameters are created empty on `device`; `load` fills each in its place.
+
+    Attributes:
+        name: what the configuration calls it; arguments of requests bear it.
+        spec: its description, as its own reader or the core's made it.
+        communicator: the ranks beside this one.
+        attention_backend: what attends in each layer, with this rank's heads.
+        max_model_len: positions that the run uses: for tables of angles.
+    """
+
+    spec: ModelSpec
+    device: torch.device
+    dtype: torch.dtype
+    communicator: Communicator
+    attention_backend: AttentionBackend
+    max_model_len: int
+    name: str = ""
+
+
+class Model(ABC):
+    """Base of models. Constructed as `target(options, ModelConfig)`, empty."""
+
+    def check(self, arguments: Any) -> None:
+        """Raise ValueError with the allowed values when a request's arguments are wrong.
+
+        `arguments` is what the request carries under the model's name; None: it carries nothing.
+        Requests of different arguments share nothing in the prefix cache.
+        """
+        if arguments is not None:
+            raise ValueError("this model takes no arguments")
+
+    @abstractmethod
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Take the checkpoint's tensors. Raises `ModelError` that lists what is missing or
         unexpected; a parameter that was never loaded is always an error."""
-        ...
 
+    @abstractmethod
     def forward(self, batch: ForwardBatch, pool: list[Any]) -> torch.Tensor:
-        """Hidden states [s, hidden] at `batch.logits_indices`."""
-        ...
+        """Hidden states [s, hidden] at `batch.logits_indices`.
 
+        With the capability `cuda_graph` the pass may be captured and replayed: what is launched
+        depends on the shapes in the batch alone. Rows that carry arguments are never captured.
+        """
+
+    @abstractmethod
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [s, vocab of this rank] of hidden states.
 
         Each rank has `ceil(vocab_size / ranks)` of them in rank order; the last ones may be
         padding, which is cut off when they are gathered.
         """
-        ...
-
-
-@runtime_checkable
-class ModelContext(Protocol):
-    """What a model is built with: device, dtype, the ranks beside it, the backend.
-
-    Parameters are created empty on `device`; `load` fills each in its place.
-    """
-
-    @property
-    def device(self) -> torch.device: ...
-    @property
-    def dtype(self) -> torch.dtype: ...
-    @property
-    def communicator(self) -> Communicator: ...
-    @property
-    def max_model_len(self) -> int:
-        """Positions that a run uses: for tables of angles."""
-        ...
-
-    @property
-    def attention(self) -> Any:
-        """The attention backend."""
-        ...

@@ -1,4 +1,16 @@
-"""What the torch-free parts know of a model: shape, vocabulary, lengths, end tokens."""
+"""What the torch-free parts know of a model: shape, vocabulary, lengths, end tokens, size.
+
+A reader of a family that is a plain dense decoder states its shape, and all sizes follow from it:
+
+    def read(config_json, folder):
+        return ModelSpec(
+            architecture="MyForCausalLM", path=str(folder), dtype="bfloat16", vocab_size=32000,
+            hidden_size=config_json["width"], intermediate_size=4 * config_json["width"],
+            num_layers=config_json["depth"], num_heads=16, num_kv_heads=16, head_dim=64,
+            max_model_len=4096, eos_token_ids=(2,))
+
+Any other family states its sizes too, so that nothing is guessed.
+"""
 
 from __future__ import annotations
 
@@ -16,17 +28,26 @@ BYTES_PER_ELEMENT = {"float32": 4, "float16": 2, "bfloat16": 2}
 class ModelSpec:
     """A decoder's description, read from `config.json` without loading weights.
 
+    What a reader leaves at None is that of a dense decoder of this shape.
+
     Attributes:
         architecture: the checkpoint's class name, `Qwen3ForCausalLM` say.
         path: folder of the checkpoint, or a name for a spec without one.
         dtype: element type of weights and KV: float32, bfloat16 or float16.
         max_model_len: positions that the model supports.
         eos_token_ids: tokens that end a request unless it says `ignore_eos`.
-        rope: `rope_type`, `rope_theta` and the parameters of that type.
+        rope: `rope_type`, `rope_theta` and the parameters of that type; empty: the model reads its
+            own, per layer for example.
         sliding_windows: per layer the window in tokens, or None for full attention.
         num_token_ids: ids that the model's tokenizer has. Those past them only pad the vocabulary
             and are never sampled; None: the vocabulary has no padding that is known.
         attention_bias, mlp_bias: whether the family has these biases in this checkpoint.
+        layer_parameters: weights between embedding and head that are held in memory, those of all
+            experts among them.
+        active_parameters: of them, those that one token is multiplied with.
+        layer_bytes: bytes that they take in memory, where that is not as `dtype` says: quantized
+            weights.
+        kv_elements: elements of keys and values that one token keeps over all layers.
         raw: the parsed `config.json`, for what only one model family reads.
         notes: sentences about what the reader took for granted or left aside.
     """
@@ -50,6 +71,10 @@ class ModelSpec:
     rope: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     sliding_windows: tuple[int | None, ...] = ()
     num_token_ids: int | None = None
+    layer_parameters: int | None = None
+    active_parameters: int | None = None
+    layer_bytes: int | None = None
+    kv_elements: int | None = None
     raw: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     notes: tuple[str, ...] = ()
 
@@ -89,20 +114,54 @@ class ModelSpec:
         return BYTES_PER_ELEMENT[self.dtype]
 
     @property
+    def states_its_size(self) -> bool:
+        """Whether the reader has said what a step costs, rather than left it to the shape."""
+        return self.layer_parameters is not None and self.active_parameters is not None
+
+    @property
     def kv_bytes_per_token(self) -> int:
         """Bytes of keys and values that one token keeps over all layers."""
-        return 2 * self.num_layers * self.num_kv_heads * self.head_dim * self.bytes_per_element
+        elements = self.kv_elements
+        if elements is None:
+            elements = 2 * self.num_layers * self.num_kv_heads * self.head_dim
+        return elements * self.bytes_per_element
 
     @property
     def num_layer_parameters(self) -> int:
         """Weights of all linear layers between embedding and head (norms left out)."""
+        if self.layer_parameters is not None:
+            return self.layer_parameters
         attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
         return self.num_layers * (attention + 3 * self.hidden_size * self.intermediate_size)
+
+    @property
+    def num_active_parameters(self) -> int:
+        """Those of them that one token is multiplied with."""
+        known = self.active_parameters
+        return self.num_layer_parameters if known is None else known
 
     @property
     def num_head_parameters(self) -> int:
         """Weights of the output head."""
         return self.vocab_size * self.hidden_size
+
+    @property
+    def num_parameters(self) -> int:
+        """Weights of all matrices, embedding and head included."""
+        heads = 1 if self.tie_word_embeddings else 2
+        return self.num_layer_parameters + heads * self.num_head_parameters
+
+    @property
+    def layer_weight_bytes(self) -> int:
+        """Bytes of the weights between embedding and head."""
+        known = self.layer_bytes
+        return self.num_layer_parameters * self.bytes_per_element if known is None else known
+
+    @property
+    def weight_bytes(self) -> int:
+        """Bytes of all matrices."""
+        others = self.num_parameters - self.num_layer_parameters
+        return self.layer_weight_bytes + others * self.bytes_per_element
 
 
 def vocabulary_of_rank(vocab_size: int, rank: int, num_ranks: int) -> range:

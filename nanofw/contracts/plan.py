@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from nanofw.contracts.arrays import EMPTY_COPIES, EMPTY_INT, BoolArray, IntArray
+from nanofw.contracts.arrays import EMPTY_BOOL, EMPTY_COPIES, EMPTY_INT, BoolArray, IntArray
 from nanofw.contracts.outputs import TokenLogprobs
 from nanofw.contracts.requests import SamplingParams
 
@@ -71,11 +71,11 @@ class StepPlan:
     """
 
     step: int
-    rows: IntArray
-    num_tokens: IntArray
-    starts: IntArray
-    samples: BoolArray
-    num_decodes: int
+    rows: IntArray = field(default_factory=lambda: EMPTY_INT)
+    num_tokens: IntArray = field(default_factory=lambda: EMPTY_INT)
+    starts: IntArray = field(default_factory=lambda: EMPTY_INT)
+    samples: BoolArray = field(default_factory=lambda: EMPTY_BOOL)
+    num_decodes: int = 0
     new: list[NewRow] = field(default_factory=list[NewRow])
     removed: IntArray = field(default_factory=lambda: EMPTY_INT)
     block_rows: IntArray = field(default_factory=lambda: EMPTY_INT)

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from types import MappingProxyType
 from typing import Any
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.clock import Clock, RealClock
-from nanofw.contracts.executor import Executor, WatchableExecutor
+from nanofw.contracts.executor import Executor
 from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.observer import StepObserver
 from nanofw.contracts.outputs import RequestOutput, StepOutput, StepReport
-from nanofw.contracts.plan import HostMasks, StepPlan
+from nanofw.contracts.plan import HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.base import BaseEngine
+from nanofw.engine.executor_guard import ExecutorGuard
 from nanofw.engine.host_processors import HostProcessors
+from nanofw.engine.observers import Observers
 from nanofw.engine.plugin_names import PluginNames
 from nanofw.engine.request_state import RequestState, sample_id
 from nanofw.engine.scheduler import Scheduler, Wait
@@ -46,6 +50,7 @@ class Engine(BaseEngine):
     Args:
         names: the chosen plugins whose arguments requests may carry; host processors are known
             from `host_processors`.
+        observers: who watches the steps; see `StepObserver`.
     """
 
     def __init__(
@@ -59,14 +64,16 @@ class Engine(BaseEngine):
         seed: int = 0,
         host_processors: HostProcessors | None = None,
         names: PluginNames | None = None,
+        observers: Sequence[StepObserver] = (),
     ) -> None:
-        if overlap and executor.capacity().max_in_flight < 2:
-            raise ExecutorError(
-                f"executor {type(executor).__name__} takes one step at a time, overlap needs two; "
-                f"set engine.overlap to false"
-            )
         self._host = host_processors or HostProcessors({}, spec.vocab_size)
         self._names = names = names or PluginNames()
+        self._guard = ExecutorGuard(names.executor or f"executor {type(executor).__name__}")
+        if overlap and self._guard.call(executor.capacity).max_in_flight < 2:
+            raise ExecutorError(
+                f"{self._guard.label} takes one step at a time, overlap needs two; "
+                f"set engine.overlap to false"
+            )
         super().__init__(
             spec,
             clock or RealClock(),
@@ -76,8 +83,53 @@ class Engine(BaseEngine):
         )
         self.scheduler, self.executor, self.overlap = scheduler, executor, overlap
         self._pending: deque[_PendingStep] = deque()
+        self._observers = Observers()
+        for observer in observers:
+            self._observers.add(observer)
+        self._bind_calls()
+
+    # -- observers ------------------------------------------------------------------------
+
+    @contextmanager
+    def observed_by(self, *observers: StepObserver) -> Generator[None]:
+        """Tell these of the steps within the block.
+
+        Raises:
+            ObserverError: at the end, when one of them has failed and saw only a part.
+        """
+        added: list[StepObserver] = []
+        try:
+            for observer in observers:
+                self._observers.add(observer)
+                added.append(observer)
+            self._bind_calls()
+            yield
+        finally:
+            failures = [self._observers.remove(observer) for observer in added]
+            self._bind_calls()
+        for failure in failures:
+            if failure is not None:
+                raise failure
+
+    def _bind_calls(self) -> None:
+        """The parts of the work, told to the observers who hear of them; else as they are.
+
+        Those of the engine are functions, not methods: an engine that holds itself would stay.
+        """
+        around = self._observers.around
+        self._add = around("accept", BaseEngine.add_request)
+        self._do_step = around("step", Engine._whole_step)
+        self._plan_step = around("plan", self.scheduler.plan_step)
+        self._submit = around("submit", Engine._submit_plan)
+        self._provide = around("provide", Engine._provide_masks)
+        self._collect_result = around("collect", Engine._collect_oldest)
+        self._commit = around("commit", self.scheduler.commit_step)
+        self._take = around("output", Engine._take_finished)
 
     # -- requests -------------------------------------------------------------------------
+
+    def add_request(self, request: Request) -> None:
+        self._add(self, request)
 
     def _has_request(self, request_id: str) -> bool:
         return self.scheduler.has_request(request_id)
@@ -85,7 +137,7 @@ class Engine(BaseEngine):
     def _queue_request(
         self, request: Request, tokens: IntArray, limit: int, index: int, seed: int
     ) -> None:
-        self.executor.check(request)
+        self._guard.check(self.executor.check, request)
         arguments = request.arguments.get(self._names.policy)
         self.scheduler.check_arguments(arguments)
         now = self.clock.now()
@@ -125,10 +177,15 @@ class Engine(BaseEngine):
         return self.scheduler.finish_request(request_id, reason, self.clock.now(), **kwargs)
 
     def take_finished(self) -> list[RequestOutput]:
+        return self._take(self)
+
+    def _take_finished(self) -> list[RequestOutput]:
         finished = self.scheduler.take_finished()
         for output in finished:
             self._host.finish_sample(sample_id(output.id, output.sample_index))
             self._num_finished[output.finish_reason] += 1
+            for tell in self._observers.finished:
+                tell(output)
         return finished
 
     @property
@@ -138,6 +195,9 @@ class Engine(BaseEngine):
     # -- the step -------------------------------------------------------------------------
 
     def step(self) -> StepOutput:
+        return self._do_step(self)
+
+    def _whole_step(self) -> StepOutput:
         if self._failure is not None:
             raise ExecutorError(
                 f"the engine failed before ({type(self._failure).__name__}); make a new one"
@@ -148,30 +208,35 @@ class Engine(BaseEngine):
         except BaseException as error:
             self._failure = error
             raise
-        output.finished = self.take_finished()
+        output.finished = self._take(self)
         return output
 
     def _step(self, output: StepOutput) -> None:
         plan = self._plan(output)
         if plan is not None:
-            self.executor.submit(plan)
+            self._submit(self, plan)
             while len(self._pending) > 1:
                 self._collect(output)
             if len(plan.host_rows):
-                self._provide(plan)
+                self._provide(self, plan)
         if self._pending and (plan is None or not self.overlap):
             self._collect(output)
+
+    def _submit_plan(self, plan: StepPlan) -> None:
+        self._guard.call(self.executor.submit, plan)
+        for tell in self._observers.submitted:
+            tell(plan, self.clock.now())
 
     def _plan(self, output: StepOutput) -> StepPlan | None:
         scheduler, num_before = self.scheduler, self.scheduler.counters.num_preemptions
         now = self.clock.now()
-        plan = scheduler.plan_step(now, in_flight=bool(self._pending))
+        plan = self._plan_step(now, in_flight=bool(self._pending))
         waited = plan is Wait.FOR_STEP_IN_FLIGHT
         if waited:
             scheduler.counters.num_waits += 1
             self._collect(output)
             now = self.clock.now()
-            plan = scheduler.plan_step(now, in_flight=False)
+            plan = self._plan_step(now, in_flight=False)
         assert not isinstance(plan, Wait)
         if plan is not None:
             num_preempted = scheduler.counters.num_preemptions - num_before
@@ -190,18 +255,20 @@ class Engine(BaseEngine):
 
     def _collect(self, output: StepOutput) -> None:
         pending = self._pending.popleft()
-        result = self.executor.collect()
+        result = self._collect_result(self, pending.plan)
         now = self.clock.now()
-        if result.step != pending.plan.step:
-            raise ExecutorError(
-                f"executor {type(self.executor).__name__} answered step {result.step} when "
-                f"{pending.plan.step} was due"
-            )
-        output.deltas += self.scheduler.commit_step(pending.plan, result, now)
+        for tell in self._observers.collected:
+            tell(pending.plan, result, now)
+        output.deltas += self._commit(pending.plan, result, now)
         if len(pending.plan.host_rows):
             self._advance(pending.plan)
         output.report = self._report(pending, now)
         self._num_steps += 1
+
+    def _collect_oldest(self, plan: StepPlan) -> StepResult:
+        result = self._guard.call(self.executor.collect)
+        self._guard.check_result(result, plan)
+        return result
 
     def _report(self, pending: _PendingStep, now: float) -> StepReport:
         scheduler, plan = self.scheduler, pending.plan
@@ -221,7 +288,7 @@ class Engine(BaseEngine):
 
     # -- host processors ------------------------------------------------------------------
 
-    def _provide(self, plan: StepPlan) -> None:
+    def _provide_masks(self, plan: StepPlan) -> None:
         """Masks of the rows that wait for them; the step before has been committed."""
         rows, waiting = self.scheduler.rows, plan.host_rows.tolist()
         bits = self._host.blank(len(waiting))
@@ -229,7 +296,7 @@ class Engine(BaseEngine):
         sample_ids = [rows.state(row).sample_id if rows.alive[row] else None for row in waiting]
         for i, problem in self._host.mask_rows(sample_ids, bits).items():
             self._fail_on(problem, waiting[i])
-        self.executor.provide(HostMasks(step=plan.step, bits=bits))
+        self._guard.call(self.executor.provide, HostMasks(step=plan.step, bits=bits))
 
     def _advance(self, plan: StepPlan) -> None:
         """Tell the processors what was committed of the requests that go on."""
@@ -251,12 +318,12 @@ class Engine(BaseEngine):
 
     @property
     def is_watchable(self) -> bool:
-        return isinstance(self.executor, WatchableExecutor)
+        return type(self.executor).check_alive is not Executor.check_alive
 
     def check_alive(self) -> None:
-        if self._failure is None and isinstance(self.executor, WatchableExecutor):
+        if self._failure is None and self.is_watchable:
             try:
-                self.executor.check_alive()
+                self._guard.call(self.executor.check_alive)
             except NanofwError as error:
                 self._failure = error
                 raise
@@ -278,4 +345,4 @@ class Engine(BaseEngine):
         )
 
     def _close(self) -> None:
-        self.executor.close()
+        self._guard.call(self.executor.close)

@@ -16,11 +16,13 @@ class PluginNames:
     Attributes:
         policy, model: of these kinds; empty where a test has none.
         others: of further plugins that take arguments.
+        executor: the executor in messages, with its distribution.
     """
 
     policy: str = ""
     model: str = ""
     others: tuple[str, ...] = ()
+    executor: str = ""
 
     @property
     def all(self) -> set[str]:

@@ -4,92 +4,66 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Generator
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
+from nanofw.contracts.observer import PHASES, StepObserver
 from nanofw.engine.engine import Engine
 
 STEP = "step"
 TOP_PHASES = ("plan", "submit", "provide", "collect", "commit", "output")
 """Phases of a step that follow each other. With requests that come, `accept` precedes them."""
 SUBMIT = "submit."
-"""Phases of an executor that says what they are begin with it."""
-
-Wrap = Callable[[str, Callable[..., Any]], Callable[..., Any]]
+"""Parts of `submit`, where the executor says what they are, begin with it."""
 
 
-def seams(engine: Engine) -> Iterator[tuple[str, Any, str]]:
-    """Phase, object and method of each part of a step.
-
-    An executor may name parts of its own in `host_phases`: name -> (object, method).
-    """
-    yield STEP, engine, "step"
-    yield "accept", engine, "add_request"
-    yield "plan", engine.scheduler, "plan_step"
-    for name in ("submit", "provide", "collect"):
-        yield name, engine.executor, name
-    yield "commit", engine.scheduler, "commit_step"
-    yield "output", engine, "take_finished"
-    for name, (owner, method) in getattr(engine.executor, "host_phases", {}).items():
-        yield SUBMIT + name, owner, method
-
-
-@contextmanager
-def instrumented(engine: Engine, wrap: Wrap) -> Generator[None]:
-    """Within it every phase goes through `wrap(name, method)`; outside nothing is left of it.
-
-    Objects that take no attributes are left as they are: their phases are not seen.
-    """
-    with ExitStack() as stack:
-        for name, owner, method in seams(engine):
-            before = getattr(owner, method)
-            was_own = method in getattr(owner, "__dict__", {})
-            with suppress(AttributeError):
-                setattr(owner, method, wrap(name, before))
-                if was_own:
-                    stack.callback(setattr, owner, method, before)
-                else:
-                    stack.callback(delattr, owner, method)
-        yield
-
-
-class PhaseTimes:
+class PhaseTimes(StepObserver):
     """Seconds and calls by phase, of the runs that it is told to `watch`."""
+
+    phases = PHASES
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
         self.calls: Counter[str] = Counter()
+        self._begins: list[float] = []  # of the phases that are open, the inner ones last
 
-    def watch(self, engine: Engine) -> Any:
-        """A context manager."""
-        return instrumented(engine, self._timed)
+    @contextmanager
+    def watch(self, engine: Engine) -> Generator[None]:
+        """Within it the engine's phases are timed, and the parts that its executor tells."""
+        before = engine.executor.facts().host_phases
+        with engine.observed_by(self):
+            yield
+        for name, seconds in engine.executor.facts().host_phases.items():
+            self.seconds[SUBMIT + name] += seconds - before.get(name, 0.0)
 
-    def _timed(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        seconds, calls, clock = self.seconds, self.calls, time.perf_counter
+    def began(self, phase: str) -> None:
+        self._begins.append(time.perf_counter())
 
-        def timed(*arguments: Any, **keywords: Any) -> Any:
-            begin = clock()
-            try:
-                return method(*arguments, **keywords)
-            finally:
-                seconds[name] += clock() - begin
-                calls[name] += 1
-
-        return timed
+    def ended(self, phase: str) -> None:
+        self.seconds[phase] += time.perf_counter() - self._begins.pop()
+        self.calls[phase] += 1
 
 
-def spans(engine: Engine) -> Any:
+def spans(engine: Engine) -> AbstractContextManager[None]:
     """A context manager within which phases are spans of PyTorch's profiler (`nanofw.plan`, …)."""
-    from torch.profiler import record_function
+    return engine.observed_by(_Spans())
 
-    def spanned(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        title = f"nanofw.{name}"
 
-        def run(*arguments: Any, **keywords: Any) -> Any:
-            with record_function(title):
-                return method(*arguments, **keywords)
+class _Spans(StepObserver):
+    """Opens and closes a span for each phase."""
 
-        return run
+    phases = PHASES
 
-    return instrumented(engine, spanned)
+    def __init__(self) -> None:
+        from torch.profiler import record_function
+
+        self._make, self._open = record_function, list[Any]()
+
+    def began(self, phase: str) -> None:
+        span = self._make(f"nanofw.{phase}")
+        span.__enter__()
+        self._open.append(span)
+
+    def ended(self, phase: str) -> None:
+        self._open.pop().__exit__(None, None, None)

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from nanofw.contracts.arrays import FloatArray, IntArray
-from nanofw.contracts.clock import Clock
-from nanofw.contracts.executor import Executor
+from nanofw.contracts.observer import StepObserver
+from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.plan import StepPlan, StepResult
-from nanofw.measure.passing_executor import PassingExecutor
 
 
 @dataclass(slots=True)
@@ -35,16 +34,14 @@ class _StepInFlight:
         return rows[~np.isin(rows, self.surplus)] if self.surplus else rows
 
 
-class TokenTimes(PassingExecutor):
+class TokenTimes(StepObserver):
     """Notes when tokens came. Adds a few microseconds to a step.
 
     Attributes:
         num_steps: collected so far.
     """
 
-    def __init__(self, inner: Executor, clock: Clock) -> None:
-        super().__init__(inner)
-        self._clock = clock
+    def __init__(self) -> None:
         self._last: FloatArray = np.full(1024, np.nan)  # when each row's last token came
         self._row_ids: dict[int, str] = {}
         self._running: set[str] = set()  # ids of requests with a row
@@ -59,7 +56,7 @@ class TokenTimes(PassingExecutor):
         self._collected_at = 0.0
         self.num_steps = 0
 
-    def submit(self, plan: StepPlan) -> None:
+    def submitted(self, plan: StepPlan, now: float) -> None:
         for row in plan.removed.tolist():
             self._release_row(row, self._row_ids.pop(row, None))
         for new in plan.new:
@@ -69,11 +66,10 @@ class TokenTimes(PassingExecutor):
             self._row_ids[new.row] = new.request_id
             self._running.add(new.request_id)
         self._in_flight.append(_StepInFlight(plan.sampled_rows, plan.same_rows))
-        super().submit(plan)
 
     def _release_row(self, row: int, request_id: str | None) -> None:
         """A row is free: its request was preempted, or has finished."""
-        if request_id is None:  # it ran before this executor watched
+        if request_id is None:  # it ran before this observer watched
             return
         self._running.discard(request_id)
         if request_id in self._finished:
@@ -81,9 +77,7 @@ class TokenTimes(PassingExecutor):
         else:
             self._preempted[request_id] = float(self._last[row])
 
-    def collect(self) -> StepResult:
-        result = super().collect()
-        now = self._clock.now()
+    def collected(self, plan: StepPlan, result: StepResult, now: float) -> None:
         step = self._in_flight.popleft()
         rows = step.tokens(result)
         num_usual = len(rows)
@@ -100,15 +94,14 @@ class TokenTimes(PassingExecutor):
         self._num_usual.append(num_usual)
         self._collected_at = now
         self.num_steps += 1
-        return result
 
     def _note_longer(self, now: float, last: FloatArray) -> None:
         gaps: list[float] = (now - last[~np.isnan(last)]).tolist()
         self._longer.extend(gaps)
         self._longer_ends.extend([now] * len(gaps))
 
-    def finish_request(self, request_id: str) -> None:
-        """Note that a request has finished; nothing is kept of it."""
+    def finished(self, output: RequestOutput) -> None:
+        request_id = output.id
         self._preempted.pop(request_id, None)
         if request_id in self._running:  # its row is released by a later plan
             self._finished.add(request_id)

@@ -6,15 +6,14 @@ Llama 3 Herd of Models".
 
 from __future__ import annotations
 
-from nanofw.contracts.model import ModelContext
-from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.model import ModelConfig
 from nanofw.models.layers import DecoderFeatures, PreNormDecoder
 
 
 class LlamaForCausalLM(PreNormDecoder):
-    """Constructed as `LlamaForCausalLM(spec, context)`, empty; `load` fills it."""
+    """Constructed as `LlamaForCausalLM(options, config)`, empty; `load` fills it."""
 
-    def __init__(self, spec: ModelSpec, context: ModelContext) -> None:
-        bias = spec.attention_bias
-        features = DecoderFeatures(qkv_bias=bias, out_bias=bias, mlp_bias=spec.mlp_bias)
-        super().__init__(spec, context, features)
+    def __init__(self, options: None, config: ModelConfig) -> None:
+        bias, mlp_bias = config.spec.attention_bias, config.spec.mlp_bias
+        features = DecoderFeatures(qkv_bias=bias, out_bias=bias, mlp_bias=mlp_bias)
+        super().__init__(config, features)

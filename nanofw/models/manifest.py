@@ -31,7 +31,7 @@ def _model(architecture: str, target: str, summary: str) -> Plugin:
     return Plugin(
         architecture,
         f"nanofw.models.{target}",
-        api="model/1",
+        api="model/2",
         capabilities=_CAPABILITIES,
         summary=summary,
     )

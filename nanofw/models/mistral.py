@@ -5,13 +5,12 @@ Jiang et al., "Mistral 7B".
 
 from __future__ import annotations
 
-from nanofw.contracts.model import ModelContext
-from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.model import ModelConfig
 from nanofw.models.layers import DecoderFeatures, PreNormDecoder
 
 
 class MistralForCausalLM(PreNormDecoder):
-    """Constructed as `MistralForCausalLM(spec, context)`, empty; `load` fills it."""
+    """Constructed as `MistralForCausalLM(options, config)`, empty; `load` fills it."""
 
-    def __init__(self, spec: ModelSpec, context: ModelContext) -> None:
-        super().__init__(spec, context, DecoderFeatures())
+    def __init__(self, options: None, config: ModelConfig) -> None:
+        super().__init__(config, DecoderFeatures())

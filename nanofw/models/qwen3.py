@@ -5,15 +5,14 @@ Yang et al., "Qwen3 Technical Report".
 
 from __future__ import annotations
 
-from nanofw.contracts.model import ModelContext
-from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.model import ModelConfig
 from nanofw.models.layers import DecoderFeatures, PreNormDecoder
 
 
 class Qwen3ForCausalLM(PreNormDecoder):
-    """Constructed as `Qwen3ForCausalLM(spec, context)`, empty; `load` fills it."""
+    """Constructed as `Qwen3ForCausalLM(options, config)`, empty; `load` fills it."""
 
-    def __init__(self, spec: ModelSpec, context: ModelContext) -> None:
-        bias = spec.attention_bias
+    def __init__(self, options: None, config: ModelConfig) -> None:
+        bias = config.spec.attention_bias
         features = DecoderFeatures(qk_norm=True, qkv_bias=bias, out_bias=bias)
-        super().__init__(spec, context, features)
+        super().__init__(config, features)

@@ -29,7 +29,7 @@ from nanofw.contracts.attention_backend import (
 from nanofw.contracts.clock import Clock, RealClock, VirtualClock
 from nanofw.contracts.communicator import Communicator, NormCommunicator, SingleRank
 from nanofw.contracts.cost_model import CostModel, CostModelConfig, OccupiesHost
-from nanofw.contracts.executor import Executor, ExecutorConfig, WatchableExecutor
+from nanofw.contracts.executor import Components, Executor, ExecutorConfig, ExecutorFacts
 from nanofw.contracts.kinds import KINDS, Kind
 from nanofw.contracts.kv_allocator import (
     Allocation,
@@ -45,8 +45,9 @@ from nanofw.contracts.logits_processor import (
     HostProcessorConfig,
     LogitsProcessor,
 )
-from nanofw.contracts.model import Model, ModelContext
+from nanofw.contracts.model import Model, ModelConfig
 from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.observer import StepObserver
 from nanofw.contracts.outputs import (
     RequestOutput,
     StepOutput,
@@ -139,25 +140,27 @@ __all__ = [
     # model
     "Communicator",
     "Model",
-    "ModelContext",
+    "ModelConfig",
     "ModelSpec",
     "NormCommunicator",
     "SingleRank",
     # executor, cost_model
     "Capacity",
     "Clock",
+    "Components",
     "CostModel",
     "CostModelConfig",
     "Executor",
     "ExecutorConfig",
+    "ExecutorFacts",
     "HostMasks",
     "NewRow",
     "OccupiesHost",
     "RealClock",
+    "StepObserver",
     "StepPlan",
     "StepResult",
     "VirtualClock",
-    "WatchableExecutor",
     # workload
     "Workload",
     "WorkloadConfig",

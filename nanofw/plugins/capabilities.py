@@ -186,8 +186,10 @@ CAPABILITIES: Mapping[str, Capability] = _by_key(
         key="rope_types",
         kinds=("model",),
         value=NAMES,
-        text="always",
-        needed=lambda needs: needs.spec.rope.get("rope_type", "default"),
+        text="always, unless the model's own reader leaves `ModelSpec.rope` empty",
+        needed=lambda needs: (
+            needs.spec.rope.get("rope_type", "default") if needs.spec.rope else None
+        ),
         word="rope type",
     ),
     Capability(

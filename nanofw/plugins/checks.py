@@ -38,10 +38,12 @@ def check_descriptor(value: Any, kind: str, module: str) -> Plugin:
     target = f"{module}{value.target}" if value.target.startswith(":") else value.target
     if not all(target.partition(":")):
         raise PluginError(f"{module}.{kind}(): target {target!r} is not 'package.module:Class'")
-    options = value.options
+    options, spec = value.options, value.spec
     if isinstance(options, str) and options.startswith(":"):
         options = f"{module}{options}"
-    return dataclasses.replace(value, target=target, options=options)
+    if spec is not None and spec.startswith(":"):
+        spec = f"{module}{spec}"
+    return dataclasses.replace(value, target=target, options=options, spec=spec)
 
 
 def _check_types(value: Plugin, where: str) -> None:
@@ -56,6 +58,7 @@ def _check_types(value: Plugin, where: str) -> None:
     requires: Any = value.requires
     if not (options is None or isinstance(options, str)):
         check_options_model(options, what)
+    _check_model_fields(value, what)
     if not isinstance(capabilities, Mapping):
         raise PluginError(f"{what}: capabilities should be a mapping, not {capabilities!r}")
     if problems := capability_problems(cast("Mapping[Any, Any]", capabilities)):
@@ -67,6 +70,19 @@ def _check_types(value: Plugin, where: str) -> None:
             raise PluginError(f"{what}: requires names {item!r}; name a Requirement or a string")
         if isinstance(item, str):
             _parsed(item, what)
+
+
+def _check_model_fields(value: Plugin, what: str) -> None:
+    """Check what only the manifest of a model states."""
+    spec: Any = value.spec
+    names: Any = value.architectures
+    if spec is not None and not (isinstance(spec, str) and spec.partition(":")[2]):
+        raise PluginError(f"{what}: spec should be 'package.module:function', not {spec!r}")
+    items = cast("Sequence[Any]", names) if isinstance(names, (tuple, list)) else (None,)
+    if not all(isinstance(name, str) for name in items):
+        raise PluginError(f"{what}: architectures should be a tuple of names, not {names!r}")
+    if value.kind != "model" and (spec is not None or names):
+        raise PluginError(f"{what}: spec and architectures are for models, not for a {value.kind}")
 
 
 def check_options_model(model: Any, what: str) -> type[BaseModel]:

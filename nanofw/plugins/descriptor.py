@@ -53,6 +53,10 @@ class Plugin:
         options: pydantic model of its configuration, or `"pkg.module:Model"`; None: it has none.
         capabilities: what it claims, as data; see docs/plugins/capabilities.md. A feature that is
             not named is not claimed.
+        spec: of a model: `"pkg.module:function"`, a torch-free function
+            `(config_json, folder) -> ModelSpec` that reads its checkpoints; None: the core reads.
+        architectures: of a model: those of the checkpoints that it serves when `model.name` names
+            it, `"*"` for any; empty: the one that is its name.
         requires: modules, or pip requirements such as `"llguidance>=1"`, that it needs.
         summary: one line for `nanofw plugins list`.
     """
@@ -63,6 +67,8 @@ class Plugin:
     api: str
     options: OptionsModel | None = None
     capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    spec: str | None = None
+    architectures: tuple[str, ...] = ()
     requires: tuple[Requirement | str, ...] = ()
     summary: str = ""
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 
 from nanofw.contracts.arrays import BoolArray, IntArray
-from nanofw.contracts.attention_backend import ForwardBatch
+from nanofw.contracts.attention_backend import NO_ARGUMENTS, ForwardBatch
 from nanofw.contracts.plan import StepPlan
 from nanofw.kernels.linear import padded_rows
 from nanofw.kernels.transfer import to_device
@@ -57,8 +59,13 @@ def make_batch(
     block_size: int,
     device: torch.device,
     max_micro_batch_tokens: int | None = None,
+    arguments: Mapping[int, Any] = NO_ARGUMENTS,
 ) -> StepBatch:
-    """The batch of a plan whose changes were applied to `state`."""
+    """The batch of a plan whose changes were applied to `state`.
+
+    Args:
+        arguments: for the model, by row.
+    """
     parts = split(plan, max_micro_batch_tokens)
     rows, positions = plan.rows, plan.starts + plan.num_tokens
     if not plan.samples.all():
@@ -67,7 +74,9 @@ def make_batch(
     rows_at, positions_at = packed.add_array(rows), packed.add_array(positions)
     packed.send()
     return StepBatch(
-        micro_batches=[_forward_batch(part, state, block_size, device) for part in parts],
+        micro_batches=[
+            _forward_batch(part, state, block_size, device, arguments) for part in parts
+        ],
         rows=rows,
         positions=positions,
         device_rows=packed[rows_at],
@@ -111,7 +120,11 @@ def _part(plan: StepPlan, pieces: list[tuple[int, int, int]]) -> MicroBatch:
 
 
 def _forward_batch(
-    part: MicroBatch, state: RowState, block_size: int, device: torch.device
+    part: MicroBatch,
+    state: RowState,
+    block_size: int,
+    device: torch.device,
+    arguments: Mapping[int, Any],
 ) -> ForwardBatch:
     """Everything that the host knows goes to the device as one array; token ids and block
     tables are there already."""
@@ -145,6 +158,8 @@ def _forward_batch(
         host_block_tables=state.host_block_tables[part.rows, :width],
         num_decodes=part.num_decodes,
         logits_indices=packed[logits_at],
+        rows=part.rows,
+        arguments=arguments,
     )
 
 

@@ -23,7 +23,7 @@ def estimate(options: Any, config: ExecutorConfig) -> dict[str, Any]:
 
     The executor measures the largest step on a GPU; here it is taken from shapes.
     """
-    num_ranks = config.engine.tensor_parallel_size
+    num_ranks = config.tensor_parallel_size
     _, num_kv_heads = heads_of_rank(config.spec.num_heads, config.spec.num_kv_heads, num_ranks)
     per_token = config.spec.kv_bytes_per_token * num_kv_heads // config.spec.num_kv_heads
     per_block = per_token * config.block_size
@@ -43,14 +43,16 @@ def estimate(options: Any, config: ExecutorConfig) -> dict[str, Any]:
 
 
 def weight_bytes(spec: ModelSpec) -> int:
-    """Bytes of all weights in the type of the run: from the files' headers, else from shapes."""
+    """Bytes of all weights: as the model states, in the type of the run from the files' headers,
+    else from shapes."""
+    if spec.layer_bytes is not None:  # in the files they may be packed in any way
+        return spec.weight_bytes
     try:
         found = find_weight_files(Path(spec.path))
         counts = [_num_elements(found.folder / file, names, spec)
                   for file, names in found.files.items()]  # fmt: skip
     except (ModelError, ValueError, KeyError, TypeError):
-        heads = 1 if spec.tie_word_embeddings else 2
-        counts = [spec.num_layer_parameters + heads * spec.num_head_parameters]
+        counts = [spec.num_parameters]
     return sum(counts) * spec.bytes_per_element
 
 
@@ -101,5 +103,5 @@ def _gpu_blocks(
         total=total, free=free - weights, own=weights, weights=weights,
         activation_peak=activations,
     )  # fmt: skip
-    share = config.engine.memory_utilization
+    share = config.memory_utilization
     return free, memory.num_kv_blocks(facts, share, bytes_per_block)

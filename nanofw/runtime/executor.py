@@ -8,20 +8,24 @@ that two steps may be in flight.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import torch
+from torch.autograd import profiler
 
 from nanofw.contracts.communicator import Communicator, SingleRank
-from nanofw.contracts.executor import Executor, ExecutorConfig
+from nanofw.contracts.executor import Executor, ExecutorConfig, ExecutorFacts
 from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import Request
 from nanofw.errors import ExecutorError, NanofwError
 from nanofw.kernels.aot.start import start_compiling
 from nanofw.runtime import profiling, sizing
 from nanofw.runtime.batch import StepBatch
+from nanofw.runtime.blame import describe
 from nanofw.runtime.graphs.capture import CudaCapturer
 from nanofw.runtime.graphs.sizes import largest_prefill
 from nanofw.runtime.options import TorchOptions
@@ -34,6 +38,8 @@ if TYPE_CHECKING:
     from nanofw.kernels.aot.compiler import AheadCompiler
 
 _MAX_IN_FLIGHT = 2
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -47,14 +53,11 @@ class _Step:
     transfer: Transfer | None = None
 
 
-class TorchExecutor:
+class TorchExecutor(Executor):
     """Constructed as `TorchExecutor(options, config)`; loads the weights and sizes the pool.
 
     With a communicator of several ranks it is one of them: all get the same plans, and their
     pools have the same number of blocks.
-
-    Attributes:
-        start_seconds: what its construction spent its time on.
     """
 
     def __init__(
@@ -67,6 +70,7 @@ class TorchExecutor:
         self._steps: deque[_Step] = deque()
         self._next_step = 0
         self._runner: Runner | None = None
+        self._host_phases: dict[str, float] = {"apply": 0.0, "forward": 0.0, "sample": 0.0}
         if options is not None and options.num_threads is not None:
             torch.set_num_threads(options.num_threads)
         phases = Phases()
@@ -79,7 +83,7 @@ class TorchExecutor:
         finally:
             if ahead is not None:
                 ahead.cancel()
-        self.start_seconds = phases.seconds
+        self._start_seconds = phases.seconds
         self._capacity = Capacity(
             num_blocks=num_blocks, block_size=config.block_size, max_in_flight=_MAX_IN_FLIGHT
         )
@@ -99,6 +103,21 @@ class TorchExecutor:
         if ahead is not None:
             ahead.close()
             phases.end_phase("waiting for compilers")
+        try:
+            return self._make_room(runner, config, communicator, prefill_tokens, phases)
+        except (NanofwError, MemoryError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            raise self._failure("the start failed", error) from error
+
+    def _make_room(
+        self,
+        runner: Runner,
+        config: ExecutorConfig,
+        communicator: Communicator,
+        prefill_tokens: int,
+        phases: Phases,
+    ) -> int:
         num_blocks = sizing.num_blocks(runner, config, communicator, prefill_tokens)
         phases.end_phase("memory profile")
         runner.allocate(num_blocks)
@@ -117,38 +136,42 @@ class TorchExecutor:
         """Bytes of this rank's parameters."""
         return self._open().weight_bytes
 
-    @property
-    def graph_steps(self) -> dict[str, int]:
-        """Steps replayed from CUDA graphs (`replayed`), those among them with prefill, and the
-        others by reason."""
-        graphs = self._open().graphs
-        return {} if graphs is None else graphs.counts
-
-    @property
-    def host_phases(self) -> dict[str, tuple[object, str]]:
-        """Parts of `submit` that can be timed: an object and its method, by name."""
-        runner = self._open()
-        return {"apply": (runner, "apply"), "forward": (runner, "forward"),
-                "sample": (runner, "sample")}  # fmt: skip
+    def facts(self) -> ExecutorFacts:
+        """Steps replayed from CUDA graphs, those among them with prefill, and the others by
+        reason; seconds of the parts of `submit` and of the start."""
+        graphs = None if self._runner is None else self._runner.graphs
+        return ExecutorFacts(
+            graph_steps={} if graphs is None else graphs.counts,
+            host_phases=dict(self._host_phases),
+            start_seconds=self._start_seconds,
+        )
 
     def check(self, request: Request) -> None:
-        """Raise ValueError when the sampler or a logits processor cannot do what is asked."""
-        self._open().plugins.check(request)
+        """Raise ValueError when a component cannot do what is asked."""
+        self._open().check(request)
 
     @torch.inference_mode()
     def submit(self, plan: StepPlan) -> None:
         """Apply the plan and run the model; sample too, unless rows wait for masks."""
         runner = self._open()
         self._check_order(plan)
-        timer = Timer(runner.device)
+        timer, phases, begin = Timer(runner.device), self._host_phases, perf_counter()
         try:
-            runner.apply(plan)
-            batch, hidden = runner.forward(plan)
+            run = _in_span if profiler._is_profiler_enabled else _plainly
+            run("apply", runner.apply, plan)
+            applied = perf_counter()
+            batch, hidden = run("forward", runner.forward, plan)
+            forwarded = perf_counter()
             step = _Step(plan, batch, timer, hidden=hidden)
             if not len(plan.host_rows):
-                self._sample(step, None)
-        except Exception as error:
-            raise _failure(f"step {plan.step} failed", error) from error
+                run("sample", self._sample, step, None)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise self._failure(f"step {plan.step} failed", error) from error
+        phases["apply"] += applied - begin
+        phases["forward"] += forwarded - applied
+        phases["sample"] += perf_counter() - forwarded
         self._steps.append(step)
         self._next_step += 1
 
@@ -163,8 +186,10 @@ class TorchExecutor:
             )
         try:
             self._sample(step, masks)
-        except Exception as error:
-            raise _failure(f"step {masks.step} failed while sampling", error) from error
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise self._failure(f"step {masks.step} failed while sampling", error) from error
 
     def collect(self) -> StepResult:
         """Wait for the oldest step and hand out its tokens."""
@@ -177,7 +202,7 @@ class TorchExecutor:
         try:
             token_ids, failed = step.transfer.wait()
         except RuntimeError as error:  # CUDA reports here what went wrong earlier
-            raise _failure(f"step {step.plan.step} failed", error) from error
+            raise self._failure(f"step {step.plan.step} failed", error) from error
         self._open().plugins.check_ids(token_ids)
         return StepResult(
             step=step.plan.step,
@@ -209,6 +234,12 @@ class TorchExecutor:
             raise ExecutorError("the executor is closed")
         return self._runner
 
+    def _failure(self, what: str, error: BaseException) -> NanofwError:
+        """The error in the name of the component that raised it."""
+        if isinstance(error, NanofwError):
+            return error
+        return ExecutorError(f"{what}: {describe(error, self._open().parts)}")
+
     def _check_order(self, plan: StepPlan) -> None:
         if plan.step != self._next_step:
             raise ExecutorError(f"plan {plan.step} came where plan {self._next_step} was due")
@@ -225,7 +256,7 @@ class TorchExecutor:
 
 def torch_executor(options: TorchOptions | None, config: ExecutorConfig) -> Executor:
     """The target of the plugin: one rank computes in this process, several in one process each."""
-    if config.engine.tensor_parallel_size > 1:
+    if config.tensor_parallel_size > 1:
         return ParallelExecutor(options, config)
     return TorchExecutor(options, config)
 
@@ -237,7 +268,11 @@ def probe(device: str, options: Any) -> dict[str, Any] | str:
     return {}
 
 
-def _failure(what: str, error: Exception) -> NanofwError:
-    if isinstance(error, NanofwError):
-        return error
-    return ExecutorError(f"{what}: {type(error).__name__}: {error}")
+def _plainly(name: str, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    return method(*args, **kwargs)
+
+
+def _in_span(name: str, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Call a part of `submit` as a span of PyTorch's profiler, which runs."""
+    with profiler.record_function(f"nanofw.submit.{name}"):
+        return method(*args, **kwargs)

@@ -22,7 +22,7 @@ def executor() -> list[Plugin]:
         Plugin(
             "torch",
             "nanofw.runtime.executor:torch_executor",
-            api="executor/1",
+            api="executor/2",
             options="nanofw.runtime.options:TorchOptions",
             capabilities=CAPABILITIES,
             summary="forward passes with PyTorch, on a GPU or a CPU",
@@ -30,7 +30,7 @@ def executor() -> list[Plugin]:
         Plugin(
             "ray",
             "nanofw.runtime.ray.executor:ray_executor",
-            api="executor/1",
+            api="executor/2",
             options="nanofw.runtime.ray.options:RayOptions",
             capabilities={**CAPABILITIES, "replicas": "torch"},
             requires=(Requirement("ray", "pip install 'nanofw[ray]'"),),

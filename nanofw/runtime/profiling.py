@@ -106,16 +106,7 @@ def largest_plan(config: ExecutorConfig, sampling: SamplingParams | None = None)
 
 def empty_plan(removed: IntArray) -> StepPlan:
     """A step in which rows are removed and nothing is computed."""
-    nothing = np.empty(0, np.int32)
-    return StepPlan(
-        step=0,
-        rows=nothing,
-        num_tokens=nothing,
-        starts=nothing,
-        samples=np.empty(0, np.bool_),
-        num_decodes=0,
-        removed=removed,
-    )
+    return StepPlan(step=0, removed=removed)
 
 
 def _decode_plan(before: StepPlan, n: int) -> StepPlan:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,13 +14,16 @@ from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.attention_backend import AttentionBackend, AttentionConfig, ForwardBatch
 from nanofw.contracts.communicator import Communicator
 from nanofw.contracts.executor import ExecutorConfig
-from nanofw.contracts.model import Model
+from nanofw.contracts.model import Model, ModelConfig
 from nanofw.contracts.model_spec import heads_of_rank
 from nanofw.contracts.plan import HostMasks, StepPlan
+from nanofw.contracts.requests import Request
 from nanofw.contracts.sampler import SampledTokens
+from nanofw.errors import ModelError, NanofwError
 from nanofw.kernels.transfer import to_device
-from nanofw.plugins import Component
+from nanofw.plugin_calls import PluginCalls
 from nanofw.runtime.batch import StepBatch, make_batch
+from nanofw.runtime.blame import StepPart, describe
 from nanofw.runtime.graphs.capture import Capturer, GraphParts
 from nanofw.runtime.graphs.step import StepGraphs
 from nanofw.runtime.logprobs import PromptTokens
@@ -36,22 +38,12 @@ MAX_CPU_TOKENS = 1024
 """More tokens at once only make activations that leave the caches and the heap."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """What a model is built with (`ModelContext`)."""
-
-    device: torch.device
-    dtype: torch.dtype
-    communicator: Communicator
-    max_model_len: int
-    attention: AttentionBackend
-
-
 class Runner:
     """Carries out plans on one device. The pool must be allocated before the first of them.
 
     Attributes:
         backend, model: the chosen components.
+        parts: those two, with their names in messages.
         plugins: the chosen sampler and logits processors.
         weight_bytes: of this rank's parameters.
         max_micro_batch_tokens: tokens that the model computes at once; None: as many as come.
@@ -66,12 +58,18 @@ class Runner:
         checkpoint = open_checkpoint(Path(config.spec.path))
         if checkpoint.note and communicator.rank == 0:
             logger.warning("%s", checkpoint.note)
-        chosen: Component = config.components["attention_backend"]
-        self.backend: AttentionBackend = chosen.load()(chosen.options, self._attention_config())
+        backend = config.components.required("attention_backend")
+        self.backend = backend.make(AttentionBackend, self._attention_config(backend.name))
         self.plugins = SamplingPlugins(config, communicator, self.device)
         self.weight_bytes = 0
+        chosen = config.components.required("model")
+        self._model_name = chosen.name
+        self._model_calls = PluginCalls(chosen.label, f"model {chosen.name}")
         self.model = self._load_model(checkpoint)
+        self.parts = self._step_parts()
         self.pool: list[Any] = []
+        self._arguments: dict[int, Any] = {}  # for the model, by row
+        self._shown_arguments = MappingProxyType(self._arguments)
         blocks_per_row = -(-config.max_model_len // config.block_size) + 1
         self._rows = RowState(  # one more, for the padding of captured steps
             config.max_num_seqs + 1, config.max_model_len + 1, blocks_per_row, self.device
@@ -109,10 +107,13 @@ class Runner:
         """Bring rows, tables and pool to where the plan starts from: removals first."""
         for row in plan.removed:
             self.plugins.remove_row(int(row))
+            self._arguments.pop(int(row), None)
         for request_id in plan.finished:
             self.plugins.finish(request_id)
         for new in plan.new:
             self._step_sampler.add_row(new)
+            if self._model_name in new.arguments:
+                self._arguments[new.row] = new.arguments[self._model_name]
         self._rows.apply(plan)
         if len(plan.copies):
             copies = to_device(plan.copies.astype(np.int64), self.device)
@@ -123,18 +124,25 @@ class Runner:
         if self.graphs is not None:
             has_prefill = plan.num_decodes < len(plan.rows)
             asks_prompts = has_prefill and self._logprobs.ask_for_prompts(plan)
-            replayed = self.graphs.forward(plan, asks_prompts=asks_prompts)
+            has_arguments = bool(self._arguments) and self._have_arguments(plan.rows)
+            replayed = self.graphs.forward(
+                plan, asks_prompts=asks_prompts, has_arguments=has_arguments
+            )
             if replayed is not None:
                 return replayed
         batch = make_batch(
-            plan, self._rows, self._config.block_size, self.device, self.max_micro_batch_tokens
-        )
+            plan, self._rows, self._config.block_size, self.device,
+            self.max_micro_batch_tokens, self._shown_arguments,
+        )  # fmt: skip
         lengths = [int(one.host_query_lens.sum()) for one in batch.micro_batches]  # no padding
         wanted = self._logprobs.prompt_tokens(plan, lengths)
         if wanted is not None:
             return batch, self._forward_with_prompts(batch, wanted)
         hidden = [self._forward(one) for one in batch.micro_batches]
         return batch, hidden[0] if len(hidden) == 1 else torch.cat(hidden)
+
+    def _have_arguments(self, rows: IntArray) -> bool:
+        return any(row in self._arguments for row in rows.tolist())
 
     def _forward(self, one: ForwardBatch) -> torch.Tensor:
         one.attention = self.backend.prepare(one)
@@ -166,18 +174,42 @@ class Runner:
         """Sample a token for each row of the batch that samples, and keep it for the next step."""
         return self._step_sampler.sample(batch, hidden, masks, host_rows)
 
+    def check(self, request: Request) -> None:
+        """Raise ValueError when model, sampler or a logits processor cannot do what is asked."""
+        self._model_calls.check(self.model.check, request.arguments.get(self._model_name))
+        self.plugins.check(request)
+
     def _load_model(self, checkpoint: Checkpoint) -> Model:
-        build: Callable[..., Model] = self._config.components["model"].load()
-        context = Context(
-            self.device, self.dtype, self._communicator, self._config.max_model_len, self.backend
+        component = self._config.components.required("model")
+        config = ModelConfig(
+            name=component.name,
+            spec=settle_ties(self._config.spec, checkpoint),
+            device=self.device,
+            dtype=self.dtype,
+            communicator=self._communicator,
+            attention_backend=self.backend,
+            max_model_len=self._config.max_model_len,
         )
-        model = build(settle_ties(self._config.spec, checkpoint), context)
+        model = component.make(Model, config)
         parameters = getattr(model, "parameters", None)
         self.weight_bytes = sum(p.nbytes for p in parameters()) if parameters else 0
-        model.load(checkpoint.tensors())
+        try:
+            model.load(checkpoint.tensors())
+        except (NanofwError, MemoryError, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            what = describe(error, [StepPart(component.label, model)])
+            raise ModelError(f"the weights were not loaded: {what}") from error
         return model
 
-    def _attention_config(self) -> AttentionConfig:
+    def _step_parts(self) -> list[StepPart]:
+        chosen = self._config.components
+        return [
+            StepPart(chosen.required("model").label, self.model),
+            StepPart(chosen.required("attention_backend").label, self.backend),
+        ]
+
+    def _attention_config(self, name: str) -> AttentionConfig:
         config, spec = self._config, self._config.spec
         num_heads, num_kv_heads = heads_of_rank(
             spec.num_heads, spec.num_kv_heads, self._communicator.size
@@ -194,4 +226,5 @@ class Runner:
             dtype=self.dtype,
             device=self.device,
             sliding_windows=spec.sliding_windows,
+            name=name,
         )

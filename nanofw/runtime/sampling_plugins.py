@@ -74,7 +74,7 @@ class SamplingPlugins:
             eos_token_ids=config.spec.eos_token_ids,
             communicator=communicator,
         )
-        chosen: Component = config.components["sampler"]
+        chosen = config.components.required("sampler")
         self.name = chosen.name
         self.sampler = chosen.make(Sampler, replace(facts, name=chosen.name))
         self.calls = calls_of(chosen)
@@ -86,7 +86,7 @@ class SamplingPlugins:
         self._forgets = kind.finish is not Sampler.finish
         self.processors = [
             _made(component, replace(facts, name=component.name))
-            for component in config.components.get("logits_processor", ())
+            for component in config.components.logits_processors
         ]
         self._vocab_size = config.spec.vocab_size
         self._ids: dict[int, str] = {}  # of the rows that have a request

@@ -40,7 +40,7 @@ def _num_fitting_blocks(
             num_tokens = max(config.max_num_seqs, graph_tokens)
             peak += memory.activation_estimate(config.spec, num_tokens, config.max_num_seqs)
         facts = memory.cuda_memory(runner.device, weights, peak)
-        return memory.num_kv_blocks(facts, config.engine.memory_utilization, bytes_per_block)
+        return memory.num_kv_blocks(facts, config.memory_utilization, bytes_per_block)
     blocks_per_row = -(-config.max_model_len // config.block_size)
     num_tokens = min(config.max_num_batched_tokens, runner.max_micro_batch_tokens or sys.maxsize)
     peak = memory.activation_estimate(config.spec, num_tokens, config.max_num_seqs)

@@ -14,12 +14,11 @@ import numpy as np
 
 from nanofw.contracts.arrays import BoolArray, IntArray
 from nanofw.contracts.cost_model import CostModel, CostModelConfig
-from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.executor import Executor, ExecutorConfig
 from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import Request
 from nanofw.contracts.splitmix64 import HashArray, mix_array
 from nanofw.errors import ConfigError, ExecutorError
-from nanofw.plugins import Component
 from nanofw.sim.checked import CheckedCostModel
 from nanofw.sim.constant import ConstantCost, ConstantOptions
 from nanofw.sim.context import ContextPool
@@ -52,7 +51,7 @@ class _SubmittedStep:
     waits_for_masks: bool
 
 
-class SimExecutor:
+class SimExecutor(Executor):
     """A device in numbers. Constructed as `SimExecutor(options, config)`."""
 
     def __init__(self, options: SimOptions, config: ExecutorConfig) -> None:
@@ -203,13 +202,13 @@ def estimate(options: SimOptions, config: ExecutorConfig) -> dict[str, int]:
 
 
 def _cost_model(options: SimOptions, config: ExecutorConfig) -> CheckedCostModel:
-    component: Component | None = config.components.get("cost_model")
+    component = config.components.cost_model
     facts = CostModelConfig(
         spec=config.spec,
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=config.max_model_len,
-        memory_utilization=getattr(config.engine, "memory_utilization", 0.9),
+        memory_utilization=config.memory_utilization,
     )
     if component is None:
         constant = ConstantOptions(seconds_per_step=options.seconds_per_step)

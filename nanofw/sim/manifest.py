@@ -10,7 +10,7 @@ def executor() -> Plugin:
     return Plugin(
         "sim",
         "nanofw.sim.executor:SimExecutor",
-        api="executor/1",
+        api="executor/2",
         options="nanofw.sim.options:SimOptions",
         capabilities={
             "devices": ("*",),

@@ -4,6 +4,9 @@ A step is three parts after each other: the linear layers, attention, the output
 takes the longer of its arithmetic at the peak rate and its traffic at the bandwidth (Williams,
 Waterman, Patterson, "Roofline", CACM 2009), both scaled by what kernels reach in practice. On
 top comes a fixed time per step, and one per row.
+
+Of a model with experts, a step reads the weights that its tokens choose: with a share `a` of all
+weights active for a token, and choices that are independent, `1 - (1 - a)^n` of them for n tokens.
 """
 
 from __future__ import annotations
@@ -48,7 +51,7 @@ class RooflineOptions(Options):
 
 
 class Roofline:
-    """Times of a dense decoder on one device."""
+    """Times of a decoder on one device."""
 
     def __init__(self, options: RooflineOptions, config: CostModelConfig) -> None:
         spec, device = config.spec, DEVICES[options.device]
@@ -64,7 +67,8 @@ class Roofline:
         self._spec, self._config = spec, config
         self._work: StepWork | None = None
         width = spec.bytes_per_element
-        self._layer_bytes = spec.num_layer_parameters * width
+        self._layer_bytes = spec.layer_weight_bytes
+        self._inactive = 1 - spec.num_active_parameters / max(spec.num_layer_parameters, 1)
         self._head_bytes = spec.num_head_parameters * width
         # per token and layer: the residual stream and its norms, q, k, v, the gated product
         heads = spec.num_heads + spec.num_kv_heads
@@ -72,7 +76,7 @@ class Roofline:
         self._activation_bytes = spec.num_layers * per_layer * width
         # seconds of each unit of work, by arithmetic and by traffic
         self._token_s = (
-            2 * spec.num_layer_parameters * self._flop_s, self._activation_bytes * self._byte_s
+            2 * spec.num_active_parameters * self._flop_s, self._activation_bytes * self._byte_s
         )  # fmt: skip
         self._layers_s = self._layer_bytes * self._byte_s
         self._pair_s = 4 * spec.num_layers * spec.num_heads * spec.head_dim * self._flop_s
@@ -88,7 +92,10 @@ class Roofline:
     def parts(self, work: StepWork) -> tuple[float, float, float]:
         """Seconds of the linear layers, of attention, and of the output head."""
         compute_s, traffic_s = self._token_s
-        linear = max(compute_s * work.num_tokens, self._layers_s + traffic_s * work.num_tokens)
+        layers_s = self._layers_s
+        if self._inactive > 0:  # each token reads weights that it chooses among all of them
+            layers_s *= 1 - self._inactive**work.num_tokens
+        linear = max(compute_s * work.num_tokens, layers_s + traffic_s * work.num_tokens)
         kv_tokens = work.num_keys + work.num_tokens
         attention = max(self._pair_s * work.num_pairs, self._kv_token_s * kv_tokens)
         if not work.num_sampled:

@@ -13,8 +13,8 @@ import numpy as np
 from nanofw.contracts.cost_model import CostModel, CostModelConfig
 from nanofw.contracts.hooks import hook_problems
 from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.observer import StepObserver
 from nanofw.contracts.plan import StepPlan
-from nanofw.measure.passing_executor import PassingExecutor
 from nanofw.sim.checked import CheckedCostModel
 from nanofw.testing.class_state import check_class_state, class_state
 from nanofw.testing.scheduler import InOrder
@@ -132,22 +132,20 @@ def _copy(plan: StepPlan) -> StepPlan:
     )
 
 
-class _Recorder(PassingExecutor):
+class _Recorder(StepObserver):
     """Keeps copies of the plans."""
 
-    plans: list[StepPlan]
+    def __init__(self) -> None:
+        self.plans: list[StepPlan] = []
 
-    def submit(self, plan: StepPlan) -> None:
+    def submitted(self, plan: StepPlan, now: float) -> None:
         self.plans.append(_copy(plan))
-        super().submit(plan)
 
 
 @lru_cache
 def recorded_plans() -> tuple[StepPlan, ...]:
     """The plans of a small simulated run, in their order. They are shared: change none."""
-    engine = simulated_engine(InOrder(), SHAPE)
-    recorder = _Recorder(engine.executor)
-    recorder.plans = []
-    engine.executor = recorder
-    serve(engine, random_traffic(2))
+    engine, recorder = simulated_engine(InOrder(), SHAPE), _Recorder()
+    with engine.observed_by(recorder):
+        serve(engine, random_traffic(2))
     return tuple(recorder.plans)

@@ -98,8 +98,6 @@ class EngineShape:
             max_num_batched_tokens=self.max_num_batched_tokens,
             max_model_len=self.max_model_len,
             clock=clock,
-            engine=None,
-            components={},
         )
 
 

@@ -37,7 +37,7 @@ OPTIONS = """
         )
 """
 EXECUTOR = """
-    class Machine:
+    class Machine(Executor):
         def __init__(self, options, config):
             self.config = config
         def capacity(self):
@@ -58,12 +58,12 @@ EXECUTOR = """
 
     @hookimpl
     def executor():
-        return Plugin("machine", ":Machine", api="executor/1",
+        return Plugin("machine", ":Machine", api="executor/2",
                       capabilities={{"devices": ("cuda", "cpu"), "overlap": True}})
 
     @hookimpl
     def model():
-        return Plugin("TinyForCausalLM", ":Thing", api="model/1", capabilities={model})
+        return Plugin("TinyForCausalLM", ":Thing", api="model/2", capabilities={model})
 
     @hookimpl
     def sampler():
@@ -72,7 +72,7 @@ EXECUTOR = """
     @hookimpl
     def attention_backend():
         return [
-            Plugin("first", ":Thing", api="attention_backend/1", capabilities={backend}),
+            Plugin("first", ":Thing", api="attention_backend/2", capabilities={backend}),
         ]
 """
 MODEL_CLAIMS = {"devices": ("cpu",), "dtypes": ("float32",), "rope_types": ("default",)}

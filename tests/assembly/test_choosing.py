@@ -88,7 +88,7 @@ def test_B089_a_component_named_in_the_configuration_never_falls_back(
         """
         @hookimpl
         def attention_backend():
-            return Plugin("glass", "no_such_module:Backend", api="attention_backend/1",
+            return Plugin("glass", "no_such_module:Backend", api="attention_backend/2",
                           capabilities={"devices": ("*",)})
         """
     )

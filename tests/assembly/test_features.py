@@ -107,10 +107,10 @@ def test_auto_says_why_each_was_passed_over(
         def attention_backend():
             claims = {"devices": ("cpu",), "dtypes": ("float32",), "block_sizes": (16,)}
             return [
-                Plugin("absent", ":Thing", api="attention_backend/1",
+                Plugin("absent", ":Thing", api="attention_backend/2",
                        requires=(Requirement("no_such_module", "pip install it"),)),
-                Plugin("broken", "no_such_module:X", api="attention_backend/1"),
-                Plugin("narrow", ":Thing", api="attention_backend/1",
+                Plugin("broken", "no_such_module:X", api="attention_backend/2"),
+                Plugin("narrow", ":Thing", api="attention_backend/2",
                        capabilities={**claims, "head_dims": (128,)}),
             ]
         """
@@ -179,13 +179,13 @@ GPU_PLUGINS = """
     @hookimpl
     def executor():
         claims = {**GPU, "cuda_graph_prefill": True, "needs": ("attention_backend",)}
-        return Plugin("gpu", ":Executor", api="executor/1", capabilities=claims)
+        return Plugin("gpu", ":Executor", api="executor/2", capabilities=claims)
 
     @hookimpl
     def attention_backend():
         more = {**GPU, "cuda_graph_prefill": True}
-        return [Plugin("decodes", ":Backend", api="attention_backend/1", capabilities=GPU),
-                Plugin("all", ":Backend", api="attention_backend/1", capabilities=more)]
+        return [Plugin("decodes", ":Backend", api="attention_backend/2", capabilities=GPU),
+                Plugin("all", ":Backend", api="attention_backend/2", capabilities=more)]
 """
 
 

@@ -446,7 +446,7 @@ def test_F072_a_plugin_for_experts_makes_no_dense_simulation(tmp_path: Path, tin
         "@hookimpl\n"
         "def model():\n"
         "    return Plugin('Qwen3MoeForCausalLM', 'nanofw.models.qwen3:Qwen3ForCausalLM',\n"
-        "        api='model/1')\n",
+        "        api='model/2')\n",
         encoding="utf-8",
     )
     config = json.loads(tiny) | {"architectures": ["Qwen3MoeForCausalLM"], "model_type": "x",

@@ -150,7 +150,7 @@ def test_explain_shows_what_is_captured(capsys: pytest.CaptureFixture[str], tmp_
         "@hookimpl\n"
         "def executor():\n"
         f"    claims = {{'devices': ('cpu',), 'needs': (), 'graphs': '{__name__}:graphs'}}\n"
-        "    return Plugin('mine', 'nanofw.sim.executor:SimExecutor', api='executor/1',"
+        "    return Plugin('mine', 'nanofw.sim.executor:SimExecutor', api='executor/2',"
         " capabilities=claims)\n",
         encoding="utf-8",
     )
@@ -192,7 +192,7 @@ def test_a_broken_estimate_does_not_hide_what_was_chosen(
         "@hookimpl\n"
         "def executor():\n"
         "    claims = {'devices': ('cpu',), 'needs': (), 'estimate': 'nanofw.sim.gone:estimate'}\n"
-        "    return Plugin('mine', 'nanofw.sim.executor:SimExecutor', api='executor/1',"
+        "    return Plugin('mine', 'nanofw.sim.executor:SimExecutor', api='executor/2',"
         " capabilities=claims)\n",
         encoding="utf-8",
     )

@@ -111,7 +111,7 @@ def test_no_name_is_cut_at_80_columns(
 def test_show_prints_options_with_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", "show", "executor", "sim"]) == 0
     text = capsys.readouterr().out
-    assert "executor/1" in text
+    assert "executor/2" in text
     assert "seconds_per_step: number = 0.01" in text
     assert main(["plugins", "show", "--json", "executor", "sim"]) == 0
     plain = json.loads(capsys.readouterr().out)

@@ -45,7 +45,7 @@ def test_a_wrong_model_is_outside(capsys: pytest.CaptureFixture[str], tmp_path: 
         "@hookimpl\n"
         "def model():\n"
         "    claims = {'devices': ('*',), 'dtypes': ('*',), 'rope_types': ('*',)}\n"
-        "    return Plugin('Qwen3ForCausalLM', ':Wrong', api='model/1', capabilities=claims)\n",
+        "    return Plugin('Qwen3ForCausalLM', ':Wrong', api='model/2', capabilities=claims)\n",
         encoding="utf-8",
     )
     wrong = [f"plugins.load=[{plugin}]", "plugins.override={model.Qwen3ForCausalLM: wrong}"]

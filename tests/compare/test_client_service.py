@@ -5,37 +5,35 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from nanofw.compare.client_service import MAX_SAMPLES, ObservedExecutor, ServiceHistory
+from nanofw.compare.client_service import MAX_SAMPLES, ClientService, ServiceHistory
 from tests.engine.sim_engines import FirstCome, Run, make_engine, make_request
 
 
 def test_service_and_its_gap() -> None:
-    engine = make_engine(FirstCome(), max_num_seqs=1, num_blocks=64)
-    watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
-    for i in range(6):
-        request = make_request(f"r{i}", 4, max_tokens=3, client="ab"[i // 3], ignore_eos=True)
-        engine.add_request(request)
-        watch.service.add_request(request)
-    done = Run(engine).to_end()
-    for request_id in done.outputs:
-        watch.finish_request(request_id)
-    assert watch.service.clients == ["a", "b"]
-    assert watch.service.total.tolist() == [18.0, 18.0]
-    assert watch.service.max_gap == 8.0  # from a's first step until its last request starts
-    assert watch.service.shares(-1.0, engine.clock.now()) == {"a": 0.5, "b": 0.5}
+    engine, service = make_engine(FirstCome(), max_num_seqs=1, num_blocks=64), ClientService()
+    with engine.observed_by(service):
+        for i in range(6):
+            request = make_request(f"r{i}", 4, max_tokens=3, client="ab"[i // 3], ignore_eos=True)
+            engine.add_request(request)
+            service.add_request(request)
+        done = Run(engine).to_end()
+    assert service.clients == ["a", "b"]
+    assert service.total.tolist() == [18.0, 18.0]
+    assert service.max_gap == 8.0  # from a's first step until its last request starts
+    assert service.shares(-1.0, engine.clock.now()) == {"a": 0.5, "b": 0.5}
     until = done.outputs["r2"].finished - 1e-9  # b is served after a
-    assert watch.service.shares(0.0, until) == {"a": 1.0, "b": 0.0}
-    assert watch.service.shares(-2.0, -1.0) == {}
+    assert service.shares(0.0, until) == {"a": 1.0, "b": 0.0}
+    assert service.shares(-2.0, -1.0) == {}
 
 
 def test_one_client_is_not_counted() -> None:
-    engine = make_engine(FirstCome())
-    watch = engine.executor = ObservedExecutor(engine.executor, engine.clock)
-    request = make_request("r", 4, max_tokens=3)
-    engine.add_request(request)
-    watch.service.add_request(request)
-    Run(engine).to_end()
-    assert watch.service.total.tolist() == [0.0]
+    engine, service = make_engine(FirstCome()), ClientService()
+    with engine.observed_by(service):
+        request = make_request("r", 4, max_tokens=3)
+        engine.add_request(request)
+        service.add_request(request)
+        Run(engine).to_end()
+    assert service.total.tolist() == [0.0]
 
 
 def test_a_long_run_keeps_few_samples_and_is_still_right() -> None:

@@ -141,7 +141,7 @@ class TestArms:
             "from nanofw.plugins import Plugin, hookimpl\n"
             "@hookimpl\n"
             "def executor():\n"
-            "    return Plugin('jitter_sim', 'nanofw.sim.executor:SimExecutor', api='executor/1',\n"
+            "    return Plugin('jitter_sim', 'nanofw.sim.executor:SimExecutor', api='executor/2',\n"
             "                  options='nanofw.sim.options:SimOptions',\n"
             "                  capabilities=CAPABILITIES)\n"
             "from nanofw.sim import manifest\n"

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from nanofw.contracts.observer import StepObserver
+from nanofw.contracts.plan import StepPlan
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.contracts.scheduler import Policy, Refuse, RequestView, SchedulerView, SortKey
 from nanofw.errors import PolicyError, RequestError, RequestShed
@@ -174,11 +176,10 @@ def test_running_requests_get_new_keys_and_can_be_paused(overlap: bool) -> None:
 
     names = [f"r{i}" for i in range(6)]
     plain = run(make_engine(Fifo(), max_num_seqs=6), *(request(n, tokens=12) for n in names))
-    engine = make_engine(RoundRobin(), max_num_seqs=6, overlap=overlap)
-    seen: list[int] = []
-    engine.executor = Watching(engine.executor, seen)
-    outputs = run(engine, *(request(name, tokens=12) for name in names))
-    assert max(seen[3:]) <= 2
+    engine, plans = make_engine(RoundRobin(), max_num_seqs=6, overlap=overlap), Plans()
+    with engine.observed_by(plans):
+        outputs = run(engine, *(request(name, tokens=12) for name in names))
+    assert max(plan.num_decodes for plan in plans.seen[3:]) <= 2
     for name in names:
         assert np.array_equal(outputs[name].token_ids, plain[name].token_ids)
         assert outputs[name].num_preemptions == 0
@@ -186,18 +187,14 @@ def test_running_requests_get_new_keys_and_can_be_paused(overlap: bool) -> None:
     assert max(ends) - min(ends) < 0.1 * max(ends), "all of them had equal shares"
 
 
-class Watching:
-    """Hands plans on and notes how many rows decode in each."""
+class Plans(StepObserver):
+    """Keeps the plans of a run."""
 
-    def __init__(self, inner: Any, seen: list[int]) -> None:
-        self._inner, self._seen = inner, seen
+    def __init__(self) -> None:
+        self.seen: list[StepPlan] = []
 
-    def submit(self, plan: Any) -> None:
-        self._seen.append(plan.num_decodes)
-        self._inner.submit(plan)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    def submitted(self, plan: StepPlan, now: float) -> None:
+        self.seen.append(plan)
 
 
 def test_a_new_key_moves_a_waiting_request() -> None:
@@ -229,18 +226,11 @@ def test_the_policy_sets_the_budget_of_a_step(overlap: bool) -> None:
         def step_budget(self, view: SchedulerView) -> int:
             return 3
 
-    engine = make_engine(Budget(), max_num_seqs=8, overlap=overlap)
-    totals: list[int] = []
-
-    class Totals(Watching):
-        def submit(self, plan: Any) -> None:
-            totals.append(plan.total_tokens)
-            self._inner.submit(plan)
-
-    engine.executor = Totals(engine.executor, [])
+    engine, plans = make_engine(Budget(), max_num_seqs=8, overlap=overlap), Plans()
     requests = [request(str(i), prompt=7, tokens=6) for i in range(8)]
-    outputs = run(engine, *requests)
-    assert max(totals) <= 3
+    with engine.observed_by(plans):
+        outputs = run(engine, *requests)
+    assert max(plan.total_tokens for plan in plans.seen) <= 3
     plain = run(make_engine(Fifo(), max_num_seqs=8), *requests)
     for name, output in outputs.items():
         assert np.array_equal(output.token_ids, plain[name].token_ids)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from nanofw.contracts.clock import VirtualClock
+from nanofw.contracts.executor import Executor
 from nanofw.contracts.kv_allocator import AllocatorConfig
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.outputs import TokenLogprobs
@@ -32,7 +33,7 @@ SPEC = replace(
 SECONDS_PER_STEP = 0.01
 
 
-class ScriptedExecutor:
+class ScriptedExecutor(Executor):
     """Says what the scripts of the requests say, then `default` for ever; fails at a step.
 
     The script of a request's sample k > 0 is under `ID#k`. The log probability of a token t is

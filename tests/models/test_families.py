@@ -78,7 +78,7 @@ def test_a_backend_without_windows_is_passed_over(tmp_path: Path) -> None:
         "@hookimpl\n"
         "def attention_backend():\n"
         "    return Plugin('triton', 'nanofw.attention_backends.sdpa:SdpaBackend',\n"
-        "        api='attention_backend/1', capabilities={'devices': ('*',), 'dtypes': ('*',),\n"
+        "        api='attention_backend/2', capabilities={'devices': ('*',), 'dtypes': ('*',),\n"
         "        'head_dims': ('*',), 'block_sizes': ('*',), 'sliding_window': False})\n",
         encoding="utf-8",
     )

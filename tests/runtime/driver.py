@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,7 @@ import torch
 from nanofw.checkpoints.config import read_checkpoint
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.clock import RealClock
-from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.executor import Components, ExecutorConfig
 from nanofw.contracts.plan import NewRow, StepPlan, StepResult
 from nanofw.contracts.requests import SamplingParams
 from nanofw.contracts.sampler import SampledTokens, SamplerConfig
@@ -82,11 +81,17 @@ def executor_config(
         "max_num_batched_tokens": 256,
         "max_model_len": spec.default_model_len,
         "clock": RealClock(),
-        "engine": SimpleNamespace(memory_utilization=0.9, tensor_parallel_size=ranks),
-        "components": {},
+        "tensor_parallel_size": ranks,
     }
     chosen = {"model": MODELS[spec.architecture], **COMPONENTS} | changes.pop("components", {})
-    return ExecutorConfig(**(values | changes | {"components": chosen}))
+    return ExecutorConfig(**(values | changes), components=components_of(chosen))
+
+
+def components_of(by_kind: dict[str, Any]) -> Components:
+    """What an executor makes itself; the logits processors are a list."""
+    processors = by_kind.get("logits_processor", ())
+    others = {kind: item for kind, item in by_kind.items() if kind != "logits_processor"}
+    return Components(**others, logits_processors=tuple(processors))
 
 
 @dataclass

@@ -213,13 +213,14 @@ def check(
     use_triton_on_a_cpu()
     executors.start_compiling = start_compiling
     if backend is not None:
-        stand_in = dry_config(config).components["attention_backend"]  # without what is not ours
-        config = replace(config, components={**config.components, "attention_backend": stand_in})
+        stand_in = dry_config(config).components.attention_backend  # without what is not ours
+        chosen = replace(config.components, attention_backend=stand_in)
+        config = replace(config, components=chosen)
     executor = executors.TorchExecutor(None, config, communicator)
     if compilers[0].problem is not None:
         raise compilers[0].problem
     assert compilers[0].num_variants == len(variants.compiled)
-    assert "waiting for compilers" in executor.start_seconds
+    assert "waiting for compilers" in executor.facts().start_seconds
     runner = executor._runner
     assert runner is not None
     variants.phase = "profile"
@@ -309,7 +310,7 @@ def serve(driver: Any, *, graphs: bool) -> None:
         for row in rows:
             driver.remove(row)
     if graphs:
-        reasons = driver.executor.graph_steps
+        reasons = driver.executor.facts().graph_steps
         assert reasons["replayed with prefill"] > 0
         assert len(reasons) > 2, reasons
 

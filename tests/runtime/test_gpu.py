@@ -131,7 +131,10 @@ def test_replayed_prefill_leaves_the_same_keys_and_values(tmp_path: Path, backen
         driver.step([(rows[0], 1), (rows[1], 1), (shared, 20)])
         driver.step([(rows[0], 77), (rows[1], 79), (shared, 30)])
         if graphs:
-            assert driver.executor.graph_steps == {"replayed": 5, "replayed with prefill": 5}
+            assert driver.executor.facts().graph_steps == {
+                "replayed": 5,
+                "replayed with prefill": 5,
+            }
         return driver.executor._runner.pool
 
     tolerance = BACKENDS[backend][2]

@@ -9,7 +9,6 @@ import sys
 import threading
 from collections import Counter
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -73,7 +72,7 @@ def main(folder: Path, threads: int | None) -> None:
     config = executor_config(
         folder, dtype="bfloat16", device="cuda", cuda_graphs=True, prefill_graphs=True,
         block_size=64, num_blocks=None, max_num_seqs=16, max_num_batched_tokens=1024,
-        engine=SimpleNamespace(memory_utilization=0.2, tensor_parallel_size=1),
+        memory_utilization=0.2,
         components={
             "model": next(
                 Component(plugin=one) for one in models.model() if one.name == "Qwen3ForCausalLM"
@@ -97,7 +96,7 @@ def main(folder: Path, threads: int | None) -> None:
     print(
         json.dumps(
             {"compiled": compiled, "threads left": left, "tokens": tokens,
-             "seconds": executor.start_seconds}
+             "seconds": executor.facts().start_seconds}
         )
     )  # fmt: skip
 

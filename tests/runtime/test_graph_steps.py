@@ -20,6 +20,7 @@ from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.attention_backend import ForwardBatch
 from nanofw.contracts.requests import SamplingParams
 from nanofw.contracts.sampler import DeviceSampler, SampledTokens
+from nanofw.models.qwen3 import Qwen3ForCausalLM
 from nanofw.runtime.graphs.capture import EagerCapturer
 from nanofw.samplers.standard import StandardSampler
 from tests.runtime.captured import carry_out, prompt
@@ -94,10 +95,29 @@ BACKEND = component(
 SAMPLER = component("sampler", "capturable", "tests.runtime.test_graph_steps:CapturableSampler")
 
 
-def make_driver(folder: Any, prefill_tokens: int | None) -> Driver:
+class ShiftedQwen3(Qwen3ForCausalLM):
+    """Turns the hidden states of rows that carry a number by so many places."""
+
+    def check(self, arguments: Any) -> None:
+        if arguments is not None and not isinstance(arguments, int):
+            raise ValueError("arguments are a number")
+
+    def forward(self, batch: ForwardBatch, pool: list[Any]) -> torch.Tensor:
+        hidden = super().forward(batch, pool)
+        if not batch.arguments:
+            return hidden
+        assert len(batch.rows) == len(hidden), "every row samples here"
+        shifts = [batch.arguments.get(row, 0) for row in batch.rows.tolist()]
+        return torch.stack([line.roll(by) for line, by in zip(hidden, shifts, strict=True)])
+
+
+SHIFTED = component("model", "shifted", "tests.runtime.test_graph_steps:ShiftedQwen3")
+
+
+def make_driver(folder: Any, prefill_tokens: int | None, **components: Any) -> Driver:
     executor = make_executor(
         folder,
-        components={"attention_backend": BACKEND, "sampler": SAMPLER},
+        components={"attention_backend": BACKEND, "sampler": SAMPLER, **components},
         max_num_seqs=NUM_ROWS,
         num_blocks=40,
     )
@@ -142,12 +162,34 @@ def test_steps_are_counted_by_kind_and_reason(tmp_path: Any) -> None:
     driver.decode(long, steps=3)
     asking = driver.add(1, prompt(4, 1), sampling=replace(GREEDY, prompt_logprobs=0))
     driver.step([(long, 1), (asking, 4)])
-    assert driver.executor.graph_steps == {
+    assert driver.executor.facts().graph_steps == {
         "replayed": 4,
         "replayed with prefill": 1,
         "prefill of more tokens than the largest graph": 1,
         "log probabilities of prompts": 1,
     }
+
+
+def test_steps_with_arguments_for_the_model_run_eagerly(tmp_path: Any) -> None:
+    """And only those."""
+    write_qwen3(tmp_path, num_hidden_layers=1)
+    found = []
+    for tokens in (None, LARGEST):
+        driver = make_driver(tmp_path, tokens, model=SHIFTED)
+        plain = driver.add(0, prompt(6))
+        driver.step([(plain, 6)])
+        shifted = driver.add(1, prompt(6), arguments={"shifted": 5})
+        driver.step([(plain, 1), (shifted, 6)])
+        driver.decode(plain, shifted, steps=3)
+        driver.decode(plain, steps=1)
+        driver.remove(shifted)
+        driver.decode(plain, steps=2)
+        found.append((plain.outputs, shifted.outputs))
+    assert found[0] == found[1]
+    assert plain.outputs[: len(shifted.outputs)] != shifted.outputs
+    assert driver.executor.facts().graph_steps == {
+        "replayed": 4, "replayed with prefill": 1, "arguments for the model": 4,
+    }  # fmt: skip
 
 
 def test_lines_that_pad_a_draw_reach_no_row(drivers: Any) -> None:

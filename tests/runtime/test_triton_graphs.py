@@ -59,8 +59,8 @@ def test_replayed_steps_draw_the_same_tokens_and_leave_the_same_pool(checkpoint)
     eager, expected = run(folder, graphs=False)
     captured, outputs = run(folder, graphs=True)
     assert outputs == expected
-    assert captured.executor.graph_steps == {"replayed": 5, "prefill": 2}
-    assert eager.executor.graph_steps == {}
+    assert captured.executor.facts().graph_steps == {"replayed": 5, "prefill": 2}
+    assert eager.executor.facts().graph_steps == {}
     for left, right in zip(
         eager.executor._runner.pool, captured.executor._runner.pool, strict=True
     ):

@@ -80,7 +80,7 @@ def test_replayed_steps_draw_the_same_tokens_and_leave_the_same_pool(checkpoint)
     expected = play(plain := eager(folder))
     found = play(replayed := captured(folder))
     assert found == expected
-    assert replayed.executor.graph_steps == {"replayed": 7, "replayed with prefill": 5}
+    assert replayed.executor.facts().graph_steps == {"replayed": 7, "replayed with prefill": 5}
     pools_agree(plain, replayed)
 
 
@@ -93,7 +93,7 @@ def test_chunks_of_a_prompt_see_all_that_came_before(checkpoint) -> None:
     driver.decode(row, steps=3)
     expected = reference_logits(model, [*row.tokens, *row.outputs]).argmax(-1).tolist()
     assert row.outputs == expected[59:-1]
-    assert driver.executor.graph_steps == {"replayed": 7, "replayed with prefill": 4}
+    assert driver.executor.facts().graph_steps == {"replayed": 7, "replayed with prefill": 4}
 
 
 def test_what_no_graph_serves_runs_eagerly_and_is_counted(
@@ -118,7 +118,7 @@ def test_what_no_graph_serves_runs_eagerly_and_is_counted(
 
     driver = captured(folder)
     assert run(driver) == run(eager(folder))
-    assert driver.executor.graph_steps == {
+    assert driver.executor.facts().graph_steps == {
         "replayed": 1,
         "replayed with prefill": 0,
         "prefill of more tokens than the largest graph": 1,
@@ -177,7 +177,7 @@ def test_any_mix_of_steps_draws_the_same_tokens(pair, actions) -> None:
     plain, replayed = pair
     assert carry_out(replayed, actions, SAMPLINGS) == carry_out(plain, actions, SAMPLINGS)
     pools_agree(plain, replayed)
-    for reason in replayed.executor.graph_steps:
+    for reason in replayed.executor.facts().graph_steps:
         assert reason.startswith("replayed") or "more tokens" in reason
 
 

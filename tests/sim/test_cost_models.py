@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from nanofw.contracts.clock import VirtualClock
 from nanofw.contracts.cost_model import CostModel, CostModelConfig
-from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.executor import Components, ExecutorConfig
 from nanofw.contracts.plan import StepPlan
 from nanofw.errors import ExecutorError, ModelError
 from nanofw.plugins import Component
@@ -147,8 +147,8 @@ def test_the_executor_takes_its_time_and_its_pool_from_the_cost_model() -> None:
     component = Component(plugin=plugin, options=RooflineOptions())
     config = ExecutorConfig(
         spec=shape("qwen3-8b"), block_size=16, num_blocks=None, max_num_seqs=256,
-        max_num_batched_tokens=8192, max_model_len=4096, clock=VirtualClock(), engine=None,
-        components={"cost_model": component},
+        max_num_batched_tokens=8192, max_model_len=4096, clock=VirtualClock(),
+        components=Components(cost_model=component),
     )  # fmt: skip
     sim = SimExecutor(SimOptions(), config)
     assert sim.capacity().num_blocks == roofline().kv_bytes() // (

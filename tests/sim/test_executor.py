@@ -40,8 +40,7 @@ def spec(vocab_size: int = 50) -> ModelSpec:
 def executor(num_blocks: int | None = 16, vocab_size: int = 50, **options: Any) -> SimExecutor:
     config = ExecutorConfig(
         spec=spec(vocab_size), block_size=BLOCK, num_blocks=num_blocks, max_num_seqs=8,
-        max_num_batched_tokens=32, max_model_len=64, clock=VirtualClock(), engine=None,
-        components={},
+        max_num_batched_tokens=32, max_model_len=64, clock=VirtualClock(),
     )  # fmt: skip
     return SimExecutor(SimOptions(**options), config)
 

@@ -18,7 +18,7 @@ from nanofw.measure.drive import drive
 STEP, TOKEN = 0.01, 0.001
 
 
-class Timed:
+class Timed(Executor):
     """Notes the plans of another executor and, unless it simulates, books a constant cost."""
 
     def __init__(self, inner: Executor, clock: VirtualClock, simulates: bool) -> None:

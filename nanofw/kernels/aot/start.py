@@ -9,12 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from nanofw.contracts.communicator import Communicator
-from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.executor import Components, ExecutorConfig
 from nanofw.kernels.aot.communicator import on_meta
 from nanofw.kernels.dispatch import has_triton
 from nanofw.plugins import Component
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from nanofw.kernels.aot.compiler import AheadCompiler
 
 CLAIM = "compile_ahead"
-_KINDS = ("model", "attention_backend", "sampler")
+_KINDS: Final = ("model", "attention_backend", "sampler")
 
 Steps = Callable[[ExecutorConfig, Communicator], object]
 """Builds the components of a configuration and carries out each kind of step of a run, once."""
@@ -42,7 +42,8 @@ def start_compiling(
     device = torch.device(config.device)
     if device.type != "cuda" or threads == 0 or not has_triton():
         return None
-    silent = [kind for kind in _KINDS if not config.components[kind].plugin.capabilities.get(CLAIM)]
+    required = config.components.required
+    silent = [kind for kind in _KINDS if not required(kind).plugin.capabilities.get(CLAIM)]
     if silent:
         logger.info("kernels are compiled at first launch: no %s by %s", CLAIM, ", ".join(silent))
         return None
@@ -61,8 +62,13 @@ def start_compiling(
 
 def dry_config(config: ExecutorConfig) -> ExecutorConfig:
     """The same run on the device `meta`, by what stands for its components there."""
-    components = {kind: _stand_in(config.components[kind]) for kind in _KINDS}
-    return replace(config, device="meta", components={**components, "logits_processor": ()})
+    required = config.components.required
+    stand_ins = Components(
+        model=_stand_in(required("model")),
+        attention_backend=_stand_in(required("attention_backend")),
+        sampler=_stand_in(required("sampler")),
+    )
+    return replace(config, device="meta", components=stand_ins)
 
 
 def _stand_in(component: Component) -> Component:

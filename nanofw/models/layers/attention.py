@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
 from nanofw.contracts.attention_backend import (
     ForwardBatch,
+    FusedAttentionBackend,
     FusedInputs,
 )
-from nanofw.contracts.model import ModelContext
-from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.model import ModelConfig
 from nanofw.kernels.qk_norm_rope import qk_norm_rope
 from nanofw.kernels.rope import Rotation
 from nanofw.models.layers.layer import Layer
@@ -49,8 +49,7 @@ class Attention(Layer):
 
     def __init__(
         self,
-        spec: ModelSpec,
-        context: ModelContext,
+        config: ModelConfig,
         layer: int,
         rope: RotaryEmbedding,
         *,
@@ -60,8 +59,8 @@ class Attention(Layer):
         is_partial: bool = False,
     ) -> None:
         super().__init__()
-        kinds = {"dtype": context.dtype, "device": context.device}
-        ranks = context.communicator
+        spec, ranks = config.spec, config.communicator
+        kinds = {"dtype": config.dtype, "device": config.device}
         self.qkv_proj = QKVParallelLinear(
             spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim,
             bias=qkv_bias, communicator=ranks, **kinds,
@@ -73,7 +72,8 @@ class Attention(Layer):
         self.q_norm = RMSNorm(spec.head_dim, spec.norm_eps, **kinds) if qk_norm else None
         self.k_norm = RMSNorm(spec.head_dim, spec.norm_eps, **kinds) if qk_norm else None
         self._eps, self._layer, self._rope = spec.norm_eps, layer, rope
-        self._backend, self._scale = context.attention, spec.head_dim**-0.5
+        self._backend, self._scale = config.attention_backend, spec.head_dim**-0.5
+        self._fused_backend = cast("FusedAttentionBackend", self._backend)  # used if it is one
 
     def forward(self, hidden: torch.Tensor, inputs: ForwardInputs) -> torch.Tensor:
         """[t, hidden] to the same."""
@@ -110,7 +110,7 @@ class Attention(Layer):
             norm_eps=self._eps,
             cos_sin=self._rope.cos_sin,
         )
-        return self._backend.forward_fused(
+        return self._fused_backend.forward_fused(
             fused, self._layer, inputs.pool[self._layer], inputs.batch, self._scale
         )
 
@@ -121,9 +121,10 @@ class Attention(Layer):
 
 
 def forward_inputs(
-    batch: ForwardBatch, pool: list[Any], rope: RotaryEmbedding, context: ModelContext
+    batch: ForwardBatch, pool: list[Any], rope: RotaryEmbedding, config: ModelConfig
 ) -> ForwardInputs:
     """What the layers of this pass need beside the hidden states."""
-    fused = hasattr(context.attention, "forward_fused")  # FusedAttentionBackend, asked cheaply
-    angles = None if fused else rope.at(batch.positions, context.dtype)
+    # FusedAttentionBackend, asked cheaply
+    fused = hasattr(config.attention_backend, "forward_fused")
+    angles = None if fused else rope.at(batch.positions, config.dtype)
     return ForwardInputs(batch, pool, angles)

@@ -12,8 +12,7 @@ from torch import nn
 
 from nanofw.checkpoints.weight_files import EMBEDDING, HEAD
 from nanofw.contracts.attention_backend import ForwardBatch
-from nanofw.contracts.model import ModelContext
-from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.model import Model, ModelConfig
 from nanofw.errors import ModelError
 from nanofw.models.layers.attention import Attention, ForwardInputs, forward_inputs
 from nanofw.models.layers.embedding import ParallelHead, VocabParallelEmbedding
@@ -53,26 +52,26 @@ class DecoderLayer(Layer):
 
     def __init__(
         self,
-        spec: ModelSpec,
-        context: ModelContext,
+        config: ModelConfig,
         layer: int,
         rope: RotaryEmbedding,
         features: DecoderFeatures,
     ) -> None:
         super().__init__()
-        kinds = {"dtype": context.dtype, "device": context.device}
+        spec = config.spec
+        kinds = {"dtype": config.dtype, "device": config.device}
         self.input_layernorm = RMSNorm(spec.hidden_size, spec.norm_eps, **kinds)
         self.self_attn = Attention(
-            spec, context, layer, rope,
+            config, layer, rope,
             qk_norm=features.qk_norm, qkv_bias=features.qkv_bias, out_bias=features.out_bias,
             is_partial=True,
         )  # fmt: skip
         self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.norm_eps, **kinds)
         self.mlp = GatedMLP(
-            spec.hidden_size, spec.intermediate_size, context,
+            spec.hidden_size, spec.intermediate_size, config,
             bias=features.mlp_bias, is_partial=True,
         )  # fmt: skip
-        self._ranks = context.communicator
+        self._ranks = config.communicator
 
     def forward(
         self, hidden: torch.Tensor, residual: torch.Tensor | None, inputs: ForwardInputs
@@ -105,8 +104,8 @@ class DecoderLayer(Layer):
         )
 
 
-class PreNormDecoder(Layer):
-    """A whole model of the contract `model/1`: embedding, layers, norm, head.
+class PreNormDecoder(Layer, Model):
+    """A whole model of the contract `model/2`: embedding, layers, norm, head.
 
     RMSNorm before each part, grouped queries, rotary positions, a SiLU-gated feed-forward part.
     A family is a subclass that says its `DecoderFeatures`. Empty until `load`.
@@ -115,24 +114,24 @@ class PreNormDecoder(Layer):
         ModelError: the checkpoint asks for another activation or rope.
     """
 
-    def __init__(self, spec: ModelSpec, context: ModelContext, features: DecoderFeatures) -> None:
+    def __init__(self, config: ModelConfig, features: DecoderFeatures) -> None:
         super().__init__()
+        spec = config.spec
         if spec.activation != "silu":
             raise ModelError(
                 f"{spec.path}: hidden_act {spec.activation!r} is not supported by "
                 f"{type(self).__name__}; supported: silu"
             )
-        kinds = {"dtype": context.dtype, "device": context.device}
-        ranks = context.communicator
-        self._spec, self._context = spec, context
+        kinds = {"dtype": config.dtype, "device": config.device}
+        ranks = config.communicator
+        self._spec, self._config = spec, config
         self._ignored_biases: list[str] = []
-        self._rope = RotaryEmbedding(spec, context.max_model_len, context.device)
+        self._rope = RotaryEmbedding(spec, config.max_model_len, config.device)
         self.embed_tokens = VocabParallelEmbedding(
             spec.vocab_size, spec.hidden_size, communicator=ranks, **kinds
         )
         self.layers = nn.ModuleList(
-            DecoderLayer(spec, context, layer, self._rope, features)
-            for layer in range(spec.num_layers)
+            DecoderLayer(config, layer, self._rope, features) for layer in range(spec.num_layers)
         )
         self.norm = RMSNorm(spec.hidden_size, spec.norm_eps, **kinds)
         self.lm_head = ParallelHead(
@@ -153,7 +152,7 @@ class PreNormDecoder(Layer):
         else:
             targets |= self.lm_head.targets(HEAD)
         load_tensors(self, tensors, targets, ignored=self._is_needless)
-        if self._ignored_biases and not self._context.communicator.rank:
+        if self._ignored_biases and not self._config.communicator.rank:
             logger.warning(
                 "%s: config.json announces biases that %s does not have, and the weights hold "
                 "them: %d tensors such as %s are ignored",
@@ -163,13 +162,13 @@ class PreNormDecoder(Layer):
 
     def forward(self, batch: ForwardBatch, pool: list[Any]) -> torch.Tensor:
         """Hidden states [s, hidden] at `batch.logits_indices`, after the last norm."""
-        inputs = forward_inputs(batch, pool, self._rope, self._context)
+        inputs = forward_inputs(batch, pool, self._rope, self._config)
         hidden, residual = self.embed_tokens(batch.token_ids), None
         for layer in self._layers():
             hidden, residual = layer(hidden, residual, inputs)
         assert residual is not None
         wanted = batch.logits_indices
-        ranks = self._context.communicator
+        ranks = self._config.communicator
         if not len(wanted) == batch.num_decodes == len(hidden):  # else all tokens, in order
             hidden, residual = hidden[wanted], residual[wanted]
         return self.norm.add_parts_and_norm(hidden, residual, ranks)[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from nanofw.contracts.model import ModelContext
+from nanofw.contracts.model import ModelConfig
 from nanofw.kernels.activation import silu_and_mul
 from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.linear import MergedColumnParallelLinear, RowParallelLinear
@@ -22,20 +22,20 @@ class GatedMLP(Layer):
         self,
         hidden_size: int,
         intermediate_size: int,
-        context: ModelContext,
+        config: ModelConfig,
         *,
         bias: bool = False,
         is_partial: bool = False,
     ) -> None:
         super().__init__()
-        kinds = {"dtype": context.dtype, "device": context.device}
+        kinds = {"dtype": config.dtype, "device": config.device}
         self.gate_up_proj = MergedColumnParallelLinear(
             hidden_size, (intermediate_size, intermediate_size), ("gate_proj", "up_proj"),
-            bias=bias, communicator=context.communicator, **kinds,
+            bias=bias, communicator=config.communicator, **kinds,
         )  # fmt: skip
         self.down_proj = RowParallelLinear(
             intermediate_size, hidden_size, "down_proj",
-            bias=bias, is_partial=is_partial, communicator=context.communicator, **kinds,
+            bias=bias, is_partial=is_partial, communicator=config.communicator, **kinds,
         )  # fmt: skip
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:

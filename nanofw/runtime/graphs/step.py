@@ -63,19 +63,22 @@ class StepGraphs:
         return {"replayed": self.hits.total(), **with_prefill, **self.misses}
 
     def forward(
-        self, plan: StepPlan, *, asks_prompts: bool
+        self, plan: StepPlan, *, asks_prompts: bool, has_arguments: bool = False
     ) -> tuple[StepBatch, torch.Tensor] | None:
         """Replay the forward pass of a plan that was applied to the rows.
 
         Args:
             asks_prompts: hidden states of other tokens than those that sample are wanted.
+            has_arguments: rows carry arguments that the model has to see.
 
         Returns:
             The batch and the hidden states [s, hidden], valid until the next step; None when no
             graph serves the plan, which is counted.
         """
         n = len(plan.rows)
-        if n and plan.num_decodes == n and plan.samples.all():
+        if has_arguments:
+            kind, miss = "prefill", "arguments for the model"
+        elif n and plan.num_decodes == n and plan.samples.all():
             kind, miss = "decode", self.decode.miss_reason(plan)
         elif self.prefill is None or not n:
             kind, miss = "prefill", "prefill"

@@ -5,6 +5,7 @@ The pair has no name, port or file: it goes away with the last process that hold
 
 from __future__ import annotations
 
+import select
 import socket
 import threading
 
@@ -34,10 +35,10 @@ class Channel:
         header = len(content).to_bytes(_HEADER_BYTES, "little")
         with self._lock:
             if len(content) < _READ_BYTES:
-                self._socket.sendall(header + content)
+                self._send_all(header + content)
             else:
-                self._socket.sendall(header)
-                self._socket.sendall(content)
+                self._send_all(header)
+                self._send_all(content)
 
     def receive(self) -> bytes:
         """Wait for the next message. Raises EOFError when the other side is gone."""
@@ -59,6 +60,21 @@ class Channel:
     def close(self) -> None:
         """Idempotent."""
         self._socket.close()
+
+    def _send_all(self, content: bytes) -> None:
+        rest = memoryview(content)
+        while rest:
+            try:
+                rest = rest[self._socket.send(rest) :]
+            except TimeoutError:
+                if not self._is_read():
+                    raise
+
+    def _is_read(self) -> bool:
+        """Whether there is room to send after all: this process may have been stopped meanwhile."""
+        poll = select.poll()
+        poll.register(self._socket, select.POLLOUT)
+        return bool(poll.poll(0))
 
     def _read(self) -> None:
         try:

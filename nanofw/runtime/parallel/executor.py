@@ -6,14 +6,14 @@ once and sent to each; each rank carries out every plan, and rank 0 sends what w
 
 from __future__ import annotations
 
-import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeVar
 
 import torch
 
-from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.executor import Executor, ExecutorConfig, ExecutorFacts
 from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import Request
 from nanofw.errors import ConfigError, ExecutorError
@@ -24,8 +24,8 @@ from nanofw.runtime.parallel.messages import (
     Check,
     Checked,
     Done,
-    GetGraphSteps,
-    GraphSteps,
+    Facts,
+    GetFacts,
     Join,
     Listening,
     Masks,
@@ -34,13 +34,14 @@ from nanofw.runtime.parallel.messages import (
     Start,
     encode,
 )
+from nanofw.runtime.parallel.patience import Patience
 from nanofw.runtime.parallel.transport import Place, ProcessTransport, Transport
 from nanofw.runtime.parallel.wire import PlanEncoder, needed
 
 T = TypeVar("T", bound=Reply)
 
 
-class ParallelExecutor:
+class ParallelExecutor(Executor):
     """Constructed as `ParallelExecutor(options, config)`; returns when every rank is ready.
 
     Args:
@@ -59,10 +60,15 @@ class ParallelExecutor:
     ) -> None:
         self._options = options or TorchOptions.model_validate({})
         check_all_reduce(self._options, config.device)
-        self._config, self._size = config, config.engine.tensor_parallel_size
+        self._config, self._size = config, config.tensor_parallel_size
         self._done: list[deque[Done]] = [deque() for _ in range(self._size)]
-        processors = config.components.get("logits_processor", ())
-        self._names = {c.name for c in (config.components["sampler"], *processors)}
+        chosen = config.components
+        needed_by = (
+            chosen.required("model"),
+            chosen.required("sampler"),
+            *chosen.logits_processors,
+        )
+        self._names = {component.name for component in needed_by}
         self._encoder = PlanEncoder(self._names)
         self._in_flight: deque[int] = deque()
         self._next_step = 0
@@ -83,25 +89,17 @@ class ParallelExecutor:
             max_in_flight=self.ranks[0].max_in_flight,
         )
 
-    @property
-    def pids(self) -> list[int]:
-        """Of the ranks' processes."""
-        return self._group.pids
-
     def capacity(self) -> Capacity:
         """The pool's size: that of the rank with the fewest blocks."""
         return self._capacity
 
-    @property
-    def start_seconds(self) -> dict[str, float]:
-        """As of `TorchExecutor`, on rank 0."""
-        return self.ranks[0].start_seconds
-
-    @property
-    def graph_steps(self) -> dict[str, int]:
-        """As of `TorchExecutor`, asked of rank 0."""
-        self._group.send(GetGraphSteps(), (0,))
-        return self._wait_for(GraphSteps, "answer").counts
+    def facts(self) -> ExecutorFacts:
+        """As of `TorchExecutor`, asked of rank 0; and the ranks' processes."""
+        facts = self.ranks[0].facts
+        if self._group.is_open:
+            self._group.send(GetFacts(), (0,))
+            facts = self._wait_for(Facts, "answer").facts
+        return replace(facts, process_ids=tuple(self._group.pids))
 
     def check_alive(self) -> None:
         """Raise when a rank has failed meanwhile; returns at once."""
@@ -110,7 +108,7 @@ class ParallelExecutor:
                 self._done[rank].append(reply)
 
     def check(self, request: Request) -> None:
-        """Raise ValueError when the sampler or a logits processor cannot do what is asked."""
+        """Raise ValueError when a component cannot do what is asked."""
         arguments = needed(request.arguments, self._names)
         if not arguments and request.sampling == self._checked:
             return
@@ -131,7 +129,7 @@ class ParallelExecutor:
             raise ExecutorError(f"plan {plan.step} came where plan {self._next_step} was due")
         if len(self._in_flight) >= self._capacity.max_in_flight:
             raise ExecutorError(f"plan {plan.step} is one more than may be in flight: collect")
-        content = encode(self._encoder.encode(plan))
+        content = self._encoder.encode(plan)
         self._next_step += 1
         self._in_flight.append(plan.step)
         self.num_bytes_sent += len(content)
@@ -162,19 +160,17 @@ class ParallelExecutor:
         for rank in range(self._size):
             place = self._places[rank]
             self._group.send(_start_message(self._options, self._config, rank, place), (rank,))
-        begin = time.monotonic()
+        patience = Patience(self._options.start_timeout_s)
         port = self._wait_for(Listening, "start", "start_timeout_s").port
         self._group.send(Join(port, self._places[0].host), range(1, self._size))
         ready: dict[int, Ready] = {}
-        deadline = begin + self._options.start_timeout_s
         while len(ready) < self._size:
-            for rank, reply in self._group.receive(deadline):
+            for rank, reply in self._receive(patience):
                 if isinstance(reply, Ready):
                     ready[rank] = reply
-            if time.monotonic() > deadline and len(ready) < self._size:
+            if patience.is_over and len(ready) < self._size:
                 late = [rank for rank in range(self._size) if rank not in ready]
-                timeout_s = self._options.start_timeout_s
-                self._group.stalled(late, "get ready", timeout_s, "start_timeout_s")
+                self._group.stalled(late, "get ready", patience.seconds, "start_timeout_s")
         return [ready[rank] for rank in range(self._size)]
 
     def _wait_for(self, kind: type[T], what: str, option: str = "step_timeout_s") -> T:
@@ -197,19 +193,27 @@ class ParallelExecutor:
         option: str = "step_timeout_s",
     ) -> None:
         """Take replies until `is_over`; the timeout of that option counts from the last reply."""
-        timeout_s: float = getattr(self._options, option)
-        deadline = time.monotonic() + timeout_s
+        patience = Patience(getattr(self._options, option))
         while not is_over():
-            replies = self._group.receive(deadline)
+            replies = self._receive(patience)
             for rank, reply in replies:
                 if isinstance(reply, Done):
                     self._done[rank].append(reply)
                 elif see is not None:
                     see(rank, reply)
             if replies:
-                deadline = time.monotonic() + timeout_s
-            elif time.monotonic() >= deadline:
-                self._group.stalled(late(), what, timeout_s, option)
+                patience.renew()
+            elif patience.is_over:
+                self._group.stalled(late(), what, patience.seconds, option)
+
+    def _receive(self, patience: Patience) -> list[tuple[int, Reply]]:
+        """Replies of the next slice; with the last one those, too, that came unseen before."""
+        replies = self._group.receive(patience.next_slice())
+        if not replies:
+            patience.end_slice()
+            if patience.is_over:
+                replies = self._group.receive(0.0)
+        return replies
 
 
 def check_all_reduce(options: TorchOptions, device: str) -> None:
@@ -240,7 +244,7 @@ def _start_message(options: TorchOptions, config: ExecutorConfig, rank: int, pla
     components = config.components
     return Start(
         rank=rank,
-        size=config.engine.tensor_parallel_size,
+        size=config.tensor_parallel_size,
         device=place.device,
         host=place.host,
         shares_cores=place.shares_cores,
@@ -250,16 +254,17 @@ def _start_message(options: TorchOptions, config: ExecutorConfig, rank: int, pla
         max_num_seqs=config.max_num_seqs,
         max_num_batched_tokens=config.max_num_batched_tokens,
         max_model_len=config.max_model_len,
-        memory_utilization=config.engine.memory_utilization,
+        memory_utilization=config.memory_utilization,
         overlap=config.overlap,
         cuda_graphs=config.cuda_graphs,
         prefill_graphs=config.prefill_graphs,
         options=options.model_dump(mode="json", include=set(TorchOptions.model_fields)),
         components={
-            kind: component_data(components[kind])
-            for kind in ("model", "attention_backend", "sampler")
+            "model": component_data(components.required("model")),
+            "attention_backend": component_data(components.required("attention_backend")),
+            "sampler": component_data(components.required("sampler")),
         },
-        logits_processors=[component_data(c) for c in components.get("logits_processor", ())],
+        logits_processors=[component_data(item) for item in components.logits_processors],
     )
 
 

@@ -49,14 +49,19 @@ class WorkerGroup:
             except OSError:
                 self._fail({rank: None})
 
-    def receive(self, deadline: float) -> list[tuple[int, Reply]]:
-        """Wait for replies: ranks and what they said; empty once `deadline` has passed.
+    @property
+    def is_open(self) -> bool:
+        """Whether no rank has failed, and none was told to leave."""
+        return self._failure is None and self._finalizer.alive
+
+    def receive(self, timeout_s: float) -> list[tuple[int, Reply]]:
+        """Wait for replies: ranks and what they said; empty when none came for so long.
 
         Raises:
             NanofwError: a rank failed, with its traceback or signal.
         """
         self._check_open()
-        news = self._transport.poll(max(0.0, deadline - time.monotonic()))
+        news = self._transport.poll(timeout_s)
         replies = [
             (rank, decode_reply(content)) for rank, sent in news.items() for content in sent or ()
         ]

@@ -18,17 +18,16 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol, TextIO
 
 from nanofw.errors import NanofwError
 from nanofw.runtime.parallel.channel import Channel
 from nanofw.runtime.parallel.messages import (
     Check,
     Checked,
+    Facts,
     Failed,
-    GetGraphSteps,
-    GraphSteps,
+    GetFacts,
     Join,
     Listening,
     Masks,
@@ -111,8 +110,8 @@ class Rank:
                 self._submitted.put(None)
             elif isinstance(command, Check):
                 self._channel.send(encode(self._check(command)))
-            elif isinstance(command, GetGraphSteps):
-                self._channel.send(encode(GraphSteps(dict(self._executor.graph_steps))))
+            elif isinstance(command, GetFacts):
+                self._channel.send(encode(Facts(self._executor.facts())))
 
     def _send_results(self) -> None:
         """Wait for each step and send what came out, while later ones are being enqueued."""
@@ -165,7 +164,7 @@ class Rank:
                     weight_bytes=executor.weight_bytes,
                     host_bytes_before=before,
                     peak_host_bytes=_peak_host_bytes(),
-                    start_seconds=executor.start_seconds,
+                    facts=executor.facts(),
                 )
             )
         )
@@ -209,13 +208,13 @@ def _one_shot(
 
 def _config(start: Start) -> ExecutorConfig:
     from nanofw.contracts.clock import RealClock
-    from nanofw.contracts.executor import ExecutorConfig
+    from nanofw.contracts.executor import Components, ExecutorConfig
     from nanofw.runtime.parallel.components import load_component
 
-    components: dict[str, Any] = {
-        kind: load_component(data) for kind, data in start.components.items()
-    }
-    components["logits_processor"] = [load_component(data) for data in start.logits_processors]
+    components = Components(
+        **{kind: load_component(data) for kind, data in start.components.items()},
+        logits_processors=tuple(load_component(data) for data in start.logits_processors),
+    )
     return ExecutorConfig(
         spec=start.spec,
         block_size=start.block_size,
@@ -224,10 +223,9 @@ def _config(start: Start) -> ExecutorConfig:
         max_num_batched_tokens=start.max_num_batched_tokens,
         max_model_len=start.max_model_len,
         clock=RealClock(),
-        engine=SimpleNamespace(
-            memory_utilization=start.memory_utilization, tensor_parallel_size=start.size
-        ),
         components=components,
+        tensor_parallel_size=start.size,
+        memory_utilization=start.memory_utilization,
         device=start.device,
         overlap=start.overlap,
         cuda_graphs=start.cuda_graphs,

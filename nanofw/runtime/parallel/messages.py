@@ -5,15 +5,16 @@ Arrays are sent as their bytes. Nothing is pickled, and no message names a metho
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
 
-from nanofw.contracts.arrays import BoolArray, IntArray
+from nanofw.contracts.executor import ExecutorFacts
 from nanofw.contracts.model_spec import ModelSpec
-from nanofw.contracts.plan import HostMasks, NewRow, StepResult
+from nanofw.contracts.plan import HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import SamplingParams
 from nanofw.errors import ExecutorError
 from nanofw.plugins import Entry
@@ -77,29 +78,13 @@ class Join(Message, frozen=True):
 
 
 class Plan(Message, frozen=True):
-    """`StepPlan`, as a change against the plan before; empty arrays are left out.
+    """A plan, without what follows from the plan before; see `PlanEncoder`.
 
     Attributes:
-        same_rows: `rows`, `num_tokens` and `samples` are those of the plan before, and left out.
-        follows: each start is where the plan before ended, and `starts` is left out.
+        follows: each start is where the plan before ended.
     """
 
-    step: int
-    rows: IntArray | None
-    num_tokens: IntArray | None
-    starts: IntArray | None
-    samples: BoolArray | None
-    num_decodes: int
-    new: list[NewRow]
-    removed: IntArray | None
-    block_rows: IntArray | None
-    block_positions: IntArray | None
-    block_ids: IntArray | None
-    copies: IntArray | None
-    host_rows: IntArray | None
-    finished: tuple[str, ...]
-    lookahead: int
-    same_rows: bool
+    plan: StepPlan
     follows: bool
 
 
@@ -116,15 +101,15 @@ class Check(Message, frozen=True):
     arguments: dict[str, Any]
 
 
-class GetGraphSteps(Message, frozen=True):
-    """How many steps were replayed so far?"""
+class GetFacts(Message, frozen=True):
+    """What does the executor tell of itself?"""
 
 
 class Stop(Message, frozen=True):
     """Leave."""
 
 
-Command: TypeAlias = Start | Join | Plan | Masks | Check | GetGraphSteps | Stop
+Command: TypeAlias = Start | Join | Plan | Masks | Check | GetFacts | Stop
 
 
 # -- from a worker to the engine's process ------------------------------------------------
@@ -144,7 +129,7 @@ class Ready(Message, frozen=True):
         weight_bytes: parameters of this rank.
         host_bytes_before, peak_host_bytes: largest resident set of the process before it loaded
             anything, and now; pages of the mapped checkpoint count.
-        start_seconds: what the construction of its executor spent its time on.
+        facts: what its executor tells of its start.
     """
 
     num_blocks: int
@@ -152,7 +137,7 @@ class Ready(Message, frozen=True):
     weight_bytes: int
     host_bytes_before: int
     peak_host_bytes: int
-    start_seconds: dict[str, float] = {}
+    facts: ExecutorFacts = ExecutorFacts()
 
 
 class Done(Message, frozen=True):
@@ -174,10 +159,10 @@ class Checked(Message, frozen=True):
     reason: str | None
 
 
-class GraphSteps(Message, frozen=True):
-    """Steps that a rank replayed from graphs, and the others by reason."""
+class Facts(Message, frozen=True):
+    """What a rank's executor tells of itself."""
 
-    counts: dict[str, int]
+    facts: ExecutorFacts
 
 
 class Failed(Message, frozen=True):
@@ -195,7 +180,7 @@ class Failed(Message, frozen=True):
     is_echo: bool
 
 
-Reply: TypeAlias = Listening | Ready | Done | Checked | GraphSteps | Failed
+Reply: TypeAlias = Listening | Ready | Done | Checked | Facts | Failed
 
 
 def _plain(value: Any) -> Any:
@@ -244,6 +229,11 @@ def encode(message: Message) -> bytes:
     """
     encoder = _check_encoder if isinstance(message, Check) else _encoder
     return encoder.encode(message)
+
+
+def encode_plan(fields: Mapping[str, Any], *, follows: bool) -> bytes:
+    """Encode a `Plan` of which only these fields are sent; the rest is that of an empty plan."""
+    return _encoder.encode((Plan.__name__, fields, follows))
 
 
 def decode_command(content: bytes) -> Command:

@@ -14,15 +14,16 @@ import numpy as np
 
 from nanofw.contracts.arrays import EMPTY_INT, IntArray
 from nanofw.contracts.plan import StepPlan, StepResult
-from nanofw.runtime.parallel.messages import Done, Plan
+from nanofw.runtime.parallel.messages import Done, Plan, encode_plan
 
-_PLAN_FIELDS = tuple(field.name for field in fields(StepPlan) if field.init)
-_NO_ROWS: dict[str, Any] = {
-    "rows": EMPTY_INT,
-    "num_tokens": EMPTY_INT,
-    "samples": np.empty(0, np.bool_),
-}
-"""What stays the same in plans with `same_rows`; here, of a plan without rows."""
+_NUMBERS = ("step", "num_decodes", "lookahead", "same_rows")
+_REPEATED = ("rows", "num_tokens", "samples")
+"""What stays the same in plans with `same_rows`."""
+_ARRAYS = tuple(
+    field.name
+    for field in fields(StepPlan)
+    if field.init and field.name not in (*_NUMBERS, *_REPEATED, "new", "finished")
+)
 
 
 class PlanEncoder:
@@ -37,37 +38,44 @@ class PlanEncoder:
         self._names = names
         self._ends: IntArray = EMPTY_INT
 
-    def encode(self, plan: StepPlan) -> Plan:
+    def encode(self, plan: StepPlan) -> bytes:
         """The message of the next plan."""
         follows = plan.same_rows and np.array_equal(plan.starts, self._ends)
         self._ends = plan.starts + plan.num_tokens
-        sent = {name: _filled(getattr(plan, name)) for name in _PLAN_FIELDS}
-        sent["new"] = [
-            replace(new, arguments=needed(new.arguments, self._names)) for new in plan.new
-        ]
-        if plan.same_rows:
-            sent |= dict.fromkeys(_NO_ROWS)
+        sent: dict[str, Any] = {name: getattr(plan, name) for name in _NUMBERS}
+        for name in _ARRAYS if plan.same_rows else (*_REPEATED, *_ARRAYS):
+            array = getattr(plan, name)
+            if array.size:
+                sent[name] = array
         if follows:
-            sent["starts"] = None
-        return Plan(**sent, follows=follows)
+            sent.pop("starts", None)
+        if plan.finished:
+            sent["finished"] = plan.finished
+        if plan.new:
+            sent["new"] = [
+                replace(new, arguments=needed(new.arguments, self._names)) for new in plan.new
+            ]
+        return encode_plan(sent, follows=follows)
 
 
 class PlanDecoder:
     """The other side of `PlanEncoder`: sees every message, in order."""
 
     def __init__(self) -> None:
-        self._rows = _NO_ROWS
+        self._last = StepPlan(step=-1)
         self._ends = EMPTY_INT
 
     def decode(self, message: Plan) -> StepPlan:
         """The plan of the next message."""
-        sent = {name: getattr(message, name) for name in _PLAN_FIELDS}
-        sent = {name: value for name, value in sent.items() if value is not None}
-        if not message.same_rows:
-            self._rows = {name: sent.get(name, empty) for name, empty in _NO_ROWS.items()}
-        starts = self._ends if message.follows else sent.get("starts", EMPTY_INT)
-        self._ends = starts + self._rows["num_tokens"]
-        return StepPlan(**{**sent, **self._rows, "starts": starts})
+        plan = message.plan
+        if plan.same_rows:
+            for name in _REPEATED:
+                setattr(plan, name, getattr(self._last, name))
+        if message.follows:
+            plan.starts = self._ends
+        self._ends = plan.starts + plan.num_tokens
+        self._last = plan
+        return plan
 
 
 def done_message(result: StepResult, *, whole: bool) -> Done:
@@ -80,8 +88,3 @@ def done_message(result: StepResult, *, whole: bool) -> Done:
 def needed(arguments: Mapping[str, Any], names: Collection[str] | None) -> dict[str, Any]:
     """Arguments of a request, by plugin, that the ranks need."""
     return {name: value for name, value in arguments.items() if names is None or name in names}
-
-
-def _filled(value: Any) -> Any:
-    """None for an empty array, which is not sent."""
-    return None if isinstance(value, np.ndarray) and not value.size else value

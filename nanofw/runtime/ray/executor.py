@@ -18,7 +18,7 @@ __all__ = ["probe", "ray_executor"]
 def ray_executor(options: RayOptions | None, config: ExecutorConfig) -> Executor:
     """Every rank in an actor, also a single one; the engine plans in this process."""
     options = options or RayOptions.model_validate({})
-    size = config.engine.tensor_parallel_size
+    size = config.tensor_parallel_size
     check_all_reduce(options, config.device)
     transport = RayTransport(size, options, config.device, list(sys.path))
     try:

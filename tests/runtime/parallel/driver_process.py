@@ -21,7 +21,7 @@ def main(phase: str) -> None:
     if phase == "load":
         _print_pids_of_starting_ranks()
     executor = executor_of(DEMO, 2)
-    print("pids", *executor.pids, flush=True)
+    print("pids", *executor.facts().process_ids, flush=True)
     if phase == "idle":
         _wait()
     engine = engine_over(executor, DEMO)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from nanofw.engine.scheduler import Scheduler
 from nanofw.runtime.executor import torch_executor
 from nanofw.runtime.options import TorchOptions
 from tests.engine.sim_engines import FirstCome, make_allocator
-from tests.runtime.driver import component
+from tests.runtime.driver import component, components_of
 
 MAX_LEN = 128
 MAX_TOKENS = 96
@@ -57,8 +56,8 @@ def executor_of(
         "max_num_batched_tokens": MAX_TOKENS,
         "max_model_len": MAX_LEN,
         "clock": RealClock(),
-        "engine": SimpleNamespace(memory_utilization=0.9, tensor_parallel_size=size),
-        "components": COMPONENTS | (components or {}),
+        "tensor_parallel_size": size,
+        "components": components_of(COMPONENTS | (components or {})),
     }
     return torch_executor(options, ExecutorConfig(**(values | changes)))
 
@@ -67,7 +66,7 @@ def spec_of(folder: Path) -> ModelSpec:
     return replace(read_checkpoint(folder), dtype="float32", max_model_len=MAX_LEN)
 
 
-class Lent:
+class Lent(Executor):
     """An executor for one engine after another: steps are renumbered, rows emptied first."""
 
     def __init__(self, executor: Executor) -> None:

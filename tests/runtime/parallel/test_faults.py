@@ -22,6 +22,7 @@ from nanofw.engine.engine import Engine
 from nanofw.errors import ExecutorError, ModelError
 from nanofw.runtime.options import TorchOptions
 from nanofw.runtime.parallel.executor import ParallelExecutor
+from nanofw.runtime.parallel.patience import Patience
 from tests.runtime.driver import component
 from tests.runtime.parallel.faults import FaultOptions
 from tests.runtime.parallel.ranks import engine_over, executor_of, is_running, run
@@ -92,7 +93,7 @@ def test_B078_a_rank_that_raises_ends_the_run_with_its_traceback() -> None:
     for part in ("rank 1", "RuntimeError: the sampler has had enough", "faults.py", "in _at"):
         assert part in str(error)
     assert [output.id for output in finished] == ["r0"]
-    assert not any(is_running(pid) for pid in executor.pids)
+    assert not any(is_running(pid) for pid in executor.facts().process_ids)
     with pytest.raises(ExecutorError, match="had enough"):
         executor.check(Request(id="x", prompt_token_ids=[1]))
     engine.close()
@@ -113,10 +114,11 @@ def shared_memory(pid: int) -> set[str]:
 def test_a_killed_rank_is_named_with_its_signal() -> None:
     others = shared_memory(os.getpid())  # of other tests
     executor = executor_of(DEMO, 2)
-    for pid in (os.getpid(), *executor.pids):  # nothing in shared memory that could stay
+    pids = executor.facts().process_ids
+    for pid in (os.getpid(), *pids):  # nothing in shared memory that could stay
         assert not shared_memory(pid) - others
     engine = engine_over(executor, DEMO, overlap=True)
-    timer = threading.Timer(0.7, os.kill, (executor.pids[0], signal.SIGKILL))
+    timer = threading.Timer(0.7, os.kill, (pids[0], signal.SIGKILL))
     sampling = SamplingParams(temperature=0, max_tokens=100, ignore_eos=True)
     for number in range(50):
         engine.add_request(Request(id=f"r{number}", prompt_token_ids=[5, 6, 7], sampling=sampling))
@@ -134,11 +136,11 @@ def test_a_rank_that_dies_while_idle_is_noticed_before_the_next_step() -> None:
     engine = engine_over(executor, DEMO)
     assert engine.is_watchable
     engine.check_alive()
-    os.kill(executor.pids[1], signal.SIGKILL)
+    os.kill(executor.facts().process_ids[1], signal.SIGKILL)
     with pytest.raises(ExecutorError, match=r"rank 1 .*SIGKILL"):
         wait_for(lambda: engine.check_alive())
     assert engine.has_failed
-    assert not any(is_running(pid) for pid in executor.pids)
+    assert not any(is_running(pid) for pid in executor.facts().process_ids)
     with pytest.raises(ExecutorError, match="failed before"):
         engine.step()
     engine.close()
@@ -148,7 +150,7 @@ def test_who_asks_an_idle_engine_whose_rank_died_is_told_at_once() -> None:
     async def main() -> None:
         async with AsyncLLM(str(DEMO), device="cpu", tensor_parallel_size=2) as llm:
             pids = await asyncio.wrap_future(
-                llm._thread.call(lambda session: session.engine.executor.pids)
+                llm._thread.call(lambda session: session.engine.executor.facts().process_ids)
             )
             os.kill(pids[0], signal.SIGKILL)
             deadline = time.monotonic() + LIMIT_S
@@ -180,6 +182,51 @@ def test_a_rank_that_stalls_ends_the_run_with_where_it_was() -> None:
     engine.close()
 
 
+STOPS = """
+import os, signal, sys, time
+for _ in range(2):
+    os.kill(int(sys.argv[1]), signal.SIGSTOP)
+    time.sleep(3.5)
+    os.kill(int(sys.argv[1]), signal.SIGCONT)
+    time.sleep(0.2)
+"""
+
+
+def test_F043_an_engine_that_was_stopped_accuses_nobody() -> None:
+    """Stopped for longer than ranks may be silent, while they answer."""
+    executor = executor_of(DEMO, 2, options=TorchOptions(step_timeout_s=3))
+    engine = engine_over(executor, DEMO, overlap=True)
+    sampling = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
+    for number in range(40):
+        engine.add_request(Request(id=f"r{number}", prompt_token_ids=[5, 6, 7], sampling=sampling))
+    stopper = subprocess.Popen([sys.executable, "-c", STOPS, str(os.getpid())])
+    finished = 0
+    while engine.has_unfinished:
+        finished += len(engine.step().finished)
+    assert finished == 40
+    stopper.wait()
+    engine.close()
+
+
+def test_F043_time_in_which_the_process_stood_still_counts_as_one_slice(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    patience = Patience(300.0)
+    patience.next_slice()
+    now[0] += 10_000.0
+    patience.end_slice()
+    assert not patience.is_over
+    for _ in range(299):
+        patience.next_slice()
+        now[0] += 1.0
+        patience.end_slice()
+    assert patience.is_over
+    patience.renew()
+    assert not patience.is_over
+
+
 def test_a_model_that_cannot_be_loaded_says_so_as_with_one_rank(tmp_path: Path) -> None:
     for file in ("config.json", "tokenizer.json"):
         (tmp_path / file).write_bytes((DEMO / file).read_bytes())
@@ -200,7 +247,7 @@ def test_B077_a_killed_engine_takes_its_ranks_along(phase: str) -> None:
 def test_an_interrupt_reaches_the_engine_alone() -> None:
     executor = executor_of(DEMO, 2)
     engine = engine_over(executor, DEMO)
-    for pid in executor.pids:
+    for pid in executor.facts().process_ids:
         assert os.getsid(pid) == pid  # a session of its own: no terminal's Ctrl-C
         os.kill(pid, signal.SIGINT)
     timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGINT))

@@ -13,7 +13,7 @@ from nanofw.contracts.requests import SamplingParams
 from nanofw.runtime.options import TorchOptions
 from tests.parity.test_greedy import make_prompts
 from tests.runtime.checkpoints import write_qwen3
-from tests.runtime.driver import component
+from tests.runtime.driver import component, components_of
 from tests.runtime.parallel.ranks import COMPONENTS, engine_over, executor_of, run, tokens_of
 from tests.runtime.parallel.test_parity import greedy, mixed
 
@@ -68,13 +68,14 @@ def test_collectives_are_captured_in_graphs(model: Path, group_of_one: Any) -> N
 
     config = ExecutorConfig(
         spec=spec_of(model), block_size=16, num_blocks=128, max_num_seqs=MAX_SEQS,
-        max_num_batched_tokens=MAX_TOKENS, max_model_len=MAX_LEN, clock=RealClock(), engine=None,
-        components=COMPONENTS | ON_GPU["components"], device="cuda", cuda_graphs=True,
+        max_num_batched_tokens=MAX_TOKENS, max_model_len=MAX_LEN, clock=RealClock(),
+        components=components_of(COMPONENTS | ON_GPU["components"]), device="cuda",
+        cuda_graphs=True,
     )  # fmt: skip
     executor = TorchExecutor(None, config, group_of_one)
     prompts = make_prompts(4, 211, 30)
     outputs = tokens_of(run(engine_over(executor, model), prompts, greedy(4, 12)))
-    assert executor.graph_steps["replayed"] > 5
+    assert executor.facts().graph_steps["replayed"] > 5
     executor.close()
     alone = executor_of(model, 1, **ON_GPU)
     assert outputs == tokens_of(run(engine_over(alone, model), prompts, greedy(4, 12)))
@@ -99,7 +100,7 @@ def test_steps_of_two_ranks_are_replayed_from_graphs(model: Path) -> None:
     try:
         sampling = [SamplingParams(temperature=1, seed=i, max_tokens=20) for i in range(4)]
         run(engine_over(executor, model, overlap=True), make_prompts(4, 211, 20), sampling)
-        assert executor.graph_steps["replayed"] > 5
+        assert executor.facts().graph_steps["replayed"] > 5
     finally:
         executor.close()
 

@@ -87,7 +87,7 @@ def two() -> Iterator[Lent]:
     assert isinstance(executor, ParallelExecutor)
     yield Lent(executor)
     executor.close()
-    assert not any(is_running(pid) for pid in executor.pids)
+    assert not any(is_running(pid) for pid in executor.facts().process_ids)
 
 
 @pytest.fixture(scope="module")

@@ -29,7 +29,7 @@ def test_B074_two_engines_that_start_at_once_do_not_collide() -> None:
             tokens = list(pool.map(lambda e: tokens_of(run(e, [[1, 2, 3]], greedy(1, 8))), engines))
         assert tokens[0] == tokens[1]
         assert all(ready.weight_bytes > 0 for e in executors for ready in e.ranks)
-        assert executors[0].graph_steps == {}  # a CPU has none
+        assert executors[0].facts().graph_steps == {}  # a CPU has none
     finally:
         for executor in executors:
             executor.close()

@@ -106,7 +106,7 @@ def assert_equal(one: Any, two: Any) -> None:
 
 
 def sent(encoder: PlanEncoder, decoder: PlanDecoder, plan: StepPlan) -> tuple[StepPlan, int]:
-    content = encode(encoder.encode(plan))
+    content = encoder.encode(plan)
     message = decode_command(content)
     return decoder.decode(message), len(content)
 

@@ -22,7 +22,7 @@ def main(address: str, phase: str) -> None:
         max_num_seqs=4,
         executor={"name": "ray", "address": address, "placement": "spread"},
     )
-    pids = llm.engine.executor.pids
+    pids = llm.engine.executor.facts().process_ids
     if phase == "idle":
         print("pids", *pids, flush=True)
         time.sleep(600)

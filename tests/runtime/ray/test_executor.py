@@ -10,7 +10,6 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ from nanofw.contracts.clock import RealClock
 from nanofw.contracts.executor import ExecutorConfig
 from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.errors import ConfigError, ExecutorError
-from tests.runtime.driver import component
+from tests.runtime.driver import component, components_of
 from tests.runtime.parallel.faults import FaultOptions
 from tests.runtime.parallel.ranks import (
     BLOCK_SIZE,
@@ -51,8 +50,8 @@ def ray_executor_of(size: int, components: dict[str, Any] | None = None, **optio
         max_num_batched_tokens=MAX_TOKENS,
         max_model_len=MAX_LEN,
         clock=RealClock(),
-        engine=SimpleNamespace(memory_utilization=0.9, tensor_parallel_size=size),
-        components=COMPONENTS | (components or {}),
+        tensor_parallel_size=size,
+        components=components_of(COMPONENTS | (components or {})),
     )
     return ray_executor(RayOptions(**options), config)
 
@@ -102,7 +101,7 @@ def test_ranks_on_two_nodes_draw_the_tokens_of_one() -> None:
     assert tokens[0] == tokens[1]
     # The nodes of a test share a host; they are two for Ray, and gloo does not use the loopback.
     assert {place.host for place in executor._places} == {ray.util.get_node_ip_address()}
-    wait_until_gone(executor.pids)
+    wait_until_gone(executor.facts().process_ids)
 
 
 def test_a_rank_that_raises_ends_the_run_with_its_traceback() -> None:
@@ -114,7 +113,7 @@ def test_a_rank_that_raises_ends_the_run_with_its_traceback() -> None:
     for part in ("rank 1", "RuntimeError: the sampler has had enough", "faults.py", "in _at"):
         assert part in str(error)
     assert [output.id for output in finished] == ["r0"]
-    wait_until_gone(executor.pids)
+    wait_until_gone(executor.facts().process_ids)
     engine.close()
 
 
@@ -127,12 +126,12 @@ def test_a_killed_rank_is_named(phase: str) -> None:
         engine.add_request(Request(id=f"r{number}", prompt_token_ids=[5, 6, 7], sampling=sampling))
     if phase == "decode":
         engine.step()
-    os.kill(executor.pids[1], signal.SIGKILL)
+    os.kill(executor.facts().process_ids[1], signal.SIGKILL)
     begin = time.monotonic()
     with pytest.raises(ExecutorError, match=r"rank 1 \(process \d+ on [\d.]+\) is gone: The actor"):
         go_on(engine.check_alive if phase == "idle" else engine.step)
     assert time.monotonic() - begin < LIMIT_S
-    wait_until_gone(executor.pids)
+    wait_until_gone(executor.facts().process_ids)
     engine.close()
 
 
@@ -150,7 +149,7 @@ def test_a_rank_that_stalls_ends_the_run_with_where_it_was() -> None:
     assert 2 <= seconds < LIMIT_S
     for part in ("rank 1", "within 2 s", "step_timeout_s", "faults.py", "in _at"):
         assert part in str(error)
-    wait_until_gone(executor.pids)
+    wait_until_gone(executor.facts().process_ids)
     engine.close()
 
 
@@ -170,7 +169,7 @@ def test_every_fault_ends_the_run(rank: int, phase: str, deed: str) -> None:
     error, seconds, _ = step_until_it_fails(engine)
     assert f"rank {rank}" in str(error)
     assert seconds < LIMIT_S
-    wait_until_gone(executor.pids)
+    wait_until_gone(executor.facts().process_ids)
     engine.close()
 
 

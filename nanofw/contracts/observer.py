@@ -1,0 +1,46 @@
+"""Who watches the steps of an engine: `Engine(observers=[...])`, or `engine.observed_by(...)`.
+
+class Longest(StepObserver):
+seconds = 0.0
+def collected(self, plan, result, now):
+self.seconds = max(self.seconds, result.seconds or 0.0)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.plan import StepPlan, StepResult
+
+PHASES = ("accept", "step", "plan", "submit", "provide", "collect", "commit", "output")
+"""Parts of an engine's work: a request is accepted; a step, and within it the plan is made, given
+to the executor with its masks, collected, committed, and finished requests are handed out."""
+
+
+class StepObserver:
+    """Base of observers. What is not overridden is not called.
+
+    An observer reads and changes nothing: plans, results and outputs belong to the engine. One
+    that raises is told nothing more, and no request is lost.
+
+    Attributes:
+        phases: those of `PHASES` of which it hears the begin and the end.
+    """
+
+    phases: Collection[str] = ()
+
+    def submitted(self, plan: StepPlan, now: float) -> None:
+        """A step was given to the executor."""
+
+    def collected(self, plan: StepPlan, result: StepResult, now: float) -> None:
+        """A step was collected, and is not yet committed. Steps come in their order."""
+
+    def finished(self, output: RequestOutput) -> None:
+        """A request, or one of its samples, has ended; not one that was refused on arrival."""
+
+    def began(self, phase: str) -> None:
+        """A phase begins."""
+
+    def ended(self, phase: str) -> None:
+        """A phase is over, also by an error."""
