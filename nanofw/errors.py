@@ -58,7 +58,10 @@ class ConfigError(NanofwError, ValueError):
         place = self.source or ""
         if self.line is not None:
             place = f"{place}:{self.line}" if place else f"line {self.line}"
-        head = ": ".join(part for part in (place, self.key) if part)
+        key = self.key or ""
+        if len(key) > MAX_WORD:
+            key = f"{key[:MAX_WORD]}…"
+        head = ": ".join(part for part in (place, key) if part)
         return f"{head}: {self.message}" if head else self.message
 
 

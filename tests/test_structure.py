@@ -42,7 +42,7 @@ def test_help_imports_nothing_heavy() -> None:
     code = """
         from nanofw.cli.main import main
         assert main(["--help"]) == 0
-        heavy = {"torch", "transformers", "pydantic", "omegaconf", "numpy", "rich", "yaml",
+        heavy = {"torch", "transformers", "pydantic", "numpy", "rich", "yaml",
                  "pluggy", "tokenizers", "packaging"}
         assert not heavy & set(sys.modules), heavy & set(sys.modules)
     """

@@ -145,15 +145,13 @@ class Chooser:
             answer = probe(component, needs.device)
         claims: Mapping[str, Any] = {} if isinstance(answer, str) else answer
         found = [answer] if isinstance(answer, str) else problems(component, answer, needs)
-        options = component.options
         choice = Choice(
             kind=component.kind,
             name=component.name,
             requested=requested,
             origin=component.entry.origin if component.entry else "",
             passed_over=tuple(passed_over),
-            # for the record: what is not a plain value is its text there
-            options=options.model_dump(mode="json", fallback=str) if options else {},
+            options=_recorded(component),
             claims=dict(claims),
         )
         self.choices.append(choice)
@@ -204,6 +202,18 @@ class Chooser:
             self.option_errors.append(error)
             return component
         return dataclasses.replace(component, options=options)
+
+
+def _recorded(component: Component) -> dict[str, Any]:
+    """The options for the record; what is not a plain value is its text there."""
+    options = component.options
+    if options is None:
+        return {}
+    return guarded(
+        lambda: options.model_dump(mode="json", fallback=str, warnings=False),
+        component.label,
+        "show its options",
+    )
 
 
 def _reasons_against(component: Component, needs: Needs) -> list[str]:

@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from nanofw.cli.stdout import claim
+
 if TYPE_CHECKING:
     from nanofw.config.load import LoadedConfig
     from nanofw.config.schema import Section
@@ -29,6 +31,11 @@ def split_config(words: Sequence[str]) -> tuple[str | None, list[str]]:
 
     names = [word for word in words if not is_override(word)]
     for name in names:
+        if not name.strip():
+            raise ConfigError(
+                "an argument is empty; name a configuration, or leave the argument out",
+                source="command line",
+            )
         if "=" in name and not looks_like_file(name):
             raise ConfigError(
                 f"{name!r} is not of the form key=value, with a key such as engine.seed; a list "
@@ -53,8 +60,9 @@ def load(words: Sequence[str]) -> LoadedConfig:
     """Load what `[CONFIG] [key=value ...]` says."""
     from nanofw.config.load import DEFAULT_PRESET, load_config
 
+    claim()  # plugins run from here on
     name, overrides = split_config(words)
-    return load_config(name or DEFAULT_PRESET, overrides)
+    return load_config(DEFAULT_PRESET if name is None else name, overrides)
 
 
 def own_options(words: Sequence[str], prefix: str, model: type[M]) -> tuple[M, list[str]]:

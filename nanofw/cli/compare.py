@@ -11,6 +11,7 @@ from nanofw.cli import ExitCode
 from nanofw.cli.files import check_writable, writing
 from nanofw.cli.progress import progress
 from nanofw.cli.signals import Ended, ended_as_by_interrupt
+from nanofw.cli.stdout import claim
 from nanofw.cli.tables import console
 
 if TYPE_CHECKING:
@@ -50,7 +51,10 @@ def main(arguments: list[str]) -> int:
     from nanofw.errors import ConfigError
 
     _check_installed("scipy", "statsmodels")
+    claim()
     files = [word for word in options.files if not is_override(word)]
+    if not all(name.strip() for name in files):
+        raise ConfigError("an argument is empty; name an experiment file", source="command line")
     overrides = [word for word in options.files if is_override(word)]
     if not files:
         raise ConfigError(

@@ -7,6 +7,7 @@ from typing import Any
 
 from nanofw.cli import ExitCode
 from nanofw.cli.arguments import add_config, load
+from nanofw.cli.stdout import claim, stdout
 from nanofw.cli.tables import print_json
 
 
@@ -45,18 +46,20 @@ def _show(options: argparse.Namespace) -> int:
     if options.json:
         print_json(as_records(loaded) if options.sources else loaded.values.data)
     elif options.sources:
-        print("\n".join(as_lines(loaded)))
+        print("\n".join(as_lines(loaded)), file=stdout())
     else:
-        print(as_yaml(loaded), end="")
+        print(as_yaml(loaded), end="", file=stdout())
     return ExitCode.OK
 
 
 def _validate(options: argparse.Namespace) -> int:
     from nanofw.assembly import check
+    from nanofw.cli.inputs import check_prompts
 
     loaded = load(options.config)
+    check_prompts(loaded)
     checked = check(loaded)
-    print(f"valid; {', '.join(checked)}")
+    print(f"valid; {', '.join(checked)}", file=stdout())
     return ExitCode.OK
 
 
@@ -64,6 +67,7 @@ def _schema(options: argparse.Namespace) -> int:
     from nanofw.assembly import json_schema
     from nanofw.plugins import build_registry
 
+    claim()
     print_json(json_schema(build_registry()))
     return ExitCode.OK
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from nanofw.cli import ExitCode
+from nanofw.cli.stdout import claim
 from nanofw.cli.tables import console, print_json, readable_bytes, table
 
 
@@ -15,6 +16,7 @@ def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="nanofw doctor", description=__doc__)
     parser.add_argument("--json", action="store_true", help="write JSON")
     options = parser.parse_args(arguments)
+    claim()
     from nanofw.cli import environment
 
     devices = environment.devices()

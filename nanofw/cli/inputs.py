@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from nanofw.cli.files import STDIN
 from nanofw.config.schema import InputSection
 from nanofw.errors import ConfigError
+from nanofw.llm.prompts import parse_prompt
+
+if TYPE_CHECKING:
+    from nanofw.config.load import LoadedConfig
 
 JSONL_SUFFIXES = (".jsonl", ".ndjson", ".json")
 TEXT_SUFFIXES = (".txt", ".text", ".md")
+MAX_LINE_BYTES = 16 << 20
+"""Of one prompt."""
+MAX_BYTES = 1 << 30
+"""Of all prompts together, which are held until they are finished."""
+MAX_PROMPTS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +39,15 @@ class InputPrompt:
     value: Any
     place: str
     error: str | None = None
+
+
+def check_prompts(loaded: LoadedConfig) -> None:
+    """Raise ConfigError, with key and line, for a prompt of the configuration that is not one."""
+    for index, prompt in enumerate(loaded.config.input.prompts or ()):
+        try:
+            parse_prompt(prompt, loaded.config.sampling)
+        except ValueError as error:
+            raise loaded.error(str(error), ("input", "prompts", index)) from None
 
 
 def read_prompts(section: InputSection) -> list[InputPrompt]:
@@ -84,10 +102,10 @@ def file_prompts(path: str | Path, layout: str = "auto") -> Iterator[InputPrompt
 
 
 def _prompts_of_lines(
-    file: BinaryIO | Iterable[bytes], name: str, layout: str, guess: str = ""
+    file: BinaryIO, name: str, layout: str, guess: str = ""
 ) -> Iterator[InputPrompt]:
     """`guess`: why lines are taken for JSON when the configuration does not say so."""
-    for number, line in enumerate(file, 1):
+    for number, line in enumerate(_lines(file, name), 1):
         place = f"{name}:{number}"
         try:
             text = line.decode("utf-8-sig" if number == 1 else "utf-8").rstrip("\r\n")
@@ -100,6 +118,23 @@ def _prompts_of_lines(
             layout = "jsonl" if text.lstrip().startswith("{") else "text"
             guess = f"taken for JSONL as line {number} begins with {{"
         yield _json_prompt(text, place, guess) if layout == "jsonl" else InputPrompt(text, place)
+
+
+def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
+    """The lines of a file, of which there may be no end. Raises ConfigError at the bounds."""
+    num_bytes = 0
+    for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
+        num_bytes += len(line)
+        problem = ""
+        if len(line) > MAX_LINE_BYTES:
+            problem = f"the line is longer than {MAX_LINE_BYTES:,} bytes"
+        elif num_bytes > MAX_BYTES:
+            problem = f"the prompts are longer than {MAX_BYTES:,} bytes; make several runs"
+        elif number > MAX_PROMPTS:
+            problem = f"there are more than {MAX_PROMPTS:,} lines; make several runs"
+        if problem:
+            raise ConfigError(problem, key="input.file", source=name, line=number)
+        yield line
 
 
 class _TwiceError(ValueError):

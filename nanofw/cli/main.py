@@ -21,6 +21,7 @@ from typing import Any, TextIO
 
 from nanofw import __version__
 from nanofw.cli import ExitCode
+from nanofw.cli.stdout import release
 from nanofw.errors import (
     CapabilityError,
     ConfigError,
@@ -96,7 +97,10 @@ def _command(name: str, arguments: list[str]) -> int:
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         command: Callable[[list[str]], int] = importlib.import_module(COMMANDS[name][0]).main
-        return command(arguments)
+        try:
+            return command(arguments)
+        finally:
+            release()
 
 
 def _replace_closed_streams() -> None:

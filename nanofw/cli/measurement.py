@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from nanofw.cli import ExitCode
 from nanofw.cli.arguments import load, own_options
 from nanofw.cli.files import STDOUT, check_writable, files_read, writing
+from nanofw.cli.stdout import stdout
 from nanofw.cli.tables import console
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ class Measurement(Generic[T]):
     def _write(self, value: dict[str, Any]) -> None:
         text = json.dumps(value, indent=1, ensure_ascii=False, default=str) + "\n"
         if self._target == STDOUT:
-            sys.stdout.write(text)
+            stdout().write(text)
         elif self._target is not None:
             with writing(Path(self._target)):
                 Path(self._target).write_text(text, encoding="utf-8")

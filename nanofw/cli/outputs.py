@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import IO
 
 from nanofw.cli.files import PENDING_SUFFIX, STDOUT
+from nanofw.cli.stdout import stdout
 from nanofw.config.schema import Config
 from nanofw.errors import ConfigError, NanofwError
 from nanofw.llm.results import Completion, RequestResult
@@ -56,10 +56,10 @@ def open_output(config: Config) -> Output:
     """Where results go: a file, JSONL on standard output, or text for reading."""
     file = config.output.file
     if file is not None:
-        return JsonlStream(sys.stdout) if file.name == STDOUT else JsonlFile(file)
+        return JsonlStream(stdout()) if file.name == STDOUT else JsonlFile(file)
     if config.input.workload is not None:
         return Output()
-    return PlainText(sys.stdout, live=sys.stdout.isatty())
+    return PlainText(stdout(), live=stdout().isatty())
 
 
 class InputOrder:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 from nanofw.cli import ExitCode
 from nanofw.cli.arguments import CONFIG_WORDS, add_config, load
 from nanofw.cli.explain import claims
+from nanofw.cli.stdout import claim, stdout
 from nanofw.cli.tables import console, print_json, table
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ def _list(options: argparse.Namespace) -> int:
 
 def _registry(words: list[str]) -> Registry:
     """Of what is installed, or of a configuration."""
+    claim()
     if words:
         from nanofw.assembly import registry_for
 
@@ -97,12 +99,12 @@ def _show(options: argparse.Namespace) -> int:
         return ExitCode.OK
     for key, value in plain.items():
         if key != "options":
-            print(f"{key:<14} {_plain(value)}")
-    print("options" if plain["options"] else "options        none")
+            print(f"{key:<14} {_plain(value)}", file=stdout())
+    print("options" if plain["options"] else "options        none", file=stdout())
     for option in plain["options"]:
-        print(f"  {option['key']}: {option['type']} = {option['default']}")
+        print(f"  {option['key']}: {option['type']} = {option['default']}", file=stdout())
         if option["text"]:
-            print(f"      {' '.join(option['text'].split())}")
+            print(f"      {' '.join(option['text'].split())}", file=stdout())
     return ExitCode.OK
 
 

@@ -12,7 +12,7 @@ from nanofw.assembly import Selection, build_workload, select
 from nanofw.cli import ExitCode
 from nanofw.cli.arguments import load, split_config
 from nanofw.cli.files import check_outputs
-from nanofw.cli.inputs import read_prompts
+from nanofw.cli.inputs import check_prompts, read_prompts
 from nanofw.cli.outputs import Output, open_output
 from nanofw.cli.sources import PromptSource, RequestSource, WorkloadSource
 from nanofw.cli.steps import StepsFile, open_steps
@@ -74,6 +74,7 @@ def run(loaded: LoadedConfig, name: str | None = None) -> int:
     """
     config = loaded.config
     check_outputs(loaded, name)
+    check_prompts(loaded)
     prompts = None if config.input.workload is not None else read_prompts(config.input)
     log_to_stderr()
     output = open_output(config)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
+
+from nanofw.cli.stdout import stdout
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -25,8 +26,9 @@ def console() -> Console:
         def on_broken_pipe(self) -> None:
             raise  # the error that is being handled
 
-    width = None if sys.stdout.isatty() else WIDTH_OF_A_FILE
-    return Standard(width=width, highlight=False, markup=False, soft_wrap=False)
+    out = stdout()
+    width = None if out.isatty() else WIDTH_OF_A_FILE
+    return Standard(file=out, width=width, highlight=False, markup=False, soft_wrap=False)
 
 
 def table(
@@ -59,7 +61,7 @@ def table(
 
 def print_json(value: Any) -> None:
     """Write plain values as JSON to standard output."""
-    print(json.dumps(value, indent=2, ensure_ascii=False, default=str))
+    print(json.dumps(value, indent=2, ensure_ascii=False, default=str), file=stdout())
 
 
 def readable_bytes(count: int) -> str:

@@ -8,23 +8,31 @@ in a mapping is an error.
 
 from __future__ import annotations
 
+import os
 import re
+import select
+import stat
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import yaml
 
-from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, dotted
-from nanofw.errors import ConfigError
+from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, dotted, real
+from nanofw.errors import ConfigError, shown
 
+MAX_BYTES = 4 << 20
+"""Of a document. Long texts belong into files of their own."""
 MAX_DEPTH = 60
 """The deepest nesting of mappings and lists; no real configuration comes close."""
-MAX_VALUES = 1_000_000
+MAX_VALUES = 100_000
 """The most values in one document, with everything that aliases repeat."""
 MAX_DIGITS = 400
 """The most digits of an integer."""
+WAIT_S = 60.0
+"""So long a pipe is waited for."""
 
 _TOO_DEEP = f"nested too deeply; {MAX_DEPTH} levels are read"
+_TOO_MANY = f"more than {MAX_VALUES:,} values"
 _TAG = "tag:yaml.org,2002:"
 _NULL = re.compile(r"^(?:~|null|Null|NULL|)$")
 _BOOL = re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$")
@@ -39,9 +47,18 @@ _FLOAT = re.compile(
 
 
 class _Loader(yaml.SafeLoader):
-    """PyYAML's parser with the scalar rules above in place of YAML 1.1's."""
+    """PyYAML's parser with the scalar rules above in place of YAML 1.1's, and a bound."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
+    num_nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """The next node; keys are nodes, too."""
+        self.num_nodes += 1
+        if self.num_nodes > 2 * MAX_VALUES:
+            mark = cast("Any", self).peek_event().start_mark
+            raise yaml.MarkedYAMLError(problem=_TOO_MANY, problem_mark=mark)
+        return super().compose_node(parent, index)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -65,12 +82,49 @@ def read_file(path: Path, name: str | None = None) -> ConfigLayer:
     """Parse a YAML file. Raises `ConfigError` with its line."""
     name = name or str(path)
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_text(path, MAX_BYTES)
+        folder = real(path).parent
     except UnicodeDecodeError as error:
-        raise ConfigError(f"is not UTF-8: {error}", source=name) from None
+        raise ConfigError(f"is not UTF-8: {error.reason}", source=name) from None
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}", source=name) from None
-    return parse(text, ValueSource(name, folder=path.resolve().parent))
+    except ValueError as error:
+        raise ConfigError(f"cannot be read: {error}", source=name) from None
+    return parse(text, ValueSource(name, folder=folder))
+
+
+def read_text(path: Path, max_bytes: int) -> str:
+    """The text of a file or a pipe.
+
+    Raises:
+        ValueError: it is longer, or not UTF-8, or nobody writes to the pipe.
+        OSError: it cannot be read.
+    """
+    if stat.S_ISFIFO(path.stat().st_mode):
+        data = _read_pipe(path, max_bytes)
+    else:
+        with path.open("rb") as file:
+            data = file.read(max_bytes + 1)
+    if len(data) > max_bytes:
+        raise ValueError(f"it is larger than {max_bytes:,} bytes")
+    return data.decode("utf-8")
+
+
+def _read_pipe(path: Path, max_bytes: int) -> bytes:
+    """What is written to a pipe until its writer closes it."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        data = b""
+        while len(data) <= max_bytes:
+            if not select.select([descriptor], [], [], WAIT_S)[0]:
+                raise ValueError(f"nothing was written to the pipe for {WAIT_S:.0f} seconds")
+            chunk = os.read(descriptor, 1 << 16)
+            if not chunk:
+                break
+            data += chunk
+        return data
+    finally:
+        os.close(descriptor)
 
 
 def parse(text: str, source: ValueSource) -> ConfigLayer:
@@ -103,8 +157,11 @@ def parse_value(text: str, source: ValueSource) -> Any:
     Text that is a plain scalar and not a number, boolean or null stands for itself, with all its
     spaces, line ends and ` #`: a command line has neither comments nor folded lines.
     """
-    if parse_scalar(text.strip()) != text.strip():
-        return parse_scalar(text.strip())
+    plain = text.strip()
+    if parse_scalar(plain) != plain:
+        return parse_scalar(plain)
+    if _INT.match(plain):
+        raise ConfigError(_too_long(plain), source=source.name, line=source.line)
     reader = _Reader(text, source)
     if isinstance(reader.root, yaml.ScalarNode) and reader.root.style is None:
         return text
@@ -112,11 +169,16 @@ def parse_value(text: str, source: ValueSource) -> Any:
 
 
 def parse_scalar(text: str) -> Any:
-    """What a plain scalar stands for; other text stands for itself."""
+    """What a plain scalar stands for; other text, and a number of too many digits, for itself."""
     for pattern, tag in ((_NULL, "null"), (_BOOL, "bool"), (_INT, "int"), (_FLOAT, "float")):
         if pattern.match(text):
-            return _convert(tag, text)
+            return text if tag == "int" and len(text) > MAX_DIGITS else _convert(tag, text)
     return text
+
+
+def _too_long(text: str) -> str:
+    size = f"it has {len(text):,} characters, and at most {MAX_DIGITS} are read"
+    return f"{shown(text, 60)} is not a int: {size}"
 
 
 class _Reader:
@@ -153,9 +215,7 @@ class _Reader:
             raise self._error("an alias contains itself", path, node)
         if len(path) > MAX_DEPTH:
             raise self._error(_TOO_DEEP, path[:3], node)
-        self._num_values += 1
-        if self._num_values > MAX_VALUES:
-            raise self._error(f"more than {MAX_VALUES:,} values; aliases multiply", path[:1], node)
+        self._count(1, path, node)
         self._open.add(id(node))
         try:
             if isinstance(node, yaml.MappingNode):
@@ -165,6 +225,11 @@ class _Reader:
             return self._scalar(cast("yaml.ScalarNode", node), path)
         finally:
             self._open.discard(id(node))
+
+    def _count(self, num_values: int, path: KeyPath, node: yaml.Node) -> None:
+        self._num_values += num_values
+        if self._num_values > MAX_VALUES:
+            raise self._error(f"{_TOO_MANY}; aliases multiply", path[:1], node)
 
     def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
         self._check_tag(node, "map", path)
@@ -181,7 +246,7 @@ class _Reader:
     def _merge(self, node: yaml.MappingNode, path: KeyPath) -> None:
         """Put the pairs that merge keys stand for before the mapping's own, which win."""
         self._merged.add(id(node))
-        merged: list[tuple[yaml.Node, yaml.Node]] = []
+        merged: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         own: list[tuple[yaml.Node, yaml.Node]] = []
         for key, value in node.value:
             if key.tag != _TAG + "merge":
@@ -189,8 +254,11 @@ class _Reader:
                 continue
             is_list = isinstance(value, yaml.SequenceNode)
             for item in reversed(value.value) if is_list else [value]:
-                merged += self._merged_pairs(item, key, path)
-        node.value = merged + own
+                pairs = self._merged_pairs(item, key, path)
+                self._count(len(pairs), path, key)
+                merged |= {pair[0].value: pair for pair in pairs}
+        names = {key.value for key, _ in own}
+        node.value = [pair for name, pair in merged.items() if name not in names] + own
 
     def _merged_pairs(
         self, node: yaml.Node, at: yaml.Node, path: KeyPath
@@ -223,7 +291,7 @@ class _Reader:
                 _TAG + "str",
                 _TAG + "merge",
             ):
-                what = repr(key.value) if isinstance(key, yaml.ScalarNode) else "a collection"
+                what = shown(key.value) if isinstance(key, yaml.ScalarNode) else "a collection"
                 raise self._error(f"the key {what} is not a string; quote it", path, key)
             line = key.start_mark.line + 1
             if key.value in seen:
@@ -249,8 +317,9 @@ class _Reader:
         except KeyError:
             raise self._error(f"the tag {node.tag} is not supported", path, node) from None
         except ValueError:
-            shown = repr(node.value) if len(node.value) < 60 else f"'{node.value[:40]}...'"
-            raise self._error(f"{shown} is not a {tag}", path, node) from None
+            is_long = tag == "int" and len(node.value) > MAX_DIGITS
+            message = _too_long(node.value) if is_long else f"{shown(node.value)} is not a {tag}"
+            raise self._error(message, path, node) from None
 
     def _check_tag(self, node: yaml.Node, tag: str, path: KeyPath) -> None:
         if node.tag != _TAG + tag:

@@ -4,14 +4,24 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from nanofw.config.document import parse_value, read_file
+from nanofw.config.document import MAX_DEPTH, MAX_VALUES, parse_value, read_file
+from nanofw.config.interpolation import escaped_text
 from nanofw.config.schema import Config
-from nanofw.config.source import DEFAULT, ConfigLayer, KeyPath, ValueSource, dotted, expanded, walk
-from nanofw.errors import ConfigError, near
+from nanofw.config.source import (
+    DEFAULT,
+    ConfigLayer,
+    KeyPath,
+    ValueSource,
+    dotted,
+    expanded,
+    real,
+    walk,
+)
+from nanofw.errors import ConfigError, near, shown
 
 PRESETS = Path(__file__).parent / "presets"
 COMMAND_LINE = ValueSource("command line")
@@ -20,6 +30,8 @@ PYTHON = ValueSource("python")
 DOTTED_KEYS = (("plugins", "require"), ("plugins", "override"), ("logging", "modules"))
 """Mappings whose keys have dots: names of distributions, `KIND.NAME`, modules."""
 
+MAX_FILES = 100
+"""Of a configuration, with every base as often as it is named."""
 _OVERRIDE = re.compile(r"^([A-Za-z_][\w\-]*(?:\.[A-Za-z_][\w\-]*)*)=(.*)$", re.DOTALL)
 _INDICATORS = ">|@%*&!`"
 
@@ -49,7 +61,7 @@ def file_layers(
         named_by: who asks for it, for messages.
         folder: what a relative path is relative to; None: the current one.
     """
-    return list(_with_bases(_locate(str(config), folder or Path.cwd(), named_by), ()))
+    return _Bases().layers(_locate(str(config), folder or Path.cwd(), named_by), ())
 
 
 def _locate(text: str, folder: Path, named_by: ValueSource) -> tuple[Path, str]:
@@ -62,26 +74,27 @@ def _locate(text: str, folder: Path, named_by: ValueSource) -> tuple[Path, str]:
             problem = "is a folder" if path.is_dir() else "no such file"
         except (OSError, ValueError) as error:
             path, problem = Path(text), str(getattr(error, "strerror", None) or error)
-        raise _not_found(f"{problem}: {path}", named_by)
+        raise _not_found(f"{problem}: {shown(str(path), 300)}", named_by)
     if text in presets():
         return PRESETS / f"{text}.yaml", f"preset {text}"
     if "=" in text:
         raise _not_found(
-            f"{text!r} is not of the form key=value, with a key such as engine.seed; a list is "
-            f"replaced as a whole",
+            f"{shown(text)} is not of the form key=value, with a key such as engine.seed; a list "
+            f"is replaced as a whole",
             named_by,
         )
     if text.startswith("-"):
-        raise _not_found(f"no option {text!r}; values are given as key=value", named_by)
+        raise _not_found(f"no option {shown(text)}; values are given as key=value", named_by)
     if "${" in text:
-        raise _not_found(f"{text!r}: bases are read before anything is interpolated", named_by)
+        message = f"{shown(text)}: bases are read before anything is interpolated"
+        raise _not_found(message, named_by)
     try:
         is_here = bool(text) and (folder / text).is_file()
     except (OSError, ValueError):
         is_here = False
     hint = f"write ./{text} for the file" if is_here else "a file's name ends in .yaml"
     raise _not_found(
-        f"no preset {text!r}{near(text, presets())}; presets: {', '.join(presets())}; {hint}",
+        f"no preset {shown(text)}{near(text, presets())}; presets: {', '.join(presets())}; {hint}",
         named_by,
     )
 
@@ -101,17 +114,44 @@ def _not_found(message: str, named_by: ValueSource) -> ConfigError:
     return ConfigError(message, key=key, source=named_by.name, line=named_by.line)
 
 
-def _with_bases(located: tuple[Path, str], above: tuple[Path, ...]) -> Iterator[ConfigLayer]:
-    path, name = located
-    if path.resolve() in above:
-        chain = " -> ".join(str(item) for item in (*above, path.resolve()))
-        raise ConfigError(f"bases go in a circle: {chain}", key="base", source=name)
-    layer = read_file(path, name)
-    for base, source in _bases(layer):
-        located = _locate(base, path.resolve().parent, source)
-        yield from _with_bases(located, (*above, path.resolve()))
-    layer.data.pop("base", None)
-    yield layer
+class _Bases:
+    """Reads a file and its bases, within bounds for all of them together."""
+
+    def __init__(self) -> None:
+        self._num_files = 0
+        self._num_values = 0
+
+    def layers(self, located: tuple[Path, str], above: tuple[Path, ...]) -> list[ConfigLayer]:
+        """A file's layers, lowest first.
+
+        Args:
+            above: the files that lead to it.
+        """
+        path, name = located
+        if above and not path.is_file():
+            raise ConfigError("a base must be a regular file", key="base", source=name)
+        layer = read_file(path, name)
+        file = real(path)
+        if file in above:
+            chain = " -> ".join(str(item) for item in (*above, file))
+            raise ConfigError(f"bases go in a circle: {chain}", key="base", source=name)
+        self._count(layer)
+        found: list[ConfigLayer] = []
+        for base, source in _bases(layer):
+            found += self.layers(_locate(base, file.parent, source), (*above, file))
+        layer.data.pop("base", None)
+        return [*found, layer]
+
+    def _count(self, layer: ConfigLayer) -> None:
+        self._num_files += 1
+        self._num_values += len(layer.sources)
+        problem = ""
+        if self._num_files > MAX_FILES:
+            problem = f"more than {MAX_FILES} files are merged"
+        if self._num_values > 2 * MAX_VALUES:
+            problem = f"the files that are merged have more than {2 * MAX_VALUES:,} values"
+        if problem:
+            raise ConfigError(problem, key="base", source=layer.name)
 
 
 def _bases(layer: ConfigLayer) -> list[tuple[str, ValueSource]]:
@@ -134,8 +174,43 @@ def python_layer(values: Mapping[str, Any]) -> ConfigLayer:
         text = json.dumps(values, default=_plain)
     except (TypeError, ValueError, RecursionError) as error:  # keys that are not strings, circles
         raise ConfigError(f"not plain data: {error}", source="python") from None
-    data = escaped(json.loads(text))
-    return ConfigLayer("python", data, {path: PYTHON for path, _ in walk(data)})
+    data = json.loads(text)
+    _check_bounds(data, PYTHON)
+    return ConfigLayer("python", escaped(data), {path: PYTHON for path, _ in walk(data)})
+
+
+def _check_bounds(data: Any, source: ValueSource) -> None:
+    """Hold values that did not come from a document to the bounds of one, and to text."""
+    num_values = 0
+    pending: list[tuple[KeyPath, Any]] = [((), data)]
+    while pending:
+        path, value = pending.pop()
+        num_values += 1
+        problem = ""
+        if len(path) > MAX_DEPTH:
+            problem = f"nested too deeply; {MAX_DEPTH} levels are read"
+        if num_values > MAX_VALUES:
+            problem = f"more than {MAX_VALUES:,} values"
+        if isinstance(value, str) and not _is_text(value):
+            problem = "is not text in UTF-8: half of a surrogate pair"
+        if problem:
+            raise ConfigError(problem, key=dotted(path[:3]) or None, source=source.name)
+        if isinstance(value, dict):
+            for key, item in cast("dict[str, Any]", value).items():
+                if not _is_text(key):
+                    raise ConfigError("a key is not text in UTF-8", source=source.name)
+                pending.append(((*path, key), item))
+        elif isinstance(value, list):
+            items = cast("list[Any]", value)
+            pending += [((*path, index), item) for index, item in enumerate(items)]
+
+
+def _is_text(value: str) -> bool:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def escaped(value: Any) -> Any:
@@ -144,7 +219,7 @@ def escaped(value: Any) -> Any:
         return {key: escaped(item) for key, item in cast("dict[str, Any]", value).items()}
     if isinstance(value, list):
         return [escaped(item) for item in cast("list[Any]", value)]
-    return value.replace("${", "\\${") if isinstance(value, str) else value
+    return escaped_text(value) if isinstance(value, str) else value
 
 
 def _plain(value: Any) -> Any:
@@ -162,23 +237,33 @@ def override_layer(overrides: Sequence[str], named_by: ValueSource = COMMAND_LIN
         named_by: where they were typed, for messages.
     """
     data: dict[str, Any] = {}
-    texts: dict[KeyPath, str] = {}
+    texts: dict[KeyPath, tuple[str, Any]] = {}
     for argument in overrides:
         path, value, text = _override(argument, named_by)
         _insert(data, path, value, named_by)
-        for old in [known for known in texts if known[: len(path)] == path]:
-            del texts[old]
+        for length in range(1, len(path) + 1):
+            texts.pop(path[:length], None)
         if text.strip() and text.strip()[0] not in "\"'[{":
-            texts[path] = text
-    sources = {path: named_by for path, _ in walk(data)}
-    return ConfigLayer(named_by.name, data, sources, texts)
+            texts[path] = text, value
+    _check_bounds(data, named_by)
+    sources: dict[KeyPath, ValueSource] = {}
+    typed: dict[KeyPath, str] = {}
+    for path, value in walk(data):
+        sources[path] = named_by
+        if path in texts and texts[path][1] is value:
+            typed[path] = texts[path][0]
+    return ConfigLayer(named_by.name, data, sources, typed)
 
 
 def _override(argument: str, named_by: ValueSource) -> tuple[KeyPath, Any, str]:
     match = _OVERRIDE.match(argument)
     if match is None:
-        raise ConfigError(f"{argument!r} is not of the form key=value", source=named_by.name)
+        message = f"{shown(argument)} is not of the form key=value"
+        raise ConfigError(message, source=named_by.name)
     path = _split(match[1])
+    if len(path) > MAX_DEPTH:
+        message = f"the key has {len(path):,} parts; {MAX_DEPTH} levels are read"
+        raise ConfigError(message, key=dotted(path[:3]), source=named_by.name)
     if path == ("base",):
         raise ConfigError(
             "belongs in a file; name the preset in place of one", key="base", source=named_by.name
@@ -190,7 +275,7 @@ def _override(argument: str, named_by: ValueSource) -> tuple[KeyPath, Any, str]:
         return path, parse_value(text, named_by), text
     except ConfigError as error:
         raise ConfigError(
-            f"{text!r} cannot be read ({error.message}); quote it as YAML does",
+            f"{shown(text)} cannot be read ({error.message}); quote it as YAML does",
             key=match[1],
             source=named_by.name,
         ) from None

@@ -1,4 +1,4 @@
-"""From YAML, presets and `key=value` to one validated `Config`: the only user of omegaconf.
+"""From YAML, presets and `key=value` to one validated `Config`.
 
 Layers are merged before interpolations are resolved, and validated after: a value that refers
 to another follows what the highest layer sets.
@@ -8,15 +8,23 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import re
+import importlib.util
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from pydantic import BaseModel
 
+import nanofw
 from nanofw.config.document import parse_scalar
+from nanofw.config.interpolation import (
+    InterpolationError,
+    has_interpolation,
+    resolved,
+    resolved_text,
+)
 from nanofw.config.layers import (
     COMMAND_LINE,
     defaults,
@@ -30,7 +38,7 @@ from nanofw.config.schema import Config, ModelSection
 from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, dotted, expanded, walk
 from nanofw.config.validation import M, Values, validate
 from nanofw.engine.request_checks import by_token_id, check_sampling
-from nanofw.errors import ConfigError, near
+from nanofw.errors import ConfigError, near, shown
 
 ANY_VOCABULARY = 1 << 31
 """Token ids are held to the model's vocabulary later, when there is a model."""
@@ -105,19 +113,22 @@ def load_config(
 
 def resolve(layers: Sequence[ConfigLayer]) -> LoadedConfig:
     """Merge layers, lowest first, and validate the result."""
-    merged = merge(layers, interpolate)
+    merged = merge(layers, resolved_text)
     data = interpolate(merged.data, merged.sources)
     values = _values(merged.data, data, merged.sources, merged.texts)
     made = validate(Config, data, values)
     _check_sampling(made, values)
     _check_model(made, values)
+    _check_texts(made, values)
+    _check_modules(made, values)
     return LoadedConfig(_with_model_path(made, values), values, tuple(merged.dropped))
 
 
 def _check_sampling(config: Config, values: Values) -> None:
     """Reject sampling defaults that would make every request invalid."""
     try:
-        sampling = dataclasses.replace(config.sampling, bad_words=())
+        words = tuple(word for word in config.sampling.bad_words if not isinstance(word, str))
+        sampling = dataclasses.replace(config.sampling, bad_words=words)
         if sampling.logit_bias:  # its keys as they were written
             biases = by_token_id(_get(values.data, ("sampling", "logit_bias")))
             sampling = dataclasses.replace(sampling, logit_bias=biases)
@@ -136,34 +147,52 @@ def _check_model(config: Config, values: Values) -> None:
             raise values.error(unknown_key(key, known), ("model", key))
 
 
-def interpolate(
-    data: dict[str, Any], sources: Mapping[KeyPath, ValueSource] | None = None
-) -> dict[str, Any]:
+def _check_texts(config: Config, values: Values) -> None:
+    """Reject texts of sampling that no output can have."""
+    stop, words = config.sampling.stop, config.sampling.bad_words
+    listed = [stop] if isinstance(stop, str) else stop
+    for key, texts in (("stop", listed), ("bad_words", words)):
+        for index, text in enumerate(texts):
+            if text == "":
+                path = ("sampling", key) if text is stop else ("sampling", key, index)
+                raise values.error("is an empty text", path)
+
+
+def _check_modules(config: Config, values: Values) -> None:
+    """Reject levels of modules that do not exist: they would change nothing."""
+    for name in config.logging.modules:
+        if not _is_module(name):
+            message = "there is no such module; write it as in nanofw.engine.scheduler"
+            raise values.error(message, ("logging", "modules", name))
+
+
+def _is_module(name: str) -> bool:
+    """Whether there is a module; of other packages than nanofw only the package is looked for."""
+    first, *rest = name.split(".")
+    if not all(part.isidentifier() for part in (first, *rest)) or len(name) > 200:
+        return False
+    if first != "nanofw":
+        try:
+            return first in sys.modules or importlib.util.find_spec(first) is not None
+        except (ImportError, ValueError):
+            return False
+    path = Path(nanofw.__file__).parent.joinpath(*rest)
+    return path.is_dir() or path.with_suffix(".py").is_file()
+
+
+def interpolate(data: dict[str, Any], sources: Mapping[KeyPath, ValueSource]) -> dict[str, Any]:
     """The data with every `${...}` resolved, unless a backslash stands before it."""
-    if not any(isinstance(value, str) and "${" in value for _, value in walk(data)):
+    if not any(has_interpolation(value) for _, value in walk(data)):
         return copy.deepcopy(data)
-    from omegaconf import OmegaConf
-    from omegaconf.errors import OmegaConfBaseException
-
     try:
-        made = OmegaConf.to_container(OmegaConf.create(data), resolve=True)
-    except OmegaConfBaseException as error:
-        raise _interpolation_error(error, data, sources or {}) from None
-    return cast("dict[str, Any]", made)
-
-
-def _interpolation_error(
-    error: Any, data: dict[str, Any], sources: Mapping[KeyPath, ValueSource]
-) -> ConfigError:
-    key = str(getattr(error, "full_key", None) or "")
-    path = _split(key, data) if key else ()
-    values = Values(data, sources, {}, {})
-    message = str(getattr(error, "msg", None) or error).splitlines()[0]
-    message = re.sub(r"^\w+ raised while resolving interpolation: ", "", message).strip('"')
-    written = _get(data, path)
-    if isinstance(written, str):
-        message = f"{written!r} cannot be resolved: {message}; a literal is written \\${{"
-    return values.error(message, path) if path else ConfigError(message)
+        return resolved(data)
+    except InterpolationError as error:
+        message = str(error)
+        if error.written:
+            message = (
+                f"{shown(error.written)} cannot be resolved: {message}; a literal is written \\${{"
+            )
+        raise Values(data, sources, {}, {}).error(message, error.path) from None
 
 
 def _values(

@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias, cast
 
 from nanofw.config.schema import COMPONENT_SECTIONS, INPUT_CHOICES
-from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, nearest_source
+from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, nearest_source, paths_below
 from nanofw.errors import ConfigError
 
-Interpolate: TypeAlias = Callable[[dict[str, Any]], dict[str, Any]]
+Interpolate: TypeAlias = Callable[[str, KeyPath, Mapping[str, Any]], Any]
+"""What a text comes to at a key of some values. Raises ValueError when it comes to nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,25 +62,21 @@ class _Names:
 
     def __init__(self, layers: Sequence[ConfigLayer], interpolate: Interpolate) -> None:
         self._layers, self._interpolate = layers, interpolate
+        self._context: dict[str, Any] | None = None
 
     def resolve(self, name: Any, section: tuple[str, ...]) -> Any:
         """The name, resolved."""
         if not isinstance(name, str) or "${" not in name:
             return name
-        context = Merged()
-        for layer in self._layers:
-            _merge_into(context, context.data, layer.data, (), layer)
-        data = context.data
-        for part in section:
-            below: dict[str, Any] = _section(data, (part,)) or {}
-            data[part] = below
-            data = below
-        data["name"] = name
+        if self._context is None:
+            context = Merged()
+            for layer in self._layers:
+                _merge_into(context, context.data, layer.data, (), layer)
+            self._context = context.data
         try:
-            resolved = _section(self._interpolate(context.data), section)
-        except ConfigError:  # told with its place when all layers are resolved, if it still counts
+            return self._interpolate(name, (*section, "name"), self._context)
+        except ValueError:  # told with its place when all layers are resolved, if it still counts
             return name
-        return resolved["name"] if resolved else name
 
 
 def _drop_options(
@@ -100,7 +97,7 @@ def _drop_options(
     for key in [key for key in below if key not in core_keys]:
         if below[key] is not None:
             _record(merged, (*section, key), f"{source} changes the name from {old} to {new}")
-        _remove(merged, below, (*section, key))
+        _forget(merged, below.pop(key), (*section, key))
 
 
 def _drop_inputs(merged: Merged, layer: ConfigLayer) -> None:
@@ -124,8 +121,8 @@ def _drop_inputs(merged: Merged, layer: ConfigLayer) -> None:
         if chosen and key not in chosen and below.get(key) is not None:
             source = nearest_source(layer.sources, ("input", chosen[0]))
             _record(merged, ("input", key), f"{source} sets input.{chosen[0]}")
+            _forget(merged, below[key], ("input", key))
             below[key] = None
-            _forget(merged, ("input", key))
 
 
 def _record(merged: Merged, path: KeyPath, reason: str) -> None:
@@ -136,15 +133,11 @@ def _record(merged: Merged, path: KeyPath, reason: str) -> None:
     merged.dropped.append(Dropped(path, value, source, reason))
 
 
-def _remove(merged: Merged, mapping: dict[str, Any], path: KeyPath) -> None:
-    del mapping[str(path[-1])]
-    _forget(merged, path)
-
-
-def _forget(merged: Merged, path: KeyPath) -> None:
-    for known in (merged.sources, merged.texts):
-        for key in [key for key in known if key[: len(path)] == path]:
-            del known[key]
+def _forget(merged: Merged, value: Any, path: KeyPath) -> None:
+    """Forget where a value and what is below it came from."""
+    for key in paths_below(value, path):
+        merged.sources.pop(key, None)
+        merged.texts.pop(key, None)
 
 
 def _section(data: Mapping[str, Any], section: tuple[str, ...]) -> dict[str, Any] | None:
@@ -166,7 +159,10 @@ def _merge_into(
                 merged, cast("dict[str, Any]", old), cast("dict[str, Any]", value), here, layer
             )
             continue
-        _forget(merged, here)
+        _forget(merged, old, here)
         target[key] = copy.deepcopy(value)
-        merged.sources.update({k: v for k, v in layer.sources.items() if k[: len(here)] == here})
-        merged.texts.update({k: v for k, v in layer.texts.items() if k[: len(here)] == here})
+        for path_below in paths_below(value, here):
+            if path_below in layer.sources:
+                merged.sources[path_below] = layer.sources[path_below]
+            if path_below in layer.texts:
+                merged.texts[path_below] = layer.texts[path_below]

@@ -13,11 +13,13 @@ from pydantic_core import ErrorDetails
 
 from nanofw.config.source import KeyPath
 from nanofw.contracts.kinds import KINDS
-from nanofw.errors import near
+from nanofw.errors import near, shown
 
 _NAMED = {kind.section[-1] for kind in KINDS.values() if not kind.is_list and kind.name != "model"}
 """Sections that are chosen by their name; a model is chosen by its path."""
 
+MAX_SHOWN = 120
+"""Characters of a number in a message."""
 _EXPECTED = {
     "int_type": "should be an integer",
     "int_from_float": "should be an integer",
@@ -141,10 +143,11 @@ def _expected(problem: ErrorDetails) -> str:
 
 def _shown(value: Any) -> str:
     if isinstance(value, str):
-        return f"the string {value!r}"
+        return f"the string {shown(value)}"
     if isinstance(value, (dict, list)):
         return "a mapping" if isinstance(value, dict) else "a list"
-    return json.dumps(value)
+    text = json.dumps(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
 def _hint(value: Any, problems: Sequence[ErrorDetails]) -> str:

@@ -6,22 +6,41 @@ Everything is frozen, and unknown keys are errors. The options of a component si
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, NonNegativeInt, PositiveInt, create_model
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
 from nanofw.contracts.kinds import KINDS, Kind
 from nanofw.contracts.requests import SamplingParams
+from nanofw.engine.request_checks import MAX_LOGPROBS
 
 Auto: TypeAlias = Literal["auto"]
 Size: TypeAlias = Annotated[int, Field(ge=1, le=1 << 40)]
 """A length of arrays; beyond this bound numpy cannot even say that they do not fit in memory."""
+Count: TypeAlias = Annotated[int, Field(ge=1, le=1 << 12)]
+"""Of ranks, engines and the like."""
 Switch: TypeAlias = bool | Auto
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 S = TypeVar("S", bound="Section")
+
+
+def _named(text: str) -> str:
+    if not text.strip():
+        raise ValueError("should name something")
+    return text
+
+
+def _device(text: str) -> str:
+    if not re.fullmatch(r"auto|cpu|(?!auto|cpu)[a-z]+(:(0|[1-9][0-9]{0,3}))?", text):
+        raise ValueError("should be auto, cpu, cuda, cuda:1, ...; only accelerators have a number")
+    return text
+
+
+Name: TypeAlias = Annotated[str, AfterValidator(_named)]
 
 
 class Section(BaseModel):
@@ -41,7 +60,7 @@ class ComponentSection(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    name: str
+    name: Name
     """Which one; `distribution:name` when several distributions offer the name."""
 
     @property
@@ -93,11 +112,11 @@ class ModelSection(Section):
 
     model_config = ConfigDict(extra="allow")
 
-    path: str | None = None
+    path: Name | None = None
     """Folder of a checkpoint, hub id, or `embedded:demo`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """Element type of weights and KV; auto: float32 on CPU, the checkpoint's own elsewhere."""
-    name: str | None = None
+    name: Name | None = None
     """The implementation; null: by the architecture that the checkpoint states."""
 
     @property
@@ -109,9 +128,9 @@ class ModelSection(Section):
 class EngineSection(Section):
     """Bounds and modes of the engine."""
 
-    device: Annotated[str, Field(pattern=r"^[a-z]+(:\d+)?$")] = "auto"
+    device: Annotated[str, AfterValidator(_device)] = "auto"
     """auto, cpu, cuda, cuda:1, ..."""
-    max_model_len: PositiveInt | None = None
+    max_model_len: Size | None = None
     """Tokens of a request, prompt included; null: from the model."""
     max_num_seqs: Size = 256
     """Requests running at once."""
@@ -119,15 +138,15 @@ class EngineSection(Section):
     """Tokens in a step."""
     batching: Literal["mixed", "prefill_first"] = "mixed"
     """prefill_first: a step is all prefill or all decode."""
-    chunk_tokens: PositiveInt | None = None
+    chunk_tokens: Size | None = None
     """Longest prefill chunk of one request; null: the step's budget."""
-    max_partial_prefills: PositiveInt = 1
+    max_partial_prefills: Size = 1
     """Requests that may be left in the middle of their prefill."""
     memory_utilization: Annotated[float, Field(gt=0, le=1)] = 0.9
     """Share of the device's memory that weights, activations and KV may take."""
-    tensor_parallel_size: PositiveInt = 1
+    tensor_parallel_size: Count = 1
     """Devices over which each layer is split."""
-    replicas: PositiveInt = 1
+    replicas: Count = 1
     """Engines of the same model that share the requests; for executors that place them."""
     cuda_graphs: Switch = "auto"
     """Replay recorded graphs instead of launching kernels one by one."""
@@ -177,7 +196,7 @@ class OutputSection(Section):
     """Note in each result when every token came."""
     steps: Path | None = None
     """A line of JSON for each step: tokens, rows, blocks, seconds, preemptions; null: none."""
-    logprobs: NonNegativeInt | None = None
+    logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     """Log probabilities of this many alternatives per token; null: none."""
 
 
@@ -186,22 +205,22 @@ class LoggingSection(Section):
 
     level: LogLevel = "warning"
     """Of all modules of nanofw."""
-    modules: Mapping[str, LogLevel] = {}
+    modules: Annotated[Mapping[str, LogLevel], Field(max_length=1000)] = {}
     """Module -> level, for one module or package: `nanofw.engine.scheduler: debug`."""
 
 
 class PluginsSection(Section):
     """Which plugins a run may choose from."""
 
-    only: tuple[str, ...] | None = None
+    only: tuple[Name, ...] | None = None
     """Distributions or KIND.NAMEs that are looked at beside the built-ins; null: all."""
-    disable: tuple[str, ...] = ()
+    disable: tuple[Name, ...] = ()
     """Distributions or KIND.NAMEs that may not be chosen."""
     load: tuple[Path, ...] = ()
     """Local files or folders with plugins."""
-    require: Mapping[str, str] = {}
+    require: Mapping[Name, str] = {}
     """Distribution -> version specifier that must hold."""
-    override: Mapping[str, str] = {}
+    override: Mapping[Name, Name] = {}
     """KIND.NAME -> distribution that is meant when several offer the name."""
     strict: bool = False
     """Turn a downgrade (a feature asked for that some component lacks) into an error."""

@@ -65,11 +65,26 @@ def nearest_source(sources: Mapping[KeyPath, ValueSource], path: KeyPath) -> Val
 
 
 def expanded(text: str | Path) -> Path:
-    """A path with `~` replaced. Raises ValueError when that user has no home here."""
+    """A path with `~` replaced. Raises ValueError when it cannot be one, or there is no home."""
+    if "\0" in str(text):
+        raise ValueError("a path cannot contain the character U+0000")
     try:
         return Path(text).expanduser()
     except RuntimeError:
         raise ValueError(f"the home folder of {Path(text).parts[0]} is not known") from None
+
+
+def real(path: Path) -> Path:
+    """A path without symbolic links. Raises ValueError when they lead in a circle."""
+    try:
+        return path.resolve()
+    except (RuntimeError, OSError):
+        raise ValueError(f"symbolic links lead in a circle: {path}") from None
+
+
+def paths_below(value: Any, path: KeyPath) -> list[KeyPath]:
+    """A key, and every key below its value."""
+    return [path, *(below for below, _ in walk(value, path))]
 
 
 def walk(value: Any, path: KeyPath = ()) -> list[tuple[KeyPath, Any]]:

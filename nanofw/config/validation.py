@@ -12,6 +12,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -19,6 +20,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
 from nanofw.config.messages import field_names, message, unknown_key
+from nanofw.config.schema import Section
 from nanofw.config.source import KeyPath, ValueSource, dotted, expanded, nearest_source
 from nanofw.errors import ConfigError
 
@@ -26,6 +28,8 @@ M = TypeVar("M", bound=BaseModel)
 Problems: TypeAlias = dict[KeyPath, list[ErrorDetails]]
 """Pydantic's errors by the value that they are about; branches of a union share one."""
 
+MAX_TOLD = 20
+"""Of all that is wrong, so much is told at once."""
 _TAG_ERRORS = ("union_tag_invalid", "union_tag_not_found")
 
 
@@ -78,7 +82,7 @@ def validate(model: type[M], data: Any, values: Values, at: KeyPath = ()) -> M:
             retried[place] = made[place]
     for place in retried:  # what was taken is what is shown
         _put(values.data, (*at, *place), values.alternatives[(*at, *place)])
-    return cast("M", _settled(made, values, at))
+    return cast("M", _Settling(values, is_frozen=issubclass(model, Section)).settled(made, at))
 
 
 def _attempt(model: type[M], data: Any) -> M | Problems:
@@ -93,10 +97,11 @@ def _problems(error: ValidationError, data: Any) -> Problems:
     for item in error.errors(include_url=False):
         if not _is_consequence(item):
             problems.setdefault(_place(item, data), []).append(item)
+    above = {place[:length] for place in problems for length in range(len(place))}
     return {
         place: items
         for place, items in problems.items()
-        if not (_is_of_branches(place, items) and _has_problem_below(place, problems))
+        if not (_is_of_branches(place, items) and place in above)
     }
 
 
@@ -127,10 +132,6 @@ def _is_of_branches(place: KeyPath, items: Sequence[ErrorDetails]) -> bool:
     return all(len(item["loc"]) > len(place) for item in items)
 
 
-def _has_problem_below(place: KeyPath, problems: Problems) -> bool:
-    return any(len(other) > len(place) and other[: len(place)] == place for other in problems)
-
-
 def _refuse_unknown(model: type[BaseModel], data: Any, values: Values, at: KeyPath) -> None:
     """Unknown keys are errors also where a plugin's model would let them pass."""
     if model.model_config.get("extra") in ("forbid", "allow") or not isinstance(data, dict):
@@ -147,17 +148,18 @@ def _config_error(
     model: type[BaseModel], problems: Problems, values: Values, at: KeyPath
 ) -> ConfigError:
     errors: list[ConfigError] = []
-    for place, items in problems.items():
+    for place, items in islice(problems.items(), MAX_TOLD):
         path = (*at, *place)
         text = message(model, place, items)
         if path in values.written:
             text += f" (from {values.written[path]})"
         errors.append(values.error(text, path))
-    if len(errors) == 1:
+    if len(problems) == 1:
         return errors[0]
-    return ConfigError(
-        "\n  ".join([f"{len(errors)} values cannot be used", *(str(error) for error in errors)])
-    )
+    lines = [f"{len(problems)} values cannot be used", *(str(error) for error in errors)]
+    if len(problems) > MAX_TOLD:
+        lines.append(f"and {len(problems) - MAX_TOLD:,} more")
+    return ConfigError("\n  ".join(lines))
 
 
 def _put(data: Any, place: KeyPath, value: Any) -> None:
@@ -166,30 +168,53 @@ def _put(data: Any, place: KeyPath, value: Any) -> None:
     data[place[-1]] = value
 
 
-def _settled(value: Any, values: Values, path: KeyPath) -> Any:
-    """The value, frozen: lists are tuples, and paths absolute against the file that names them."""
-    if isinstance(value, Path):
-        folder = values.source(path).folder or Path.cwd()
+@dataclass(frozen=True, slots=True)
+class _Settling:
+    """Makes paths absolute against the file that names them.
+
+    Attributes:
+        is_frozen: lists become tuples, as in the configuration itself; the options of a component
+            keep the types that their fields have.
+    """
+
+    values: Values
+    is_frozen: bool
+
+    def settled(self, value: Any, path: KeyPath) -> Any:
+        """The value; the same object where nothing changes."""
+        if isinstance(value, Path):
+            return self._absolute(value, path)
+        if isinstance(value, (list, tuple)):
+            return self._sequence(cast("Sequence[Any]", value), path)
+        if not self.is_frozen and isinstance(value, (set, frozenset)):
+            members: Any = value  # pyright: ignore[reportUnknownVariableType]
+            return type(members)(self.settled(item, path) for item in members)
+        if not self.is_frozen and type(value) is dict:
+            pairs = cast("dict[Any, Any]", value)
+            return {key: self.settled(item, (*path, key)) for key, item in pairs.items()}
+        changed = {
+            name: new
+            for name in field_names(value)
+            if (new := self.settled(old := getattr(value, name), (*path, name))) is not old
+        }
+        if not changed:
+            return value
+        if isinstance(value, BaseModel):
+            return value.model_copy(update=changed)
+        return dataclasses.replace(value, **changed)
+
+    def _absolute(self, value: Path, path: KeyPath) -> Path:
+        folder = self.values.source(path).folder or Path.cwd()
         try:
             return folder / expanded(value)
         except ValueError as error:
-            raise values.error(str(error), path) from None
-    if isinstance(value, (list, tuple)):
-        items: Any = value  # pyright: ignore[reportUnknownVariableType]
-        return _settled_items(items, values, path)
-    changed = {
-        name: new
-        for name in field_names(value)
-        if (new := _settled(old := getattr(value, name), values, (*path, name))) is not old
-    }
-    if not changed:
-        return value
-    if isinstance(value, BaseModel):
-        return value.model_copy(update=changed)
-    return dataclasses.replace(value, **changed)
+            raise self.values.error(str(error), path) from None
 
-
-def _settled_items(items: Sequence[Any], values: Values, path: KeyPath) -> Sequence[Any]:
-    made = tuple(_settled(item, values, (*path, i)) for i, item in enumerate(items))
-    is_same = isinstance(items, tuple) and all(a is b for a, b in zip(made, items, strict=True))
-    return items if is_same else made
+    def _sequence(self, items: Sequence[Any], path: KeyPath) -> Sequence[Any]:
+        made = [self.settled(item, (*path, index)) for index, item in enumerate(items)]
+        is_same = all(a is b for a, b in zip(made, items, strict=True))
+        if isinstance(items, list):
+            return tuple(made) if self.is_frozen else items if is_same else made
+        if is_same:
+            return items
+        return type(items)(*made) if hasattr(items, "_fields") else tuple(made)

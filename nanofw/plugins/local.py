@@ -4,13 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import re
 import sys
+from collections.abc import Collection
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
 
 from nanofw.errors import PluginError
+from nanofw.plugins.discovery import normalized
+
+MAX_BYTES = 16 << 20
+"""Of the sources of a local plugin."""
+MAX_FILES = 2000
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,25 +67,72 @@ def local_modules(path: Path) -> list[LocalModule]:
     A file: itself. A folder with `__init__.py`: one package. Another folder: each `*.py` in it
     that does not start with an underscore, in alphabetical order.
     """
-    path = path.resolve()
-    if not path.exists():
+    try:
+        path = path.resolve()
+        is_there = path.exists()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise PluginError(f"{path} cannot be looked up: {error}") from None
+    if not is_there:
         raise PluginError(f"{path} does not exist")
     if path.is_dir() and not (path / "__init__.py").exists():
         files = [file for file in sorted(path.glob("*.py")) if not file.name.startswith("_")]
         if not files:
             raise PluginError(f"{path} holds no Python file")
         return [LocalModule(file, digest(file)) for file in files]
-    if path.is_file() and path.suffix != ".py":
+    if not path.is_dir() and path.suffix != ".py":
         raise PluginError(f"{path} is not a Python file")
     return [LocalModule(path, digest(path))]
 
 
 def digest(path: Path) -> str:
-    """Sha256 over a file, or over all Python sources of a folder with their names."""
+    """Sha256 over a file, or over all Python sources of a folder with their names.
+
+    Raises PluginError for what has no end, or is larger than sources are.
+    """
     total = hashlib.sha256()
-    files = sorted(path.rglob("*.py")) if path.is_dir() else [path]
-    for file in files:
+    num_bytes = 0
+    for file in _sources(path):
+        if not file.is_file():
+            raise PluginError(f"{file} is not a regular file")
+        with file.open("rb") as stream:
+            content = stream.read(MAX_BYTES + 1)
+        num_bytes += len(content)
+        if num_bytes > MAX_BYTES:
+            raise PluginError(f"{path} has more than {MAX_BYTES:,} bytes of Python")
         if path.is_dir():
-            total.update(file.relative_to(path).as_posix().encode() + b"\0")
-        total.update(file.read_bytes() + b"\0")
+            total.update(os.fsencode(file.relative_to(path).as_posix()) + b"\0")
+        total.update(content + b"\0")
     return total.hexdigest()
+
+
+def _sources(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    files = list(islice(path.rglob("*.py"), MAX_FILES + 1))
+    if len(files) > MAX_FILES:
+        raise PluginError(f"{path} has more than {MAX_FILES:,} Python files")
+    return sorted(files)
+
+
+def told_apart(paths: Collection[Path], taken: Collection[str]) -> dict[Path, str]:
+    """What local files are called: their stem, and so much of their path that no other is.
+
+    Args:
+        taken: names that others have.
+    """
+    names: dict[Path, str] = {}
+    for path in paths:
+        others = {normalized(name) for name in taken}
+        for depth in range(1, len(path.parts) + 1):
+            others_here = {normalized(_tail(other, depth)) for other in paths if other != path}
+            names[path] = _tail(path, depth)
+            if normalized(names[path]) not in others | others_here:
+                break
+        else:
+            names[path] = str(path)
+    return names
+
+
+def _tail(path: Path, depth: int) -> str:
+    """The stem with the folders above it, `depth` parts in all."""
+    return "/".join((*path.parts[max(0, len(path.parts) - depth) : -1], path.stem))

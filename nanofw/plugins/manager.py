@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +26,7 @@ from nanofw.plugins.component import guarded
 from nanofw.plugins.descriptor import Plugin
 from nanofw.plugins.discovery import Entry, discover
 from nanofw.plugins.hookspecs import HOOKS
-from nanofw.plugins.local import LocalModule, digest, local_modules
+from nanofw.plugins.local import LocalModule, digest, local_modules, told_apart
 from nanofw.plugins.registry import Registry, known_patterns, matches
 
 ENVIRONMENT_VARIABLE = "NANOFW_PLUGINS"
@@ -73,7 +73,8 @@ def build_registry(
     settings = settings or PluginSettings()
     found = discover(search_path)
     notes = list(found.notes)
-    entries = [*found.entries, *_local_entries(settings.load, notes)]
+    installed = {entry.provider for entry in found.entries}
+    entries = [*found.entries, *_local_entries(settings.load, notes, installed)]
     check_versions(settings.require, found, search_path)
     left_out: list[tuple[Entry, str]] = []
     for setting, patterns in _allow_lists(settings, os.environ if environ is None else environ):
@@ -225,7 +226,9 @@ def _check_hooks(module: ModuleType) -> None:
             )
 
 
-def _local_entries(paths: Iterable[Path], notes: list[str]) -> list[Entry]:
+def _local_entries(
+    paths: Iterable[Path], notes: list[str], installed: Collection[str]
+) -> list[Entry]:
     """The entries of `plugins.load`; a file that is named twice counts once."""
     entries: list[Entry] = []
     for index, path in enumerate(paths):
@@ -236,7 +239,11 @@ def _local_entries(paths: Iterable[Path], notes: list[str]) -> list[Entry]:
         except (PluginError, OSError) as error:
             raise ConfigError(str(error), key=f"plugins.load[{index}]") from None
         entries += [entry for entry in found if entry not in entries]
-    return entries
+    names = told_apart({entry.path for entry in entries if entry.path}, installed)
+    return [
+        dataclasses.replace(entry, provider=names[entry.path]) if entry.path else entry
+        for entry in entries
+    ]
 
 
 def load_local(path: Path, notes: list[str] | None = None) -> list[Entry]:

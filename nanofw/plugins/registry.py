@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from nanofw.contracts.kinds import KINDS
-from nanofw.errors import DuplicatePlugin, UnknownPlugin, misspelt, near
+from nanofw.errors import DuplicatePlugin, UnknownPlugin, misspelt, near, shown
 from nanofw.plugins.discovery import Entry, normalized
 
 
@@ -85,7 +85,7 @@ class Registry:
                 return f"{kind} {name!r} of {entry.origin} is left out by {setting}"
         known = self.names(kind)
         hint = misspelt(name, known) if kind == "model" else near(name, known)
-        lines = [f"no {kind} {name!r}{hint}"]
+        lines = [f"no {kind} {shown(name)}{hint}"]
         lines.append(f"known: {', '.join(known) or 'none'}")
         lines.append(f"searched: {', '.join(self.searched) or 'no distribution offers plugins'}")
         return "\n  ".join([*lines, *self.notes])

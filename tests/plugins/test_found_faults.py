@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from nanofw.assembly import PluginSettingWarning, assemble, select
 from nanofw.cli.main import main
 from nanofw.config.load import LoadedConfig, load_config
 from nanofw.contracts.kinds import KINDS
-from nanofw.errors import DuplicatePlugin, PluginLoadError
+from nanofw.errors import ConfigError, DuplicatePlugin, PluginLoadError
 from tests.plugins.packages import Install, manifest
 
 Local = Callable[..., Path]
@@ -193,3 +194,51 @@ def test_F052_check_imports_what_it_checks(
     words = ["config", "validate", "sim", f"plugins.load=[{path}]", "scheduler.name=mine"]
     assert main(words) == 3
     assert message in capsys.readouterr().err
+
+
+def test_F054_local_files_of_one_stem_are_told_apart(tmp_path: Path, install: Install) -> None:
+    """Also when an installed package has that name, and whatever the order."""
+    files: list[str] = []
+    for folder in ("a", "b", "c/b", "d"):
+        path = tmp_path / folder / "x.py"
+        path.parent.mkdir(parents=True)
+        facts = {"kind": "scheduler", "target": ":Plain", "version": 2, "claims": {}}
+        source = LOCAL.format(more=f"# {folder}", **facts)
+        path.write_text(source, encoding="utf-8")
+        files.append(str(path))
+    install("x", {"scheduler.mine": "m"}, m=manifest("mine"))
+    values = {"plugins": {"load": files}}
+    with pytest.raises(DuplicatePlugin) as caught:
+        select(load_config("sim", ["scheduler.name=mine"], values=values))
+    offered = str(caught.value)
+    for name in ("a/x", "d/x", "c/b/x"):
+        assert f"'{name}:mine'" in offered
+        selection = select(load_config("sim", [f"scheduler.name={name}:mine"], values=values))
+        entry = selection.components["scheduler"].entry
+        assert str(entry.path) == str(tmp_path / f"{name}.py")
+    selection = select(load_config("sim", ["scheduler.name=x:mine"], values=values))
+    assert selection.components["scheduler"].entry.path is None
+    override = {"plugins": {"load": files, "override": {"scheduler.mine": "a/x"}}}
+    selection = select(load_config("sim", ["scheduler.name=mine"], values=override))
+    assert selection.components["scheduler"].entry.path == tmp_path / "a" / "x.py"
+    with pytest.raises(DuplicatePlugin):
+        select(load_config("sim", ["scheduler.name=mine"], values={"plugins": {"load": files[:2]}}))
+
+
+@pytest.mark.parametrize("make", ["fifo", "loop", "device", "folder", "large"])
+def test_F054_a_local_plugin_is_a_regular_file(tmp_path: Path, make: str) -> None:
+    path = tmp_path / "odd.py"
+    if make == "fifo":
+        os.mkfifo(path)
+    elif make == "loop":
+        path.symlink_to(path)
+    elif make == "device":
+        path.symlink_to("/dev/zero")
+    elif make == "folder":
+        path.mkdir()
+        os.mkfifo(path / "__init__.py")
+    else:
+        path.write_bytes(b"#" * (17 << 20))
+    with pytest.raises(ConfigError) as caught:
+        select(load_config("sim", values={"plugins": {"load": [str(path)]}}))
+    assert caught.value.key == "plugins.load[0]"
