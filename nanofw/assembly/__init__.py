@@ -18,7 +18,7 @@ from nanofw.assembly.build import (
 from nanofw.assembly.explanation import Choice, Explanation, Feature
 from nanofw.assembly.json_schema import json_schema
 from nanofw.assembly.model_source import locate, read_spec
-from nanofw.assembly.selection import Selection, check, registry_for, select
+from nanofw.assembly.selection import Selection, check, registry_for, select, settle_options
 
 __all__ = [
     "Choice",
@@ -39,4 +39,5 @@ __all__ = [
     "read_spec",
     "registry_for",
     "select",
+    "settle_options",
 ]

@@ -68,7 +68,8 @@ def _implementation(
     if name is None and architecture not in registry.names("model"):
         return None
     try:
-        entry = registry.find("model", architecture if name is None else name)
+        wanted = architecture if name is None else name
+        entry = registry.find("model", wanted, by_default=name is None)
     except PluginError as error:
         if name is None:
             return None  # whoever chooses the components says why

@@ -121,6 +121,17 @@ def check(loaded: LoadedConfig, registry: Registry | None = None) -> list[str]:
 
     Returns `kind name (origin)` of each. Raises as `select` does.
     """
+    found = settle_options(loaded, registry)
+    for component in found:
+        _check_target(component)
+    return [f"{item.kind} {item.name}{item.origin_text}" for item in found]
+
+
+def settle_options(loaded: LoadedConfig, registry: Registry | None = None) -> list[Component]:
+    """Find every named component and validate its options: values get the types of their fields.
+
+    Raises as `select` does.
+    """
     config = loaded.config
     chooser = Chooser(loaded, registry or registry_for(loaded))
     sections = [executor_section(config)]
@@ -131,9 +142,7 @@ def check(loaded: LoadedConfig, registry: Registry | None = None) -> list[str]:
     named = [item for item in sections if item.section.name != AUTO]
     found = [chooser.find(item)[0] for item in named]
     reasons.raise_option_errors(chooser.option_errors)
-    for component in found:
-        _check_target(component)
-    return [f"{item.kind} {item.name}{item.origin_text}" for item in found]
+    return found
 
 
 def _check_target(component: Component) -> None:

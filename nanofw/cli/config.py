@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 from typing import Any
 
 from nanofw.cli import ExitCode
 from nanofw.cli.arguments import add_config, load
 from nanofw.cli.stdout import claim, stdout
 from nanofw.cli.tables import print_json
+from nanofw.errors import NanofwError
 
 
 def main(arguments: list[str]) -> int:
@@ -40,9 +42,12 @@ def main(arguments: list[str]) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
+    from nanofw.assembly import settle_options
     from nanofw.config.show import as_lines, as_records, as_yaml
 
     loaded = load(options.config)
+    with contextlib.suppress(NanofwError):  # a component that is not there is shown, too
+        settle_options(loaded)
     if options.json:
         print_json(as_records(loaded) if options.sources else loaded.values.data)
     elif options.sources:

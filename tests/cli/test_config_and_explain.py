@@ -206,3 +206,20 @@ def test_sizes_are_readable() -> None:
     sizes = {0: "0 B", 1023: "1023 B", 1536: "1.5 KiB", 160 << 10: "160 KiB", 5 << 40: "5 TiB"}
     assert {size: readable_bytes(size) for size in sizes} == sizes
     assert readable_bytes(1024**2 - 1) == "1 MiB"
+
+
+def test_what_is_shown_of_options_has_the_types_of_their_fields(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A value of the environment is text only until its field is known."""
+    monkeypatch.setenv("WATERMARK", "0.25")
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        "base: sim\nscheduler: {name: fcfs, watermark: '${oc.env:WATERMARK}'}\n", "utf-8"
+    )
+    text = output(capsys, "config", "show", str(path))
+    assert "watermark: 0.25" in text
+    path.write_text(text, encoding="utf-8")
+    assert output(capsys, "config", "validate", str(path)).startswith("valid")
+    assert "watermark: '0.25'" in output(capsys, "config", "show", "sim", "scheduler.name=absent",
+                                         "scheduler.watermark='0.25'")  # fmt: skip
