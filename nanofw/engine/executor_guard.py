@@ -28,10 +28,14 @@ class ExecutorGuard:
         """The method's answer. `SystemExit` and its like in a method are failures of it."""
         try:
             return method(*args, **kwargs)
-        except KeyboardInterrupt:
+        except ExecutorError as error:
+            if type(error) is not ExecutorError:
+                raise  # it carries more than its text
+            raise ExecutorError(f"{self.label}: {error}") from error
+        except (NanofwError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            raise self._named(method, error) from error
+            raise ExecutorError(self._failure(method, error)) from error
 
     def check(self, method: Callable[[Request], None], request: Request) -> None:
         """Let it check a request; raises ValueError when the request cannot be served."""
@@ -40,7 +44,7 @@ class ExecutorGuard:
         except (ValueError, NanofwError, KeyboardInterrupt):
             raise
         except BaseException as error:  # this request alone is refused
-            raise ValueError(str(self._named(method, error))) from error
+            raise ValueError(self._failure(method, error)) from error
 
     def check_result(self, result: StepResult, plan: StepPlan) -> None:
         """Raise ExecutorError when this is not the result of the plan."""
@@ -52,10 +56,6 @@ class ExecutorGuard:
                 f"{self.label} answered step {shown(result.step)} when {plan.step} was due"
             )
 
-    def _named(self, method: Callable[..., Any], error: BaseException) -> NanofwError:
-        if type(error) is ExecutorError:
-            return ExecutorError(f"{self.label}: {error}")
-        if isinstance(error, NanofwError):
-            return error  # it says what is wrong, with whatever it carries
+    def _failure(self, method: Callable[..., Any], error: BaseException) -> str:
         name = getattr(method, "__name__", "a method")
-        return ExecutorError(f"{self.label}: {name}() raised {raised(error)}{place_of(error)}")
+        return f"{self.label}: {name}() raised {raised(error)}{place_of(error)}"

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
 import socket
 import struct
+import tempfile
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, TypeVar
 
 import torch
 from torch import distributed
-from torch.distributed import TCPStore  # pyright: ignore[reportPrivateImportUsage]
+from torch.distributed import (
+    FileStore,  # pyright: ignore[reportPrivateImportUsage]
+    TCPStore,  # pyright: ignore[reportPrivateImportUsage]
+)
 
 from nanofw.runtime.parallel.messages import RankLost
 from nanofw.runtime.parallel.transport import LOOPBACK
@@ -49,11 +54,16 @@ class GroupCommunicator:
         return torch.cat(parts.split(tensor.shape[0]), dim=dim)
 
 
-def open_store(size: int, host: str = LOOPBACK) -> tuple[Any, int]:
-    """Where rank 0 waits for the others: a store, and its port, which the system chose.
+def open_store(size: int, device: torch.device, host: str = LOOPBACK) -> tuple[Any, str]:
+    """Where rank 0 waits for the others: a store, and its address for them.
 
-    The port is bound before anybody hears of it, so that no other run can take it.
+    Ranks of one host that compute on its CPU meet in a file, in a folder that only their user can
+    open and that `leave_store` removes: nothing listens. Others meet at a port, which is bound
+    before anybody hears of it, so that no other run can take it.
     """
+    if host == LOOPBACK and device.type == "cpu":
+        path = os.path.join(tempfile.mkdtemp(prefix="nanofw-ranks-"), "store")
+        return FileStore(path, size), path
     listener = socket.create_server((host, 0))
     port = listener.getsockname()[1]
     store = TCPStore(
@@ -61,12 +71,21 @@ def open_store(size: int, host: str = LOOPBACK) -> tuple[Any, int]:
         is_master=True, wait_for_workers=False, timeout=_TIMEOUT,
         master_listen_fd=listener.detach(), use_libuv=True,
     )  # fmt: skip
-    return store, port
+    return store, str(port)
 
 
-def join_store(port: int, size: int, host: str = LOOPBACK) -> Any:
+def join_store(address: str, size: int, host: str = LOOPBACK) -> Any:
     """The store of rank 0, as another rank sees it."""
+    if os.path.isabs(address):
+        return FileStore(address, size)
+    port = int(address)
     return TCPStore(host, port, size, is_master=False, wait_for_workers=False, timeout=_TIMEOUT)
+
+
+def leave_store(address: str) -> None:
+    """Remove what rank 0 made for the meeting, after it: `join` has returned."""
+    if os.path.isabs(address):
+        shutil.rmtree(os.path.dirname(address), ignore_errors=True)
 
 
 def join(

@@ -165,7 +165,7 @@ class TorchExecutor(Executor):
             step = _Step(plan, batch, timer, hidden=hidden)
             if not len(plan.host_rows):
                 run("sample", self._sample, step, None)
-        except KeyboardInterrupt:
+        except (NanofwError, KeyboardInterrupt):
             raise
         except BaseException as error:
             raise self._failure(f"step {plan.step} failed", error) from error
@@ -186,7 +186,7 @@ class TorchExecutor(Executor):
             )
         try:
             self._sample(step, masks)
-        except KeyboardInterrupt:
+        except (NanofwError, KeyboardInterrupt):
             raise
         except BaseException as error:
             raise self._failure(f"step {masks.step} failed while sampling", error) from error
@@ -234,10 +234,8 @@ class TorchExecutor(Executor):
             raise ExecutorError("the executor is closed")
         return self._runner
 
-    def _failure(self, what: str, error: BaseException) -> NanofwError:
+    def _failure(self, what: str, error: BaseException) -> ExecutorError:
         """The error in the name of the component that raised it."""
-        if isinstance(error, NanofwError):
-            return error
         return ExecutorError(f"{what}: {describe(error, self._open().parts)}")
 
     def _check_order(self, plan: StepPlan) -> None:

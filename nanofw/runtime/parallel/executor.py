@@ -161,8 +161,8 @@ class ParallelExecutor(Executor):
             place = self._places[rank]
             self._group.send(_start_message(self._options, self._config, rank, place), (rank,))
         patience = Patience(self._options.start_timeout_s)
-        port = self._wait_for(Listening, "start", "start_timeout_s").port
-        self._group.send(Join(port, self._places[0].host), range(1, self._size))
+        address = self._wait_for(Listening, "start", "start_timeout_s").address
+        self._group.send(Join(address, self._places[0].host), range(1, self._size))
         ready: dict[int, Ready] = {}
         while len(ready) < self._size:
             for rank, reply in self._receive(patience):

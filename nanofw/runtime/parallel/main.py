@@ -174,13 +174,18 @@ class Rank:
         from nanofw.runtime import communicator
 
         if start.rank == 0:
-            store, port = communicator.open_store(start.size, start.host)
-            self._channel.send(encode(Listening(port)))
+            store, address = communicator.open_store(start.size, device, start.host)
+            self._channel.send(encode(Listening(address)))
         else:
             command = decode_command(self._channel.receive())
             assert isinstance(command, Join)
-            store = communicator.join_store(command.port, start.size, command.host)
-        return communicator.join(start.rank, start.size, device, store, start.host)
+            address = command.address
+            store = communicator.join_store(address, start.size, command.host)
+        try:
+            return communicator.join(start.rank, start.size, device, store, start.host)
+        finally:
+            if start.rank == 0:
+                communicator.leave_store(address)
 
 
 def _one_shot(

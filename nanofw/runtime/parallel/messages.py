@@ -71,9 +71,9 @@ class Start(Message, frozen=True):
 
 
 class Join(Message, frozen=True):
-    """Where rank 0 waits for the others."""
+    """Where rank 0 waits for the others; `address` is that of `Listening`."""
 
-    port: int
+    address: str
     host: str
 
 
@@ -116,9 +116,9 @@ Command: TypeAlias = Start | Join | Plan | Masks | Check | GetFacts | Stop
 
 
 class Listening(Message, frozen=True):
-    """Rank 0 waits for the others at this port of its host."""
+    """Rank 0 waits for the others at this port of its host, or in this file."""
 
-    port: int
+    address: str
 
 
 class Ready(Message, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -129,3 +130,29 @@ def sampler():
 def test_sums_that_only_gpus_make_are_refused_on_a_cpu() -> None:
     with pytest.raises(ConfigError, match=r"executor\.all_reduce: one_shot needs NVIDIA GPUs"):
         executor_of(DEMO, 2, options=TorchOptions(all_reduce="one_shot"))
+
+
+def listening(pid: int) -> list[str]:
+    """Addresses, as the kernel writes them, at which a process listens."""
+    links = [os.readlink(link) for link in Path(f"/proc/{pid}/fd").iterdir() if link.is_symlink()]
+    found: list[str] = []
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text(encoding="ascii").splitlines()[1:]:
+            _, local, _, state, *_, inode = line.split()[:10]
+            if state == "0A" and f"socket:[{inode}]" in links:
+                found.append(local.partition(":")[0])
+    return found
+
+
+def test_F044_ranks_leave_no_meeting_place_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is left listens on the loopback interface: a socket of gloo's for each rank."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    executor = executor_of(DEMO, 2)
+    try:
+        places = [listening(pid) for pid in executor.facts().process_ids]
+        assert places == [["0100007F"], ["0100007F"]]
+        assert not list(tmp_path.glob("nanofw-ranks-*"))
+    finally:
+        executor.close()
