@@ -7,9 +7,12 @@ requests feel them. With a step in flight these happen at once, and cannot be to
 then the device says how long it was busy, and the time of the host is fitted apart.
 """
 
+# scipy does not state its types.
+# pyright: reportMissingTypeStubs=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -190,7 +193,9 @@ class Errors:
     total: float
 
 
-def fit(steps: Sequence[MeasuredStep], about: dict[str, Any] | None = None) -> tuple[Fit, Errors]:
+def fit(
+    steps: Sequence[MeasuredStep], about: Mapping[str, object] | None = None
+) -> tuple[Fit, Errors]:
     """Fit by non-negative least squares of relative errors, cross-validated.
 
     Each of `FOLDS` parts, a stretch of time, is predicted from the others.

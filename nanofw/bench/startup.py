@@ -17,11 +17,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import NonNegativeInt, PositiveFloat, PositiveInt
 
@@ -129,7 +129,7 @@ def _start(
 
 
 @contextlib.contextmanager
-def _empty_caches(state: State) -> Iterator[dict[str, str]]:
+def _empty_caches(state: State) -> Generator[dict[str, str], None, None]:
     """Variables of the environment that give a process empty caches of kernels, if it wants."""
     if state == "warm":
         yield {}
@@ -178,5 +178,5 @@ def _run(
     if process.returncode:
         said = err.strip() or f"exit code {process.returncode}"
         raise ExecutorError(f"a process that was started to be measured failed:\n{said}")
-    found: Any = json.loads(out.splitlines()[-1])
+    found: dict[str, float] = json.loads(out.splitlines()[-1])
     return found

@@ -8,6 +8,9 @@ In float32 the bound is fixed. In a lower precision two right implementations di
 rounding: the bound is then twice what transformers itself, in that precision, is off its float32.
 """
 
+# transformers does not state its types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence

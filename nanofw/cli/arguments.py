@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from nanofw.cli.stdout import claim
 
@@ -77,7 +77,7 @@ def own_options(words: Sequence[str], prefix: str, model: type[M]) -> tuple[M, l
     start = f"{prefix}."
     own = [word for word in words if word.startswith(start)]
     layer = override_layer(own)
-    data: dict[str, Any] = layer.data.get(prefix, {})
+    data: dict[str, object] = layer.data.get(prefix, {})
     values = Values(layer.data, layer.sources, layer.texts, {})
     made = validate(model, data, values, (prefix,))
     return made, [word for word in words if word not in own]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nanofw.cli import ExitCode
 from nanofw.cli.arguments import add_config
@@ -70,7 +70,7 @@ def main(arguments: list[str]) -> int:
         add_json(sub)
         sub.set_defaults(parser=sub, action=action)
     known, _ = parser.parse_known_args(arguments[:1])
-    options: Any = known.parser.parse_intermixed_args(arguments[1:])
+    options: argparse.Namespace = known.parser.parse_intermixed_args(arguments[1:])
     return known.action(options, arguments)
 
 
@@ -81,7 +81,9 @@ def _latency(given: argparse.Namespace, arguments: list[str]) -> int:
     from nanofw.assembly import select
     from nanofw.bench.latency import LatencyOptions, latencies
 
-    options, _, loaded, measured = begin("bench latency", "bench", LatencyOptions, given, arguments)
+    options, _, loaded, measured = begin(
+        "bench latency", LatencyOptions, _timing_record, given, arguments
+    )
     selection = select(loaded)
 
     def show(found: Sequence[Timing]) -> None:
@@ -99,7 +101,7 @@ def _latency(given: argparse.Namespace, arguments: list[str]) -> int:
 
     with progress() as report:
         measured.take(latencies(selection, options, report))
-    return measured.finish(selection, show, _timing_record)
+    return measured.finish(selection, show)
 
 
 def _repeats(options: LatencyOptions) -> str:
@@ -119,7 +121,7 @@ def _timing(item: Timing) -> tuple[str, ...]:
     )
 
 
-def _timing_record(item: Timing) -> dict[str, Any]:
+def _timing_record(item: Timing) -> dict[str, object]:
     return {**asdict(item), "median_s": item.median, "tokens_per_s": item.tokens_per_s}
 
 
@@ -132,7 +134,7 @@ def _throughput(given: argparse.Namespace, arguments: list[str]) -> int:
     from nanofw.bench.throughput import ThroughputOptions, passes
 
     options, _, loaded, measured = begin(
-        "bench throughput", "bench", ThroughputOptions, given, arguments
+        "bench throughput", ThroughputOptions, _pass_record, given, arguments
     )
     selection = select(loaded)
     check_real(selection)
@@ -148,7 +150,7 @@ def _throughput(given: argparse.Namespace, arguments: list[str]) -> int:
 
     with progress() as report:
         measured.take(passes(selection, options, requests, report))
-    measured.finish(selection, show, _pass_record)
+    measured.finish(selection, show)
     has_failed = any(item.num_failed for item in measured.found)
     return ExitCode.BAD_RESULT if has_failed else ExitCode.OK
 
@@ -223,7 +225,7 @@ def _events(item: ThroughputPass) -> list[str]:
     return events
 
 
-def _pass_record(item: ThroughputPass) -> dict[str, Any]:
+def _pass_record(item: ThroughputPass) -> dict[str, object]:
     return {
         **asdict(item),
         "output_tokens_per_s": item.output_tokens_per_s,
@@ -240,7 +242,7 @@ def _startup(given: argparse.Namespace, arguments: list[str]) -> int:
     from nanofw.bench.startup import StartupOptions, starts
 
     options, words, loaded, measured = begin(
-        "bench startup", "bench", StartupOptions, given, arguments
+        "bench startup", StartupOptions, _start_record, given, arguments
     )
     selection = select(loaded)
 
@@ -250,7 +252,7 @@ def _startup(given: argparse.Namespace, arguments: list[str]) -> int:
 
     with progress() as report:
         measured.take(starts(selection, words, options, report))
-    return measured.finish(selection, show, _start_record)
+    return measured.finish(selection, show)
 
 
 def _processes(num: int) -> str:
@@ -280,5 +282,5 @@ def _spread(seconds: Sequence[float]) -> str:
     return f"{text} ({min(seconds):.3f} to {max(seconds):.3f})" if len(seconds) > 1 else text
 
 
-def _start_record(item: StartupTimes) -> dict[str, Any]:
+def _start_record(item: StartupTimes) -> dict[str, object]:
     return {**asdict(item), "total_s": item.totals, "median_s": item.median}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-from typing import Any
 
 from nanofw.cli import ExitCode
 from nanofw.cli.arguments import add_config, load
@@ -31,7 +30,7 @@ def main(arguments: list[str]) -> int:
             sub.add_argument("--json", action="store_true", help="write JSON")
         sub.set_defaults(parser=sub)
     known, rest = parser.parse_known_args(arguments[:1])
-    options: Any = known.parser.parse_intermixed_args(arguments[1:] + rest)
+    options: argparse.Namespace = known.parser.parse_intermixed_args(arguments[1:] + rest)
     commands_by_name = {
         "show": _show,
         "validate": _validate,

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
+from typing import TypedDict
 
-from nanofw.cli import ExitCode
+from nanofw.cli import ExitCode, environment
+from nanofw.cli.environment import BackendFacts, DeviceFacts, PackageFacts, SystemFacts
 from nanofw.cli.stdout import claim
 from nanofw.cli.tables import console, print_json, readable_bytes, table
+
+
+class _Backends(TypedDict):
+    device: str
+    backends: list[BackendFacts]
+
+
+class _Report(TypedDict):
+    system: SystemFacts
+    devices: list[DeviceFacts]
+    packages: list[PackageFacts]
+    attention_backends: _Backends
 
 
 def main(arguments: list[str]) -> int:
@@ -17,12 +30,10 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--json", action="store_true", help="write JSON")
     options = parser.parse_args(arguments)
     claim()
-    from nanofw.cli import environment
-
     devices = environment.devices()
     working = [item["device"] for item in devices if "problem" not in item]
     device = "cuda" if any(name.startswith("cuda") for name in working) else "cpu"
-    report: dict[str, Any] = {
+    report: _Report = {
         "system": environment.system(),
         "devices": devices,
         "packages": environment.packages(),
@@ -35,7 +46,7 @@ def main(arguments: list[str]) -> int:
     return ExitCode.OK
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print(report: _Report) -> None:
     facts = {key: value for key, value in report["system"].items() if value is not None}
     _table("system", ("fact", "value"), [(key, _value(key, facts[key])) for key in facts])
     _table("devices", ("device", "name", "memory", ""), map(_device, report["devices"]))
@@ -53,19 +64,19 @@ def _print(report: dict[str, Any]) -> None:
         f"attention backends on {found['device']}",
         ("backend", "usable", "why"),
         [
-            (item["name"], "yes" if item["usable"] else "no", item["reason"])
+            (item["name"], "yes" if item["usable"] else "no", item.get("reason", ""))
             for item in found["backends"]
         ],
     )
 
 
-def _table(title: str, columns: Sequence[str], lines: Any) -> None:
+def _table(title: str, columns: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
     console().print(table(title, columns, lines))
 
 
-def _device(item: dict[str, Any]) -> tuple[str, str, str, str]:
+def _device(item: DeviceFacts) -> tuple[str, str, str, str]:
     details = [f"compute capability {item['capability']}"] if "capability" in item else []
-    details += [f"CUDA {item['cuda']}"] if item.get("cuda") else []
+    details += [f"CUDA {cuda}"] if (cuda := item.get("cuda")) else []
     details += [item["problem"]] if "problem" in item else []
     total, free = item.get("total_bytes"), item.get("free_bytes")
     memory = readable_bytes(total) if total else ""
@@ -73,5 +84,7 @@ def _device(item: dict[str, Any]) -> tuple[str, str, str, str]:
     return item["device"], item.get("name", ""), memory, ", ".join(details)
 
 
-def _value(key: str, value: Any) -> str:
-    return readable_bytes(value) if key.endswith("_bytes") else str(value)
+def _value(key: str, value: object) -> str:
+    return (
+        readable_bytes(value) if key.endswith("_bytes") and isinstance(value, int) else str(value)
+    )

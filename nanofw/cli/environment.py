@@ -13,10 +13,59 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Required, TypedDict
 
 import nanofw
 from nanofw.machine import num_usable_cores, processor_name
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from nanofw.plugins.discovery import Entry
+
+
+class SystemFacts(TypedDict):
+    """Versions and the host."""
+
+    nanofw: str
+    python: str
+    system: str
+    processor: str
+    cores: int
+    omp_num_threads: str | None
+    memory_bytes: int | None
+    nvidia_driver: str | None
+
+
+class PackageFacts(TypedDict, total=False):
+    """A package: its state is `ok`, or what is wrong."""
+
+    name: Required[str]
+    use: Required[str]
+    version: Required[str | None]
+    state: Required[str]
+    install: str
+
+
+class DeviceFacts(TypedDict, total=False):
+    """A device, and a sentence in `problem` where something is amiss."""
+
+    device: Required[str]
+    name: str
+    total_bytes: int | None
+    free_bytes: int
+    capability: str
+    cuda: str | None
+    problem: str
+
+
+class BackendFacts(TypedDict, total=False):
+    """An attention backend: usable, or why not."""
+
+    name: Required[str]
+    origin: str
+    usable: Required[bool]
+    reason: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +115,7 @@ PACKAGES = (
 """What is looked for, in the order in which it is shown."""
 
 
-def system() -> dict[str, Any]:
+def system() -> SystemFacts:
     """Versions and the host: plain values."""
     return {
         "nanofw": f"{nanofw.__version__} in {Path(nanofw.__file__).parent}",
@@ -80,21 +129,23 @@ def system() -> dict[str, Any]:
     }
 
 
-def packages() -> list[dict[str, Any]]:
+def packages() -> list[PackageFacts]:
     """Version of each package, or why it cannot be used, with its install line."""
     return [_package(item) for item in PACKAGES]
 
 
-def devices() -> list[dict[str, Any]]:
+def devices() -> list[DeviceFacts]:
     """The CPU, and what torch sees beside it; a sentence in `problem` where something is amiss."""
     torch = _imported("torch")
     if isinstance(torch, str):
         return [{"device": "none", "problem": f"torch cannot be imported: {torch}"}]
-    cpu = {"device": "cpu", "name": processor_name(), "total_bytes": _main_memory()}
+    cpu: DeviceFacts = {
+        "device": "cpu", "name": processor_name(), "total_bytes": _main_memory(),
+    }  # fmt: skip
     return [cpu, *_accelerators(torch)]
 
 
-def backends(device: str) -> list[dict[str, Any]]:
+def backends(device: str) -> list[BackendFacts]:
     """Each installed attention backend on a device: usable, or why not."""
     from nanofw.plugins import build_registry
 
@@ -105,18 +156,19 @@ def backends(device: str) -> list[dict[str, Any]]:
     return [_backend(entry, device) for entry in entries]
 
 
-def _package(item: Package) -> dict[str, Any]:
-    found: dict[str, Any] = {"name": item.name, "use": item.use, "version": None, "state": "ok"}
+def _package(item: Package) -> PackageFacts:
+    found: PackageFacts = {"name": item.name, "use": item.use, "version": None, "state": "ok"}
     try:
         found["version"] = importlib.metadata.version(item.name)
     except importlib.metadata.PackageNotFoundError:
         if not _is_importable(item.module):
             state = "missing, needed" if item.needed else "missing"
-            return found | {"state": state, "install": item.install}
+            return {**found, "state": state, "install": item.install}
     if item.module in ("torch", "triton"):  # compiled for one platform, and quick enough to try
         error = _imported(item.module)
         if isinstance(error, str):
-            return found | {"state": f"cannot be imported: {error}", "install": item.install}
+            found["state"] = f"cannot be imported: {error}"
+            found["install"] = item.install
     return found
 
 
@@ -127,7 +179,7 @@ def _is_importable(module: str) -> bool:
         return False
 
 
-def _imported(module: str) -> Any:
+def _imported(module: str) -> ModuleType | str:
     """The module, or a line that says why it cannot be imported."""
     try:
         return importlib.import_module(module)
@@ -135,7 +187,7 @@ def _imported(module: str) -> Any:
         return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 
 
-def _accelerators(torch: Any) -> list[dict[str, Any]]:
+def _accelerators(torch: ModuleType) -> list[DeviceFacts]:
     try:
         if torch.cuda.is_available():
             return [_cuda_device(torch, index) for index in range(torch.cuda.device_count())]
@@ -152,14 +204,15 @@ def _accelerators(torch: Any) -> list[dict[str, Any]]:
     return [{"device": "cuda", "problem": f"there is an NVIDIA driver ({driver}), but {reason}"}]
 
 
-def _cuda_device(torch: Any, index: int) -> dict[str, Any]:
-    found: dict[str, Any] = {"device": f"cuda:{index}"}
+def _cuda_device(torch: ModuleType, index: int) -> DeviceFacts:
+    found: DeviceFacts = {"device": f"cuda:{index}"}
     try:
         facts = torch.cuda.get_device_properties(index)
         free, total = torch.cuda.mem_get_info(index)
     except Exception as error:  # in use by others, or fallen off the bus
-        return found | {"problem": f"{type(error).__name__}: {error}"}
-    return found | {
+        return {**found, "problem": f"{type(error).__name__}: {error}"}
+    return {
+        **found,
         "name": facts.name,
         "capability": f"{facts.major}.{facts.minor}",
         "total_bytes": total,
@@ -168,27 +221,27 @@ def _cuda_device(torch: Any, index: int) -> dict[str, Any]:
     }
 
 
-def _backend(entry: Any, device: str) -> dict[str, Any]:
+def _backend(entry: Entry, device: str) -> BackendFacts:
     from nanofw.assembly.claims import probe
     from nanofw.plugins import Component, load_plugin
     from nanofw.plugins.checks import missing_requirements
     from nanofw.plugins.component import options_model
 
-    found: dict[str, Any] = {"name": entry.name, "origin": entry.origin, "usable": False}
+    found: BackendFacts = {"name": entry.name, "origin": entry.origin, "usable": False}
     try:
         plugin = load_plugin(entry)
         missing = missing_requirements(plugin)
         if missing:
-            return found | {"reason": "; ".join(missing)}
+            return {**found, "reason": "; ".join(missing)}
         model = options_model(plugin, entry)
         component = Component(plugin=plugin, options=model() if model else None, entry=entry)
         claims = probe(component, device)
     except Exception as error:
-        return found | {"reason": (str(error).splitlines() or [type(error).__name__])[0]}
+        return {**found, "reason": (str(error).splitlines() or [type(error).__name__])[0]}
     if isinstance(claims, str):
-        return found | {"reason": claims}
+        return {**found, "reason": claims}
     uses = claims.get("uses")
-    return found | {"usable": True, "reason": f"uses {uses}" if uses else ""}
+    return {**found, "usable": True, "reason": f"uses {uses}" if uses else ""}
 
 
 def _main_memory() -> int | None:

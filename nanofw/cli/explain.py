@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from nanofw.cli import ExitCode
 from nanofw.cli.arguments import add_config, load
 from nanofw.cli.tables import console, print_json, readable_bytes, table
+from nanofw.narrowing import is_list
 from nanofw.plugins.capabilities import CAPABILITIES
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def main(arguments: list[str]) -> int:
 
 def _print(
     explanation: Explanation,
-    memory: Mapping[str, Any] | None,
-    graphs: Sequence[Mapping[str, Any]],
+    memory: Mapping[str, object] | None,
+    graphs: Sequence[Mapping[str, object]],
 ) -> None:
     from rich.table import Table
 
@@ -70,7 +71,7 @@ def _print(
     features = [_feature(feature) for feature in explanation.features]
     out.print(table("features", ("feature", "asked", "is", "why"), features))
     if graphs:
-        rows = [(item["graphs"], str(item["count"]), item["sizes"]) for item in graphs]
+        rows = [tuple(str(item[key]) for key in ("graphs", "count", "sizes")) for item in graphs]
         out.print(table("CUDA graphs", ("of", "graphs", "sizes"), rows))
     facts = [(key, _fact(key, value)) for key, value in explanation.facts.items()]
     out.print(table("facts", ("fact", "value"), facts))
@@ -104,29 +105,29 @@ def _why(choice: Choice) -> list[str]:
     return lines
 
 
-def _yaml(value: Any) -> str:
+def _yaml(value: object) -> str:
     """A value as it is written in a configuration: `null`, not `None`."""
     return json.dumps(value, ensure_ascii=False, default=str)
 
 
-def claims(capabilities: Mapping[str, Any]) -> list[str]:
+def claims(capabilities: Mapping[str, object]) -> list[str]:
     """What a component claims, a short phrase for each capability."""
     return [_claim(key, value) for key, value in capabilities.items() if _is_shown(key, value)]
 
 
-def _is_shown(key: str, value: Any) -> bool:
+def _is_shown(key: str, value: object) -> bool:
     return value is not False and (key not in CAPABILITIES or CAPABILITIES[key].is_shown)
 
 
-def _claim(key: str, value: Any) -> str:
+def _claim(key: str, value: object) -> str:
     if value is True:
         return key
-    if isinstance(value, list | tuple):
-        return f"{key} {'/'.join(map(str, cast('Sequence[Any]', value)))}"
+    if is_list(value):
+        return f"{key} {'/'.join(map(str, value))}"
     return f"{key} {value}"
 
 
-def _fact(key: str, value: Any) -> str:
-    if "bytes" in key:
+def _fact(key: str, value: object) -> str:
+    if "bytes" in key and isinstance(value, int):
         return f"{readable_bytes(value)} ({value:,} bytes)"
     return f"{value:,}" if isinstance(value, int) else str(value)

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import TYPE_CHECKING, BinaryIO
 
 from nanofw.cli.files import STDIN
 from nanofw.config.schema import InputSection
@@ -36,7 +36,7 @@ class InputPrompt:
         error: why it cannot be read, or None.
     """
 
-    value: Any
+    value: object
     place: str
     error: str | None = None
 
@@ -67,7 +67,7 @@ def read_prompts(section: InputSection) -> list[InputPrompt]:
     return prompts
 
 
-def listed_prompts(prompts: Sequence[Any]) -> Iterator[InputPrompt]:
+def listed_prompts(prompts: Sequence[object]) -> Iterator[InputPrompt]:
     """The prompts of `input.prompts`."""
     for index, prompt in enumerate(prompts):
         yield InputPrompt(prompt, f"input.prompts[{index}]")
@@ -141,7 +141,7 @@ class _TwiceError(ValueError):
     """An object has a key twice: one of the two would be dropped without a word."""
 
 
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
     made = dict(pairs)
     if len(made) != len(pairs):
         keys = [key for key, _ in pairs]

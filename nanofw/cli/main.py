@@ -17,7 +17,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any, TextIO
+from typing import TextIO
 
 from nanofw import __version__
 from nanofw.cli import ExitCode
@@ -112,7 +112,7 @@ def _replace_closed_streams() -> None:
 
 def _escape_what_cannot_be_shown() -> None:
     """Escape letters that the encoding of standard output lacks, so that JSON stays JSON."""
-    out: Any = sys.stdout
+    out: TextIO = sys.stdout
     if isinstance(out, io.TextIOWrapper) and out.errors == "strict":
         codecs.register_error("nanofw.json", _escaped)
         out.reconfigure(errors="nanofw.json")
@@ -174,7 +174,7 @@ def _show_warning(
     file: TextIO | None = None,
     line: str | None = None,
 ) -> None:
-    where: Any = file or sys.stderr
+    where = file or sys.stderr
     origin = "" if category.__module__.startswith("nanofw") else f" ({filename}:{lineno})"
     print(f"nanofw: warning: {message}{origin}", file=where)
 

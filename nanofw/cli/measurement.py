@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 from nanofw.cli import ExitCode
 from nanofw.cli.arguments import load, own_options
@@ -40,16 +40,22 @@ class Measurement(Generic[T]):
         target: the file that `--json` names, `-` or None.
         arguments: of the command line.
         options: what was measured.
+        record: a result as plain values.
 
     Attributes:
         found: what was finished.
     """
 
     def __init__(
-        self, command: str, target: str | None, arguments: Sequence[str], options: Section
+        self,
+        command: str,
+        target: str | None,
+        arguments: Sequence[str],
+        options: Section,
+        record: Callable[[T], dict[str, object]],
     ) -> None:
         self._command, self._target, self._arguments = command, target, arguments
-        self._options = options
+        self._options, self._record = options, record
         self._problem: BaseException | None = None
         self.found: list[T] = []
 
@@ -68,16 +74,11 @@ class Measurement(Generic[T]):
                 raise
             self._problem = error
 
-    def finish(
-        self,
-        selection: Selection,
-        show: Callable[[Sequence[T]], None],
-        record: Callable[[T], dict[str, Any]],
-    ) -> int:
+    def finish(self, selection: Selection, show: Callable[[Sequence[T]], None]) -> int:
         """Write and show what there is, then raise what ended it early. Returns the exit code."""
         try:  # the file first: the reader of the tables may close the pipe
             if self._target is not None:
-                self._write(self.as_record(selection, record))
+                self._write(self.as_record(selection))
         finally:
             if self._target != STDOUT:
                 show(self.found)
@@ -86,9 +87,7 @@ class Measurement(Generic[T]):
             raise self._problem
         return ExitCode.OK
 
-    def as_record(
-        self, selection: Selection, record: Callable[[T], dict[str, Any]]
-    ) -> dict[str, Any]:
+    def as_record(self, selection: Selection) -> dict[str, object]:
         """Everything as plain values."""
         from nanofw.assembly.provenance import origin, run_record
         from nanofw.cli import environment
@@ -98,7 +97,7 @@ class Measurement(Generic[T]):
             "command": self._command,
             "complete": self._problem is None,
             "options": plain(self._options),
-            "results": [record(item) for item in self.found],
+            "results": [self._record(item) for item in self.found],
             "provenance": {
                 **origin(self._arguments),
                 "devices": environment.devices(),
@@ -107,7 +106,7 @@ class Measurement(Generic[T]):
             },
         }
 
-    def _write(self, value: dict[str, Any]) -> None:
+    def _write(self, value: dict[str, object]) -> None:
         text = json.dumps(value, indent=1, ensure_ascii=False, default=str) + "\n"
         if self._target == STDOUT:
             stdout().write(text)
@@ -117,19 +116,24 @@ class Measurement(Generic[T]):
 
 
 def begin(
-    command: str, prefix: str, kind: type[S], given: argparse.Namespace, arguments: Sequence[str]
-) -> tuple[S, list[str], LoadedConfig, Measurement[Any]]:
+    command: str,
+    kind: type[S],
+    record: Callable[[T], dict[str, object]],
+    given: argparse.Namespace,
+    arguments: Sequence[str],
+) -> tuple[S, list[str], LoadedConfig, Measurement[T]]:
     """What a command was asked to measure, once `--json` is known to be writable.
 
     Args:
-        prefix, kind: of its own settings among the words of the configuration.
+        kind: of its own settings, which begin with the command's first word.
+        record: a result as plain values.
 
     Returns:
         Its settings, the other words, the configuration of these, and where results go.
     """
-    options, words = own_options(given.config, prefix, kind)
+    options, words = own_options(given.config, command.partition(" ")[0], kind)
     loaded = load(words)
-    measured: Measurement[Any] = Measurement(command, given.json, arguments, options)
+    measured = Measurement(command, given.json, arguments, options, record)
     measured.check(files_read(loaded, words))
     return options, words, loaded, measured
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import argparse
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 from nanofw.cli import ExitCode
 from nanofw.cli.arguments import CONFIG_WORDS, add_config, load
 from nanofw.cli.explain import claims
 from nanofw.cli.stdout import claim, stdout
 from nanofw.cli.tables import console, print_json, table
+from nanofw.narrowing import is_list, is_object
 
 if TYPE_CHECKING:
     from nanofw.plugins import Registry
@@ -39,7 +40,7 @@ def main(arguments: list[str]) -> int:
     known, _ = parser.parse_known_args(
         [*arguments[:1], *(["", ""] if arguments[:1] == ["show"] else [])]
     )
-    options: Any = known.parser.parse_intermixed_args(arguments[1:])
+    options: argparse.Namespace = known.parser.parse_intermixed_args(arguments[1:])
     return known.action(options)
 
 
@@ -108,10 +109,10 @@ def _show(options: argparse.Namespace) -> int:
     return ExitCode.OK
 
 
-def _plain(value: Any) -> str:
+def _plain(value: object) -> str:
     """Claims and lists as `explain` writes them, without Python's brackets."""
-    if isinstance(value, dict):
-        return ", ".join(claims(cast("dict[str, Any]", value))) or "none"
-    if isinstance(value, list):
-        return ", ".join(map(str, cast("list[Any]", value))) or "none"
+    if is_object(value):
+        return ", ".join(claims(value)) or "none"
+    if is_list(value):
+        return ", ".join(map(str, value)) or "none"
     return str(value)

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nanofw.cli.arguments import add_config
 from nanofw.cli.files import check_writable, files_read, writing
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     from nanofw.assembly import select
     from nanofw.bench.profile import ProfileOptions, profiles
 
-    options, words, loaded, measured = begin("profile", "profile", ProfileOptions, given, arguments)
+    options, words, loaded, measured = begin("profile", ProfileOptions, _record, given, arguments)
     if given.trace is not None:
         read = {*files_read(loaded, words), *([given.json] if given.json else [])}
         check_writable(given.trace, "--trace", read)
@@ -65,7 +65,7 @@ def main(arguments: list[str]) -> int:
     with progress() as report:
         measured.take(found())
     try:
-        return measured.finish(selection, show, _record)
+        return measured.finish(selection, show)
     finally:
         if traces and given.trace is not None:
             _write_traces(traces, given.trace)
@@ -155,7 +155,7 @@ def _host(profile: Profile) -> list[tuple[str, str, str]]:
     return lines
 
 
-def _record(profile: Profile) -> dict[str, Any]:
+def _record(profile: Profile) -> dict[str, object]:
     return {
         **asdict(profile),
         "idle": profile.idle,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nanofw.cli.stdout import stdout
 
@@ -59,7 +59,7 @@ def table(
     return made
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """Write plain values as JSON to standard output."""
     print(json.dumps(value, indent=2, ensure_ascii=False, default=str), file=stdout())
 

@@ -7,7 +7,7 @@ import importlib.util
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nanofw.cli import ExitCode
 from nanofw.cli.arguments import CONFIG_WORDS, add_config, load
@@ -102,7 +102,7 @@ def _encoded(folder: str, text: str) -> list[int]:
     return list(load_tokenizer(Path(folder)).encode(text))
 
 
-def _plain(selection: Selection, found: Sequence[Comparison], is_within: bool) -> dict[str, Any]:
+def _plain(selection: Selection, found: Sequence[Comparison], is_within: bool) -> dict[str, object]:
     backend = selection.explanation.choice("attention_backend")
     return {
         "model": selection.spec.path,

@@ -1,5 +1,8 @@
 """What an arm can serve: bursts of several seeds, and how sure that is."""
 
+# scipy does not state its types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import math

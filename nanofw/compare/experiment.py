@@ -19,7 +19,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
@@ -32,6 +32,7 @@ from nanofw.config.schema import Config, Section
 from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, nearest_source
 from nanofw.config.validation import Values, validate
 from nanofw.errors import ConfigError
+from nanofw.narrowing import is_dict
 
 AA = "A/A"
 """The arm that is the baseline again."""
@@ -90,13 +91,13 @@ class ExperimentOptions(Section):
     """One line on what it is about."""
     base: str | tuple[str, ...] | None = None
     """Presets or files below `config`."""
-    config: dict[str, Any] = Field(default_factory=dict[str, Any])
+    config: dict[str, object] = Field(default_factory=dict[str, object])
     """Configuration that all arms share."""
-    arms: Annotated[dict[str, dict[str, Any]], Field(min_length=1, max_length=MAX_ARMS)]
+    arms: Annotated[dict[str, dict[str, object]], Field(min_length=1, max_length=MAX_ARMS)]
     """Name -> configuration on top of `config`."""
     baseline: str | None = None
     """The arm that others are compared with; null: the first."""
-    workload: dict[str, Any] | None = None
+    workload: dict[str, object] | None = None
     """Short for `config.input.workload`."""
     loads: Points | None = None
     """Arrival rates as fractions of the baseline's capacity."""
@@ -266,8 +267,8 @@ def _check_traffic(experiment: Experiment, key: str, source: str) -> None:
 
 def _has_traffic(layer: ConfigLayer) -> bool:
     section = layer.data.get("input")
-    if isinstance(section, dict):
-        return cast("dict[str, Any]", section).get("workload") is not None
+    if is_dict(section):
+        return section.get("workload") is not None
     return section is not None  # nonsense, which validation reports with its place
 
 
@@ -325,7 +326,8 @@ def _short_form(name: str, overrides: Sequence[str]) -> Experiment:
             raise ConfigError(f"the arm {arm!r} is given twice", source="command line")
         arms[arm] = (*below, change, above_all)
     above = override_layer(own)
-    data = {**above.data, "arms": {name: {} for name in arms}}
+    empty: dict[str, object] = {name: dict[str, object]() for name in arms}
+    data: dict[str, object] = {**above.data, "arms": empty}
     values = Values(data, above.sources, above.texts, {})
     return Experiment(_options(data, values), arms)
 
@@ -351,10 +353,10 @@ def _bases(
 
 def _part(whole: ConfigLayer, path: KeyPath, at: KeyPath = ()) -> ConfigLayer:
     """The layer below a key, put at another key, with the places of its values."""
-    value: Any = whole.data
+    value: object = whole.data
     for key in path:
-        value = value[key]
-    data: dict[str, Any] = value or {}
+        value = value[str(key)] if is_dict(value) else None
+    data = value if is_dict(value) else {}
     for key in reversed(at):
         data = {str(key): data}
     sources = {
@@ -365,17 +367,17 @@ def _part(whole: ConfigLayer, path: KeyPath, at: KeyPath = ()) -> ConfigLayer:
     return ConfigLayer(whole.name, data, sources)
 
 
-def _merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def _merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
     made = dict(below)
     for key, value in above.items():
         old = made.get(key)
-        if isinstance(old, dict) and isinstance(value, dict):
-            value = _merged(cast("dict[str, Any]", old), cast("dict[str, Any]", value))
+        if is_dict(old) and is_dict(value):
+            value = _merged(old, value)
         made[key] = value
     return made
 
 
-def _options(data: dict[str, Any], values: Values) -> ExperimentOptions:
+def _options(data: dict[str, object], values: Values) -> ExperimentOptions:
     """The validated options. Raises `ConfigError` with the place of everything that is wrong."""
     options = validate(ExperimentOptions, data, values)
     problems = [values.error(message, path) for path, message in options.problems()]
@@ -387,5 +389,5 @@ def _options(data: dict[str, Any], values: Values) -> ExperimentOptions:
     return options
 
 
-def _listed(names: Mapping[str, Any]) -> str:
+def _listed(names: Mapping[str, object]) -> str:
     return ", ".join(names)

@@ -1,16 +1,20 @@
 """Pictures of a comparison, as SVG text for the report. Importing this imports matplotlib."""
 
+# matplotlib does not state its types.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import io
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import matplotlib as mpl
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -105,7 +109,7 @@ def by_load(results: Results, metric: str) -> str:
         if lowest > 0 and highest > 10 * lowest:
             axes.set_yscale("log")
         axes.set_xticks(points)
-        axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
+        axes.xaxis.set_major_formatter(FuncFormatter(_four_digits))
         axes.set_xlabel(unit)
         axes.set_ylabel(_with_unit(metric))
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
@@ -113,7 +117,11 @@ def by_load(results: Results, metric: str) -> str:
 
 
 def _draw_intervals(
-    axes: Any, rows: Sequence[ArmMetric], places: Sequence[float], arm: str, look: tuple[str, str]
+    axes: Axes,
+    rows: Sequence[ArmMetric],
+    places: Sequence[float],
+    arm: str,
+    look: tuple[str, str],
 ) -> None:
     colour, marker = look
     label: str | None = arm
@@ -128,7 +136,7 @@ def _draw_intervals(
         label = None
 
 
-def _scale_of_ratios(axes: Any, rows: Sequence[ArmMetric]) -> None:
+def _scale_of_ratios(axes: Axes, rows: Sequence[ArmMetric]) -> None:
     """Logarithmic, as wide as the arms need; the A/A's intervals may run out of it."""
     bounds = [
         bound
@@ -144,9 +152,17 @@ def _scale_of_ratios(axes: Any, rows: Sequence[ArmMetric]) -> None:
         if reach**0.35 < step < reach and len(steps) < 5:
             steps = [1 / step, *steps, step]
     axes.set_xticks(steps)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+    axes.xaxis.set_major_formatter(FuncFormatter(_three_digits))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.minorticks_off()
+
+
+def _three_digits(value: float, _: int) -> str:
+    return f"{value:.3g}"
+
+
+def _four_digits(value: float, _: int) -> str:
+    return f"{value:.4g}"
 
 
 def _with_unit(metric: str) -> str:
@@ -183,7 +199,7 @@ def _values(results: Results, point: float | None, arm: str, metric: str) -> dic
 
 
 @contextmanager
-def _drawing(width: float, height: float) -> Iterator[tuple[Figure, Any]]:
+def _drawing(width: float, height: float) -> Generator[tuple[Figure, Axes], None, None]:
     with mpl.rc_context(_STYLE):
         figure = Figure(figsize=(width, height), layout="constrained")
         yield figure, figure.subplots()

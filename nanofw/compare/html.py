@@ -1,11 +1,13 @@
 """A comparison as one HTML file that needs nothing beside it: pictures, tables, data."""
 
+# jinja2 does not state its types.
+# pyright: reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import jinja2
 import yaml
@@ -28,13 +30,13 @@ _FOLDER = Path(__file__).parent / "templates"
 
 
 def write_html(
-    results: Results, analysis: Analysis | None, data: Mapping[str, Any], path: Path
+    results: Results, analysis: Analysis | None, data: Mapping[str, object], path: Path
 ) -> None:
     """Write `as_html` to a file."""
     path.write_text(as_html(results, analysis, data), encoding="utf-8")
 
 
-def as_html(results: Results, analysis: Analysis | None, data: Mapping[str, Any]) -> str:
+def as_html(results: Results, analysis: Analysis | None, data: Mapping[str, object]) -> str:
     """The page.
 
     Args:
@@ -71,7 +73,7 @@ def _main_metric(results: Results) -> str:
     return options.primary or options.all_metrics[0]
 
 
-def _decided(results: Results, analysis: Analysis | None) -> list[dict[str, Any]]:
+def _decided(results: Results, analysis: Analysis | None) -> list[dict[str, object]]:
     """A line for each verdict, the A/A's left out."""
     if analysis is None:
         return []
@@ -83,7 +85,7 @@ def _decided(results: Results, analysis: Analysis | None) -> list[dict[str, Any]
     ]  # fmt: skip
 
 
-def _section(results: Results, analysis: Analysis | None, point: float | None) -> dict[str, Any]:
+def _section(results: Results, analysis: Analysis | None, point: float | None) -> dict[str, object]:
     """One load: pictures, and lines of the table by metric."""
     metrics: dict[str, list[dict[str, str]]] = {}
     for row in analysis.rows if analysis else ():
@@ -114,11 +116,11 @@ def _cells(row: ArmMetric) -> dict[str, str]:
     }  # fmt: skip
 
 
-def _as_yaml(value: Any) -> str:
+def _as_yaml(value: object) -> str:
     return yaml.safe_dump(value, sort_keys=False, allow_unicode=True)
 
 
-def _as_script(value: Any) -> Markup:
+def _as_script(value: object) -> Markup:
     """JSON that can stand in a script element, whatever its texts are."""
     text = json.dumps(value)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))

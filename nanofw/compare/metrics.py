@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 
@@ -151,7 +150,7 @@ def jain(service: FloatArray) -> float:
     return float(service.sum()) ** 2 / (len(service) * total) if total else 1.0
 
 
-def describe(name: str) -> dict[str, Any]:
+def describe(name: str) -> dict[str, object]:
     """Direction and scale of a metric, for reports."""
     metric = Metric.parse(name)
     scale = "ratio" if metric.by_ratio else "difference"

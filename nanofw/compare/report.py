@@ -57,7 +57,7 @@ def print_report(results: Results, analysis: Analysis, console: Console) -> None
 
 def as_json(
     results: Results, analysis: Analysis | None, arguments: Sequence[str] = ()
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Everything as plain values; undefined numbers are null.
 
     Args:
@@ -108,7 +108,7 @@ def _offered_load(results: Results, run: RunResult) -> float | None:
     return run.traffic.rate / results.capacity
 
 
-def _provenance(results: Results, arguments: Sequence[str]) -> dict[str, Any]:
+def _provenance(results: Results, arguments: Sequence[str]) -> dict[str, object]:
     """Versions, commit, machine, and every arm's resolved configuration."""
     options = results.experiment.options
     return {
@@ -135,7 +135,7 @@ def missing_text(results: Results) -> str:
     return "; ".join(parts)
 
 
-def write_json(data: Mapping[str, Any], path: Path) -> None:
+def write_json(data: Mapping[str, object], path: Path) -> None:
     """Write what `as_json` made to a file."""
     path.write_text(json.dumps(data, indent=1) + "\n", encoding="utf-8")
 
@@ -232,13 +232,13 @@ def number_text(metric: str, value: float) -> str:
     return f"{value:.4g}"
 
 
-def _finite(value: Any) -> Any:
+def _finite(value: object) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         items: list[tuple[Any, Any]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
         return {str(key): _finite(item) for key, item in items}
     if isinstance(value, (list, tuple)):
-        entries: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
+        entries: list[object] = list(value)  # pyright: ignore[reportUnknownArgumentType]
         return [_finite(item) for item in entries]
     return str(value) if isinstance(value, Path) else value

@@ -5,6 +5,9 @@ the traffic does to both. Latencies and rates are compared by the logarithm of t
 and counts by the difference; the interval is Student's t over the paired differences.
 """
 
+# scipy does not state its types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false, reportUnknownVariableType=false, reportUnknownArgumentType=false
+
 from __future__ import annotations
 
 import math

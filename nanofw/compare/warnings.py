@@ -1,5 +1,8 @@
 """What a reader must know before believing a comparison's verdicts."""
 
+# scipy does not state its types.
+# pyright: reportMissingTypeStubs=false, reportUnknownMemberType=false
+
 from __future__ import annotations
 
 import math

@@ -1,5 +1,8 @@
 """`AsyncLLM`: many callers of one engine, in asyncio."""
 
+# What users give is looked at although it has a type.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 import asyncio
@@ -46,7 +49,7 @@ class AsyncLLM:
         *,
         max_requests: int = 4096,
         admission_timeout_s: float | None = None,
-        **keywords: Any,
+        **keywords: object,
     ) -> None:
         if not isinstance(max_requests, int) or max_requests < 1:
             raise ValueError(f"max_requests is {max_requests!r}; it must be at least 1")
@@ -76,8 +79,8 @@ class AsyncLLM:
         prompt: PromptLike,
         sampling_params: SamplingParams | None = None,
         *,
-        arguments: Mapping[str, Any] | None = None,
-        **fields: Any,
+        arguments: Mapping[str, object] | None = None,
+        **fields: object,
     ) -> AsyncIterator[StreamEvent]:
         """Continue a prompt, text as it comes; the last event holds the result.
 
@@ -92,11 +95,11 @@ class AsyncLLM:
             ExecutorError: the engine failed before, or was closed.
         """
         check_fields(fields, FIELD_NAMES, 1)
-        prompt = with_fields(prompt, fields)
+        given = with_fields(prompt, fields)
         try:
-            with refused_alone(id_of(prompt)):
+            with refused_alone(id_of(given)):
                 params = sampling_params or self._thread.default_sampling
-                encoded = await self._encode(parse_prompt(prompt, params, arguments))
+                encoded = await self._encode(parse_prompt(given, params, arguments))
         except RequestError as error:
             yield StreamEvent(result=refused(error.request_id, error.reason))
             return
@@ -118,7 +121,7 @@ class AsyncLLM:
         """Counters and latencies in the Prometheus text format."""
         return await asyncio.wrap_future(self._thread.call(lambda session: session.metrics()))
 
-    async def stats(self) -> Mapping[str, Any]:
+    async def stats(self) -> Mapping[str, object]:
         """`Engine.stats()`, read between two steps."""
         return await asyncio.wrap_future(self._thread.call(lambda s: s.engine.stats()))
 

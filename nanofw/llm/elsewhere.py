@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from nanofw.errors import near
 
@@ -88,7 +87,9 @@ BATCH_KEYS = frozenset({"custom_id", "method", "url", "body"})
 """Of a line of an OpenAI batch."""
 
 
-def unknown_key(name: Any, known: Iterable[str], record: Mapping[str, Any] | None = None) -> str:
+def unknown_key(
+    name: object, known: Iterable[str], record: Mapping[str, object] | None = None
+) -> str:
     """What to say of a key of a request that there is not.
 
     Args:
@@ -99,7 +100,7 @@ def unknown_key(name: Any, known: Iterable[str], record: Mapping[str, Any] | Non
             f"unknown key {name!r}: this is a line of an OpenAI batch, which is not supported; "
             "write the keys of its body as the line, and custom_id as id"
         )
-    if name in REQUEST:
+    if isinstance(name, str) and name in REQUEST:
         return f"unknown key {name!r}; here it is {REQUEST[name]}"
     names = sorted(known)
     hint = near(str(name), names, count=1) or f"; known: {', '.join(names)}"

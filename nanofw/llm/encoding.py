@@ -1,10 +1,12 @@
 """Turn a prompt into engine input: token ids, compiled stop strings, bad words."""
 
+# What users give is looked at although it has a type.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.requests import Request, SamplingParams
@@ -136,7 +138,7 @@ class Encoder:
             raise ValueError(f"this model has no tokenizer: {instead}")
         return self._tokenizer
 
-    def _bad_words(self, words: Sequence[Any]) -> tuple[tuple[int, ...], ...]:
+    def _bad_words(self, words: Sequence[Sequence[int] | str]) -> tuple[tuple[int, ...], ...]:
         """Words as token ids, each as it stands at the beginning and after a blank."""
         tokenizer = self._needed("give bad_words as token ids")
         num_characters = sum(len(word) for word in words if isinstance(word, str))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import TypeAlias
@@ -35,7 +35,7 @@ class Interrupt:
 
 
 @contextmanager
-def noted_interrupt() -> Iterator[Interrupt]:
+def noted_interrupt() -> Generator[Interrupt, None, None]:
     """Note SIGINT and SIGTERM for the block to look at. Only in the main thread."""
     interrupt = Interrupt()
     with _handling((signal.SIGINT, signal.SIGTERM), interrupt.note):
@@ -43,7 +43,7 @@ def noted_interrupt() -> Iterator[Interrupt]:
 
 
 @contextmanager
-def postponed() -> Iterator[None]:
+def postponed() -> Generator[None, None, None]:
     """Let a SIGINT wait until the block is done; a second one is not held back.
 
     The handler from before gets it then. Does nothing outside the main thread.
@@ -66,7 +66,7 @@ def postponed() -> Iterator[None]:
 
 
 @contextmanager
-def _handling(numbers: Sequence[signal.Signals], handler: Handler) -> Iterator[None]:
+def _handling(numbers: Sequence[signal.Signals], handler: Handler) -> Generator[None, None, None]:
     """Handle signals within the block; outside the main thread Python cannot, and does not."""
     if threading.current_thread() is not threading.main_thread():
         yield

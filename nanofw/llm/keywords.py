@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from nanofw.config.schema import Config, EngineSection, ModelSection
 from nanofw.errors import ConfigError
@@ -14,7 +13,7 @@ COMPONENTS = ("scheduler", "kv_allocator", "attention_backend", "sampler", "exec
 SECTIONS = tuple(name for name in Config.model_fields if name != "engine")
 
 
-def nested_values(model: str | None, keywords: Mapping[str, Any]) -> dict[str, Any]:
+def nested_values(model: str | None, keywords: Mapping[str, object]) -> dict[str, object]:
     """The values that the keywords stand for.
 
     Keys of `engine` and `model` are keywords of their own (`max_num_seqs=64`,
@@ -24,37 +23,32 @@ def nested_values(model: str | None, keywords: Mapping[str, Any]) -> dict[str, A
     Raises:
         ConfigError: an unknown keyword.
     """
-    values: dict[str, Any] = {"model": {} if model is None else {"path": str(model)}}
+    values: dict[str, object] = {}
+    keys: dict[str, dict[str, object]] = {"model": {} if model is None else {"path": str(model)}}
     for name, value in keywords.items():
         value = _plain(value)
         if name in EngineSection.model_fields:
-            values.setdefault("engine", {})[name] = value
+            keys.setdefault("engine", {})[name] = value
         elif name in ModelSection.model_fields:
-            values["model"][name] = value
+            keys["model"][name] = value
+        elif name in COMPONENTS and isinstance(value, str):
+            values[name] = {"name": value}
         elif name in SECTIONS:
-            _set_section(values, name, value)
+            values[name] = value
         else:
             raise _unknown(name)
-    return values
+    return {**keys, **values}
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     """Types of torch by their name (`torch.bfloat16`), and numbers of numpy as Python's."""
     kind = type(value)
     if kind.__module__ == "torch" and kind.__name__ in ("dtype", "device"):
         return str(value).removeprefix("torch.")
-    if kind.__module__ == "numpy" and not getattr(value, "ndim", 1):
-        return value.item()
+    item: object = getattr(value, "item", None)
+    if kind.__module__ == "numpy" and not getattr(value, "ndim", 1) and callable(item):
+        return item()
     return value
-
-
-def _set_section(values: dict[str, Any], name: str, value: Any) -> None:
-    if name in COMPONENTS and isinstance(value, str):
-        value = {"name": value}
-    if isinstance(value, Mapping) and isinstance(values.get(name), dict):
-        values[name] |= value
-    else:
-        values[name] = value
 
 
 def _unknown(name: str) -> ConfigError:

@@ -1,12 +1,15 @@
 """`LLM`: an engine and its text, in one object."""
 
+# What users give is looked at although it has a type.
+# pyright: reportUnnecessaryIsInstance=false
+
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from nanofw.config.layers import PYTHON
 from nanofw.config.load import LoadedConfig, load_config
@@ -33,7 +36,7 @@ from nanofw.llm.results import RequestResult, StreamEvent
 from nanofw.llm.session import SessionStep
 from nanofw.text.tokenizer import Tokenizer
 
-Message = Mapping[str, Any]
+Message = Mapping[str, object]
 
 FIELD_NAMES = (*REQUEST_NAMES, *SAMPLING_NAMES)
 """Keys of a JSONL line that `generate` takes as keywords."""
@@ -62,7 +65,7 @@ class LLM:
         NanofwError: the configuration cannot be used, or the model cannot be loaded.
     """
 
-    def __init__(self, model: str | Path | LoadedConfig | None = None, **keywords: Any) -> None:
+    def __init__(self, model: str | Path | LoadedConfig | None = None, **keywords: object) -> None:
         self.loaded = load(model, keywords)
         self._session = open_session(self.loaded)
         self._inbox: dict[int, deque[StreamEvent]] = {}
@@ -92,9 +95,9 @@ class LLM:
         prompts: PromptLike | Sequence[PromptLike],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        arguments: Mapping[str, Any] | None = None,
+        arguments: Mapping[str, object] | None = None,
         progress: bool = False,
-        **fields: Any,
+        **fields: object,
     ) -> list[RequestResult]:
         """Continue all prompts; results come in their order.
 
@@ -125,11 +128,11 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
         chat_template: str | None = None,
-        chat_template_kwargs: Mapping[str, Any] | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
         progress: bool = False,
-        **fields: Any,
+        **fields: object,
     ) -> list[RequestResult]:
         """Continue one conversation or several, through the model's chat template.
 
@@ -164,8 +167,8 @@ class LLM:
         prompt: PromptLike,
         sampling_params: SamplingParams | None = None,
         *,
-        arguments: Mapping[str, Any] | None = None,
-        **fields: Any,
+        arguments: Mapping[str, object] | None = None,
+        **fields: object,
     ) -> Iterator[StreamEvent]:
         """Continue one prompt, text as it comes; the last event holds the result.
 
@@ -179,9 +182,9 @@ class LLM:
 
     def _stream(
         self,
-        prompt: PromptLike,
+        prompt: object,
         sampling_params: SamplingParams | None,
-        arguments: Mapping[str, Any] | None,
+        arguments: Mapping[str, object] | None,
     ) -> Iterator[StreamEvent]:
         inbox = deque[StreamEvent]()
         ticket = -1
@@ -248,9 +251,9 @@ class LLM:
 
     def _add(
         self,
-        prompt: Any,
+        prompt: object,
         sampling: SamplingParams,
-        arguments: Mapping[str, Any] | None,
+        arguments: Mapping[str, object] | None,
         *,
         stream: bool = False,
     ) -> int:
@@ -264,9 +267,9 @@ class LLM:
 
     def _run(
         self,
-        prompts: Sequence[Any],
+        prompts: Sequence[object],
         params: Sequence[SamplingParams],
-        arguments: Mapping[str, Any] | None,
+        arguments: Mapping[str, object] | None,
         progress: bool,
     ) -> list[RequestResult]:
         results: dict[int, RequestResult | None] = {}
@@ -311,7 +314,7 @@ class LLM:
         return step
 
 
-def load(model: str | Path | LoadedConfig | None, keywords: Mapping[str, Any]) -> LoadedConfig:
+def load(model: str | Path | LoadedConfig | None, keywords: Mapping[str, object]) -> LoadedConfig:
     """The configuration that the arguments of `LLM` stand for."""
     if isinstance(model, LoadedConfig):
         if keywords:
@@ -320,27 +323,31 @@ def load(model: str | Path | LoadedConfig | None, keywords: Mapping[str, Any]) -
     return load_config(values=nested_values(None if model is None else str(model), keywords))
 
 
-def _as_list(prompts: Any) -> list[Any]:
+def _as_list(prompts: object) -> list[object]:
     """One prompt or many, as a list; a flat list of integers is one prompt of token ids."""
     if isinstance(prompts, (str, Mapping)):
         return [prompts]
-    if not isinstance(prompts, Iterable) or isinstance(prompts, (bytes, bytearray, AbstractSet)):
+    if getattr(prompts, "ndim", None) == 1 and hasattr(prompts, "__array__"):
+        return [prompts]  # an array or a tensor of token ids
+    if not _is_many(prompts):
         raise ValueError(
             f"prompts are a text, token ids, an object, or a list of them, not {prompts!r}"
         )
-    if getattr(prompts, "ndim", None) == 1 and hasattr(prompts, "__array__"):
-        return [prompts]  # an array or a tensor of token ids
-    wanted = list(cast("Sequence[Any]", prompts))
+    wanted = list(cast("Iterable[object]", prompts))
     return [wanted] if wanted and all(map(_is_integer, wanted)) else wanted
 
 
-def _is_integer(item: Any) -> bool:
+def _is_many(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray, AbstractSet))
+
+
+def _is_integer(item: object) -> bool:
     """Numbers of numpy and torch, too, which have no dimensions, but no arrays of several."""
     return hasattr(item, "__index__") and not getattr(item, "ndim", 0)
 
 
 def check_fields(
-    fields: Mapping[str, Any],
+    fields: Mapping[str, object],
     known: Sequence[str],
     num_prompts: int,
     variables: Iterable[str] = (),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from nanofw.contracts.outputs import TokenLogprobs
 from nanofw.text.tokenizer import Tokenizer
@@ -53,7 +53,7 @@ def readable(
     return positions
 
 
-def to_record(position: PositionLogprobs | None) -> dict[str, Any] | None:
+def to_record(position: PositionLogprobs | None) -> dict[str, object] | None:
     """A position as a JSON object: the token, and the most likely ones under `top`."""
     if position is None:
         return None
@@ -63,12 +63,12 @@ def to_record(position: PositionLogprobs | None) -> dict[str, Any] | None:
     return {**_token_record(token_id, own), "rank": own.rank, "top": top}
 
 
-def _token_record(token_id: int, logprob: Logprob) -> dict[str, Any]:
+def _token_record(token_id: int, logprob: Logprob) -> dict[str, object]:
     # JSON has neither NaN nor infinity: a failed request's prompt may have them.
     value = round(logprob.logprob, 6) if math.isfinite(logprob.logprob) else None
     return {"token_id": token_id, "token": logprob.decoded_token, "logprob": value}
 
 
-def _one(token_id: int, value: Any, rank: int, tokenizer: Tokenizer | None) -> Logprob:
+def _one(token_id: int, value: float, rank: int, tokenizer: Tokenizer | None) -> Logprob:
     text = tokenizer.decode([token_id], skip_special_tokens=False) if tokenizer else ""
     return Logprob(float(value), rank, text)

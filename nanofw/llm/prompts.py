@@ -14,9 +14,10 @@ from nanofw.engine.request_checks import by_token_id, is_finite
 from nanofw.errors import near, shown
 from nanofw.llm.elsewhere import REQUEST, unknown_key
 from nanofw.llm.refusals import id_of
+from nanofw.narrowing import is_list, is_object
 from nanofw.text.stop import StopStrings
 
-PromptLike: TypeAlias = str | Sequence[int] | Mapping[str, Any]
+PromptLike: TypeAlias = str | Sequence[int] | Mapping[str, object]
 """A text, token ids, or an object with one of `prompt`, `prompt_token_ids`, `messages` and
 settings of this request."""
 
@@ -69,13 +70,15 @@ class Prompt:
     priority: int = 0
     deadline: float | None = None
     expected_output_tokens: int | None = None
-    arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    arguments: Mapping[str, object] = field(default_factory=dict[str, object])
     cache_salt: str = ""
-    metadata: Any = None
+    metadata: object = None
     stop_strings: StopStrings | None = None
 
 
-def parse_prompt(value: Any, sampling: Any, arguments: Mapping[str, Any] | None = None) -> Prompt:
+def parse_prompt(
+    value: object, sampling: object, arguments: Mapping[str, object] | None = None
+) -> Prompt:
     """A prompt as the user gave it.
 
     Args:
@@ -87,46 +90,43 @@ def parse_prompt(value: Any, sampling: Any, arguments: Mapping[str, Any] | None 
     """
     if not isinstance(sampling, SamplingParams):
         raise ValueError(f"sampling parameters are a SamplingParams object, not {shown(sampling)}")
-    given: Any = arguments
-    if given is not None and not isinstance(given, Mapping):
-        raise ValueError(f"arguments are an object by the names of plugins, not {shown(given)}")
+    if arguments is not None and not is_object(arguments):
+        raise ValueError(f"arguments are an object by the names of plugins, not {shown(arguments)}")
     prompt = _parsed(value, sampling)
     if not arguments:
         return prompt
     return replace(prompt, arguments={**_with_schemas(arguments), **prompt.arguments})
 
 
-def _parsed(value: Any, sampling: SamplingParams) -> Prompt:
+def _parsed(value: object, sampling: SamplingParams) -> Prompt:
     if isinstance(value, str):
         return Prompt(text=value, sampling=sampling)
-    if isinstance(value, Mapping):
-        return _from_record(cast("Mapping[str, Any]", value), sampling)
-    is_list = isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray))
-    if is_list or hasattr(value, "__array__"):
-        return Prompt(token_ids=_ids(cast("Sequence[int]", value)), sampling=sampling)
+    if is_object(value):
+        return _from_record(value, sampling)
+    if _is_sequence(value) or hasattr(value, "__array__"):
+        return Prompt(token_ids=_ids(value), sampling=sampling)
     raise ValueError(
         f"a prompt is a string, a list of token ids or an object, not {type(value).__name__}"
     )
 
 
-def with_fields(value: Any, fields: Mapping[str, Any]) -> Any:
+def with_fields(value: object, fields: Mapping[str, object]) -> object:
     """A prompt with further keys of a record, where it does not bring them itself."""
     if not fields:
         return value
-    if not isinstance(value, Mapping):
+    if not is_object(value):
         return {"prompt" if isinstance(value, str) else "prompt_token_ids": value, **fields}
-    record = cast("Mapping[str, Any]", value)
-    nested = record.get("sampling")
-    own = {*record, *(cast("Mapping[str, Any]", nested) if isinstance(nested, Mapping) else ())}
-    return {**{name: item for name, item in fields.items() if name not in own}, **record}
+    nested = value.get("sampling")
+    own = {*value, *(nested if is_object(nested) else ())}
+    return {**{name: item for name, item in fields.items() if name not in own}, **value}
 
 
-def chosen_ids(prompts: Iterable[Any]) -> set[str]:
+def chosen_ids(prompts: Iterable[object]) -> set[str]:
     """The ids that users gave to some of their prompts."""
     return {request_id for prompt in prompts if (request_id := id_of(prompt)) is not None}
 
 
-def override_sampling(sampling: SamplingParams, values: Mapping[str, Any]) -> SamplingParams:
+def override_sampling(sampling: SamplingParams, values: Mapping[str, object]) -> SamplingParams:
     """Sampling parameters with some values replaced; ranges are checked at submission.
 
     Raises:
@@ -147,7 +147,7 @@ def near_or_known(name: str, known: Iterable[str]) -> str:
     return near(name, names, count=1) or f"; known: {', '.join(names)}"
 
 
-def _from_record(record: Mapping[str, Any], sampling: SamplingParams) -> Prompt:
+def _from_record(record: Mapping[str, object], sampling: SamplingParams) -> Prompt:
     for name in record:
         if name not in RECORD_NAMES:
             raise ValueError(unknown_key(name, RECORD_NAMES, record))
@@ -159,7 +159,7 @@ def _from_record(record: Mapping[str, Any], sampling: SamplingParams) -> Prompt:
         raise ValueError(f"{extra[0]} goes with messages, not with {given[0]}")
     token_ids = record.get("prompt_token_ids")
     return Prompt(
-        text=_of_type(record, "prompt", str),
+        text=_text(record, "prompt"),
         token_ids=None if token_ids is None else _ids(token_ids),
         messages=record.get("messages"),
         chat=_chat_arguments(record),
@@ -168,7 +168,7 @@ def _from_record(record: Mapping[str, Any], sampling: SamplingParams) -> Prompt:
     )
 
 
-def _ids(value: Any) -> Sequence[int]:
+def _ids(value: object) -> Sequence[int]:
     if isinstance(value, np.ndarray):
         return cast("Sequence[int]", value)
     if hasattr(value, "__array__"):  # a tensor of torch, for example
@@ -178,23 +178,27 @@ def _ids(value: Any) -> Sequence[int]:
             raise ValueError(f"token ids must be a list of integers: {error}") from None
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         raise ValueError(f"token ids must be a list of integers, not {type(value).__name__}")
-    token_ids = cast("Sequence[Any]", value)
+    token_ids = cast("Sequence[object]", value)
     for token_id in token_ids:
         if isinstance(token_id, bool) or not isinstance(token_id, (int, np.integer)):
             raise ValueError(f"token ids must be integers, not {shown(token_id)}")
-    return token_ids
+    return cast("Sequence[int]", token_ids)
 
 
-def _record_sampling(record: Mapping[str, Any], sampling: SamplingParams) -> SamplingParams:
-    nested = _of_type(record, "sampling", Mapping) or {}
+def _is_sequence(value: object) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray))
+
+
+def _record_sampling(record: Mapping[str, object], sampling: SamplingParams) -> SamplingParams:
+    nested = _object(record, "sampling") or {}
     flat = {name: record[name] for name in SAMPLING_NAMES if name in record}
     if both := [name for name in flat if name in nested]:
         raise ValueError(f"{both[0]} is given twice, beside `sampling` and within it")
     return override_sampling(sampling, {**nested, **flat})
 
 
-def _chat_arguments(record: Mapping[str, Any]) -> dict[str, Any]:
-    arguments = dict(_of_type(record, "chat_template_kwargs", Mapping) or {})
+def _chat_arguments(record: Mapping[str, object]) -> dict[str, object]:
+    arguments = dict(_object(record, "chat_template_kwargs") or {})
     for name in (*CHAT_NAMES, "messages", "template"):
         if name in arguments:
             raise ValueError(
@@ -208,19 +212,18 @@ def _chat_arguments(record: Mapping[str, Any]) -> dict[str, Any]:
     return arguments
 
 
-def _request_fields(record: Mapping[str, Any]) -> dict[str, Any]:
+def _request_fields(record: Mapping[str, object]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name in REQUEST_NAMES:
         if record.get(name) is not None:
             fields[name] = record[name]
     if isinstance(fields.get("id"), int) and not isinstance(fields["id"], bool):
         fields["id"] = shown(fields["id"])
-    _of_type(fields, "id", str)
-    _of_type(fields, "client", str)
-    _of_type(fields, "cache_salt", str)
-    _of_type(fields, "arguments", Mapping)
-    if "arguments" in fields:
-        fields["arguments"] = _with_schemas(fields["arguments"])
+    for name in ("id", "client", "cache_salt"):
+        _text(fields, name)
+    arguments = _object(fields, "arguments")
+    if arguments is not None:
+        fields["arguments"] = _with_schemas(arguments)
     if "deadline" in fields and not is_finite(fields["deadline"]):
         raise ValueError(
             f"deadline must be a number of seconds that is finite, not {shown(fields['deadline'])}"
@@ -228,33 +231,40 @@ def _request_fields(record: Mapping[str, Any]) -> dict[str, Any]:
     return fields
 
 
-def _with_schemas(value: Any) -> Any:
+def _with_schemas(arguments: Mapping[str, object]) -> dict[str, object]:
     """Arguments of plugins with the JSON schema of each pydantic class in them."""
-    schema = getattr(value, "model_json_schema", None)
+    return {key: _with_schema(item) for key, item in arguments.items()}
+
+
+def _with_schema(value: object) -> object:
+    schema: object = getattr(value, "model_json_schema", None)
     if isinstance(value, type) and callable(schema):
         return schema()
-    if isinstance(value, Mapping):
-        items = cast("Mapping[Any, Any]", value).items()
-        return {key: _with_schemas(item) for key, item in items}
-    return value
+    return _with_schemas(value) if is_object(value) else value
 
 
-def _of_type(record: Mapping[str, Any], name: str, kind: Any) -> Any:
+def _text(record: Mapping[str, object], name: str) -> str | None:
     value = record.get(name)
-    if value is not None and not isinstance(value, kind):
-        kinds = {str: "a string", Mapping: "an object"}
-        raise ValueError(f"{name} must be {kinds[kind]}, not {shown(value)}")
-    return value
+    if value is None or isinstance(value, str):
+        return value
+    raise ValueError(f"{name} must be a string, not {shown(value)}")
 
 
-def _plain(name: str, value: Any) -> Any:
+def _object(record: Mapping[str, object], name: str) -> Mapping[str, object] | None:
+    value = record.get(name)
+    if value is None or is_object(value):
+        return value
+    raise ValueError(f"{name} must be an object, not {shown(value)}")
+
+
+def _plain(name: str, value: object) -> object:
     """What JSON and YAML can say, as sampling parameters hold it."""
     if name == "stop" and isinstance(value, str):
         return (value,)
-    if name == "logit_bias" and isinstance(value, Mapping):
-        return by_token_id(cast("Mapping[Any, Any]", value))
+    if name == "logit_bias" and is_object(value):
+        return by_token_id(value)
     return _tuples(value)
 
 
-def _tuples(value: Any) -> Any:
-    return tuple(map(_tuples, cast("list[Any]", value))) if isinstance(value, list) else value
+def _tuples(value: object) -> object:
+    return tuple(map(_tuples, value)) if is_list(value) else value

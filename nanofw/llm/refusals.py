@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator
 from contextlib import contextmanager
-from typing import Any, cast
 
 from nanofw.errors import NanofwError, RequestError, refusal_reason
+from nanofw.narrowing import is_object
 
 
 @contextmanager
-def refused_alone(request_id: str | None) -> Iterator[None]:
+def refused_alone(request_id: str | None) -> Generator[None, None, None]:
     """Around everything that reads, encodes or adds a request.
 
     Raises:
@@ -25,11 +25,11 @@ def refused_alone(request_id: str | None) -> Iterator[None]:
         raise RequestError(request_id or "", refusal_reason(error)) from error
 
 
-def id_of(prompt: Any) -> str | None:
+def id_of(prompt: object) -> str | None:
     """The id that a prompt brings, before anything else of it is read; None: none is usable."""
-    if not isinstance(prompt, Mapping):
+    if not is_object(prompt):
         return None
-    request_id = cast("Mapping[str, Any]", prompt).get("id")
+    request_id = prompt.get("id")
     if isinstance(request_id, bool) or not isinstance(request_id, (str, int)):
         return None
     try:

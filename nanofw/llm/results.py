@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
 
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import FinishReason
@@ -42,9 +41,9 @@ class Completion:
         positions = zip(self.token_ids, self.logprobs, strict=True)
         return sum(position[token_id].logprob for token_id, position in positions)
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, object]:
         """The continuation as a JSON object."""
-        record: dict[str, Any] = {
+        record: dict[str, object] = {
             "text": self.text,
             "token_ids": list(self.token_ids),
             "finish_reason": str(self.finish_reason),
@@ -119,7 +118,7 @@ class RequestResult:
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     prompt_logprobs: list[PositionLogprobs | None] | None = None
-    metadata: Any = None
+    metadata: object = None
     finished: bool = field(default=True, init=False)
 
     @property
@@ -138,9 +137,9 @@ class RequestResult:
         """Generated tokens of all samples."""
         return sum(len(output.token_ids) for output in self.outputs)
 
-    def to_record(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, object]:
         """The result as a JSON object; `docs/results.md` describes it."""
-        record: dict[str, Any] = {
+        record: dict[str, object] = {
             "id": self.request_id,
             "prompt": self.prompt,
             **self.outputs[0].to_record(),
@@ -179,11 +178,11 @@ class StreamEvent:
     result: RequestResult | None = None
 
 
-def _timing_record(timings: Timings | None) -> dict[str, Any]:
+def _timing_record(timings: Timings | None) -> dict[str, object]:
     names = [f"{name}_s" for name in PER_REQUEST]
     if timings is None:
-        return dict.fromkeys(names)
-    record: dict[str, Any] = {name: _rounded(getattr(timings, name)) for name in names}
+        return {**dict.fromkeys(names)}
+    record: dict[str, object] = {name: _rounded(getattr(timings, name)) for name in names}
     if timings.itl_s is not None:
         record["itl_s"] = [_rounded(gap) for gap in timings.itl_s]
     return record

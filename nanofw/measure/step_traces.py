@@ -10,14 +10,32 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NotRequired, TypedDict
 
 from nanofw.errors import ExecutorError
 
 KERNEL = "kernel"
 COPIES = ("gpu_memcpy", "gpu_memset")
 OPERATOR = "cpu_op"
-Trace = dict[str, Any]
+
+
+class Event(TypedDict):
+    """Something that took a while. Events of other kinds, told by `ph`, lack some of the keys."""
+
+    ph: str
+    cat: str
+    name: str
+    pid: int
+    tid: int
+    ts: float
+    dur: float
+
+
+class Trace(TypedDict):
+    """A trace; the events' times are microseconds."""
+
+    traceEvents: list[Event]
+    baseTimeNanoseconds: NotRequired[float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +100,7 @@ def device_work(trace: Trace, num_steps: int) -> list[Work]:
 def operator_work(trace: Trace, num_steps: int) -> list[Work]:
     """Operators of a step by their own time, the longest first."""
     found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
-    threads: defaultdict[Any, list[Any]] = defaultdict(list)
+    threads: defaultdict[tuple[int, int], list[Event]] = defaultdict(list)
     for event in _complete(trace, (OPERATOR,)):
         threads[event["pid"], event["tid"]].append(event)
     for events in threads.values():
@@ -105,7 +123,7 @@ def busy_seconds(trace: Trace) -> float:
 def joined(traces: Sequence[Trace]) -> Trace:
     """One trace with the events of all, as they followed each other."""
     first = traces[0]
-    events: list[Any] = []
+    events: list[Event] = []
     for trace in traces:
         # both are microseconds after a base that is whole seconds
         shift = (trace.get("baseTimeNanoseconds", 0) - first.get("baseTimeNanoseconds", 0)) / 1000
@@ -116,7 +134,7 @@ def joined(traces: Sequence[Trace]) -> Trace:
     return {**first, "traceEvents": events}
 
 
-def write(trace: Mapping[str, Any], path: Path) -> None:
+def write(trace: Mapping[str, object], path: Path) -> None:
     """Write a trace for Perfetto; compressed when the name ends in `.gz`."""
     text = json.dumps(trace)
     if path.suffix == ".gz":
@@ -134,7 +152,7 @@ def short_name(name: str) -> str:
     return head.rpartition("::")[2] or head or name
 
 
-def _complete(trace: Trace, categories: Iterable[str]) -> list[Any]:
+def _complete(trace: Trace, categories: Iterable[str]) -> list[Event]:
     wanted = frozenset(categories)
     return [
         event
@@ -143,7 +161,7 @@ def _complete(trace: Trace, categories: Iterable[str]) -> list[Any]:
     ]
 
 
-def _own_times(events: list[Any]) -> list[tuple[Any, float]]:
+def _own_times(events: list[Event]) -> list[tuple[Event, float]]:
     """Each event of one thread, and its time without the events within it."""
     events.sort(key=lambda event: (event["ts"], -event["dur"]))
     own = [event["dur"] for event in events]

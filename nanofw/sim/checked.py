@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from numbers import Real
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from nanofw.contracts.cost_model import CostModel, OccupiesHost
 from nanofw.contracts.plan import StepPlan
@@ -43,7 +43,7 @@ class CheckedCostModel:
 
     def kv_bytes(self) -> int | None:
         """Memory for keys and values. Raises ExecutorError: it is not a number of bytes."""
-        value: Any = self._call("kv_bytes", self._model.kv_bytes)
+        value: object = self._call("kv_bytes", self._model.kv_bytes)
         if value is None:
             return None
         number = _number(value)
@@ -51,7 +51,7 @@ class CheckedCostModel:
             return int(value)
         raise self._error("kv_bytes", value, "a number of bytes that is not negative, or None")
 
-    def _call(self, method: str, call: Callable[..., T], *arguments: Any) -> T:
+    def _call(self, method: str, call: Callable[..., T], *arguments: object) -> T:
         try:
             return call(*arguments)
         except NanofwError:
@@ -61,7 +61,7 @@ class CheckedCostModel:
                 f"{self._label}: {method}() raised {type(error).__name__}: {error}"
             ) from error
 
-    def _time(self, method: str, value: Any) -> float:
+    def _time(self, method: str, value: object) -> float:
         if type(value) is float and 0 <= value <= LONGEST_STEP:
             return value
         number = _number(value)
@@ -69,13 +69,13 @@ class CheckedCostModel:
             return number
         raise self._error(method, value, f"a number of seconds from 0 to {LONGEST_STEP:g}")
 
-    def _error(self, method: str, value: Any, wanted: str) -> ExecutorError:
+    def _error(self, method: str, value: object, wanted: str) -> ExecutorError:
         text = repr(value)
         text = text if len(text) <= 100 else f"{text[:100]}..."
         return ExecutorError(f"{self._label}: {method}() returned {text}; it must be {wanted}")
 
 
-def _number(value: Any) -> float | None:
+def _number(value: object) -> float | None:
     """A number of any kind; None for what is not one, True and False among it."""
     if type(value) is bool or not isinstance(value, Real):
         return None

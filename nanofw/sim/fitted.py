@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from nanofw.contracts.cost_model import CostModelConfig
 from nanofw.contracts.plan import StepPlan
@@ -64,7 +63,7 @@ class Fit:
     """
 
     coefficients: Mapping[str, float]
-    about: Mapping[str, Any]
+    about: Mapping[str, object]
     host: Mapping[str, float] = field(default_factory=dict[str, float])
 
     def seconds(self, work: StepWork) -> float:
@@ -108,12 +107,15 @@ class Fit:
         return cls(coefficients=coefficients, about=record.get("about", {}), host=host)
 
 
-def _times(record: Mapping[str, Any]) -> dict[str, float]:
+def _times(record: Mapping[str, object]) -> dict[str, float]:
     """Seconds by feature. Raises ValueError for what is not a time: none is below 0."""
-    for value in record.values():
-        if type(value) not in (int, float) or not 0 <= value < math.inf:
+    times: dict[str, float] = {}
+    for name, value in record.items():
+        is_bool = isinstance(value, bool)
+        if is_bool or not isinstance(value, int | float) or not 0 <= value < math.inf:
             raise ValueError(f"{value!r} is not a time")
-    return {str(name): float(value) for name, value in record.items()}
+        times[str(name)] = float(value)
+    return times
 
 
 class FittedOptions(Options):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
 from unittest import SkipTest
 
 from nanofw.contracts.arrays import FloatArray
@@ -23,7 +22,7 @@ from nanofw.testing.sampler import SamplerChecks
 from nanofw.testing.scheduler import SchedulerChecks
 from nanofw.testing.workload import WorkloadChecks
 
-NOTHING: Mapping[str, Any] = MappingProxyType({})
+NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 def check_scheduler(factory: Callable[[], Policy]) -> None:
@@ -37,7 +36,7 @@ def check_scheduler(factory: Callable[[], Policy]) -> None:
 def check_kv_allocator(
     factory: Callable[[AllocatorConfig], KVAllocator],
     *,
-    capabilities: Mapping[str, Any] = NOTHING,
+    capabilities: Mapping[str, object] = NOTHING,
 ) -> None:
     """Run all checks of `KVAllocatorChecks` on allocators that `factory` makes.
 
@@ -50,7 +49,7 @@ def check_kv_allocator(
 def check_attention_backend(
     factory: Callable[[AttentionConfig], AttentionBackend],
     *,
-    capabilities: Mapping[str, Any] = NOTHING,
+    capabilities: Mapping[str, object] = NOTHING,
     device: str = "cpu",
 ) -> None:
     """Run all checks of `AttentionBackendChecks` on backends that `factory` makes. Imports torch.
@@ -66,8 +65,8 @@ def check_sampler(
     factory: Callable[[SamplerConfig], Sampler],
     name: str = "sampler",
     *,
-    arguments: Sequence[Any] = (None,),
-    wrong_arguments: Sequence[Any] = (),
+    arguments: Sequence[object] = (None,),
+    wrong_arguments: Sequence[object] = (),
     probabilities: Callable[..., FloatArray] | None = None,
     device: str = "cpu",
 ) -> None:
@@ -95,8 +94,8 @@ def check_logits_processor(
     factory: Callable[[SamplerConfig], LogitsProcessor],
     name: str,
     *,
-    arguments: Sequence[Any] = (None,),
-    wrong_arguments: Sequence[Any] = (),
+    arguments: Sequence[object] = (None,),
+    wrong_arguments: Sequence[object] = (),
     device: str = "cpu",
 ) -> None:
     """Run all checks of `LogitsProcessorChecks` on processors that `factory` makes.
@@ -134,7 +133,7 @@ def check_cost_model(factory: Callable[[CostModelConfig], CostModel]) -> None:
     _run(CostModelChecks, factory)
 
 
-def run_checks(checks: Any) -> None:
+def run_checks(checks: object) -> None:
     """Call every `test_` method; what one raises carries a note with its name."""
     for name in dir(checks):
         if not name.startswith("test_"):
@@ -148,6 +147,6 @@ def run_checks(checks: Any) -> None:
             raise
 
 
-def _run(checks: type, factory: Callable[..., Any], **attributes: Any) -> None:
+def _run(checks: type, factory: Callable[..., object], **attributes: object) -> None:
     """Run the checks with `factory` as their `make` and with these attributes."""
     run_checks(type("Checks", (checks,), {"make": staticmethod(factory), **attributes})())

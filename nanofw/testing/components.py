@@ -9,7 +9,7 @@ from nanofw.assembly.claims import probe
 from nanofw.errors import NanofwError
 from nanofw.plugins import Component, Registry, build_registry, load_plugin, load_target
 from nanofw.plugins.capabilities import contract_of
-from nanofw.plugins.discovery import normalized
+from nanofw.plugins.discovery import Entry, normalized
 
 
 def installed(
@@ -31,7 +31,7 @@ def installed(
     return sorted(found, key=lambda component: (component.name, component.origin_text))
 
 
-def load_component(kind: str, name: str, options: Mapping[str, Any] | None = None) -> Component:
+def load_component(kind: str, name: str, options: Mapping[str, object] | None = None) -> Component:
     """One installed plugin with the options that a configuration would give it.
 
     Raises what a run raises: `UnknownPlugin`, `DuplicatePlugin`, `PluginLoadError`, ..., and
@@ -45,15 +45,16 @@ def construct(component: Component, config: object = None) -> Any:
 
     Raises `PluginLoadError` when it fails to import or to start, or lacks a method of its contract.
     """
-    return component.make(contract_of(component.kind, component.plugin.capabilities), config)
+    contract: type[Any] = contract_of(component.kind, component.plugin.capabilities)
+    return component.make(contract, config)
 
 
-def claims(component: Component, device: str) -> Mapping[str, Any] | str:
+def claims(component: Component, device: str) -> Mapping[str, object] | str:
     """What the component claims on this machine, or why it cannot be used here."""
     return probe(component, device)
 
 
-def _component(entry: Any, options: Mapping[str, Any] | None = None) -> Component:
+def _component(entry: Entry, options: Mapping[str, object] | None = None) -> Component:
     plugin = load_plugin(entry)
     model = plugin.options
     if isinstance(model, str):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.hooks import hook_problems
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
+from nanofw.narrowing import is_list
 from nanofw.testing.class_state import check_class_state, class_state
 from nanofw.testing.kv_allocator_driver import KVAllocatorDriver, random_walk
 
@@ -56,7 +57,7 @@ class KVAllocatorChecks(ABC):
     def block_sizes(self) -> tuple[int, ...]:
         """The sizes that are tried: small ones, where all are claimed."""
         claimed = self.capabilities.get("block_sizes", ("*",))
-        assert isinstance(claimed, Iterable), f"block_sizes is {claimed!r}; it must be a tuple"
+        assert is_list(claimed), f"block_sizes is {claimed!r}; it must be a tuple"
         sizes = [size for size in claimed if isinstance(size, int)]
         return (4, 1, 3, 16) if "*" in claimed else tuple(sizes[:4])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -258,13 +258,14 @@ def checked_array(
     """The int32 array of that shape (None: any length) that a method gave."""
     what = repr(array)
     if isinstance(array, np.ndarray):
-        found: tuple[int, ...] = array.shape
+        typed = cast("IntArray", array)
+        found = typed.shape
         has_shape = len(found) == len(shape) and all(
             wanted in (None, length) for wanted, length in zip(shape, found, strict=True)
         )
-        if has_shape and array.dtype == np.int32:
-            return array
-        what = f"{array.dtype}{list(found)}"
+        if has_shape and typed.dtype == np.int32:
+            return typed
+        what = f"{typed.dtype}{list(found)}"
     lengths = ", ".join("n" if length is None else str(length) for length in shape)
     raise AssertionError(
         f"{method} gave {name} as {what}; it must be a numpy array int32[{lengths}]"

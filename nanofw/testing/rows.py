@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -44,7 +43,7 @@ def new_row(
     output: Sequence[int] = (),
     seed: int = 0,
     sample_index: int = 0,
-    arguments: Mapping[str, Any] | None = None,
+    arguments: Mapping[str, object] | None = None,
 ) -> NewRow:
     """A request with the tokens that it has, in a row."""
     return NewRow(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 from nanofw.contracts.clock import Clock, VirtualClock
 from nanofw.contracts.executor import ExecutorConfig
@@ -38,7 +37,7 @@ SPEC = ModelSpec(
     max_model_len=256,
     eos_token_ids=(END_TOKEN,),
 )
-_DEVICE: Mapping[str, Any] = {
+_DEVICE: Mapping[str, object] = {
     "seconds_per_step": SECONDS_PER_STEP,
     "max_in_flight": 2,
     "check_context": True,
@@ -111,7 +110,7 @@ def simulated_engine(
     seed: int = 0,
     host_processors: HostProcessors | None = None,
     names: PluginNames | None = None,
-    **device: Any,
+    **device: object,
 ) -> Engine:
     """An engine whose device checks every plan and takes `SECONDS_PER_STEP` for each.
 
@@ -135,7 +134,9 @@ def simulated_engine(
     return Engine(
         spec=spec,
         scheduler=Scheduler(shape.limits(), policy, allocator, spec.eos_token_ids),
-        executor=SimExecutor(SimOptions(**options), shape.executor_config(spec, clock)),
+        executor=SimExecutor(
+            SimOptions.model_validate(options), shape.executor_config(spec, clock)
+        ),
         clock=clock,
         overlap=shape.overlap,
         seed=seed,

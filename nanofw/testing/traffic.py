@@ -63,7 +63,7 @@ def random_traffic(
         prefix: of the ids.
     """
     generator = np.random.default_rng(seed)
-    requests, aborts, arrival = [], {}, 0.0
+    requests, aborts, arrival = list[Request](), dict[str, int](), 0.0
     for number in range(num_requests):
         arrival += SECONDS_PER_STEP * steps_between_arrivals * generator.exponential()
         length = int(generator.integers(1, max_tokens))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NoReturn, TypeAlias, cast
+from typing import NoReturn, TypeAlias
 
 import jinja2
 from jinja2.ext import Extension, loopcontrols
@@ -22,6 +22,7 @@ from nanofw.checkpoints.tokenizer_files import (
     special_token_texts,
 )
 from nanofw.errors import ModelError, shown
+from nanofw.narrowing import is_list, is_object
 from nanofw.text.continuation import cut_at_mark, with_mark
 from nanofw.text.messages import as_texts, check_messages, plain, with_reasoning_names
 from nanofw.text.tools import check_tools
@@ -32,7 +33,7 @@ _OWN_VARIABLES = frozenset(
 
 _PROBE = "NANOFW-PROBE"
 
-Message: TypeAlias = Mapping[str, Any]
+Message: TypeAlias = Mapping[str, object]
 """`role`, and mostly `content`: `{"role": "user", "content": "Hello"}`."""
 
 
@@ -47,7 +48,7 @@ class GenerationBlock(Extension):
         call = self.call_method("_same")
         return CallBlock(call, [], [], body).set_lineno(line)
 
-    def _same(self, caller: Any) -> str:
+    def _same(self, caller: Callable[[], str]) -> str:
         return caller()
 
 
@@ -84,18 +85,17 @@ class ChatTemplate:
         environment = _environment()
         for source in self._sources.values():
             read |= find_undeclared_variables(environment.parse(source))
-        functions: Mapping[str, Any] = cast("Any", environment).globals
-        return frozenset(read - _OWN_VARIABLES - set(functions) - set(self._variables))
+        return frozenset(read - _OWN_VARIABLES - set(environment.globals) - set(self._variables))
 
     def render(
         self,
         messages: Sequence[Message],
         *,
-        tools: Sequence[Mapping[str, Any]] | None = None,
+        tools: Sequence[Mapping[str, object]] | None = None,
         template: str | None = None,
         add_generation_prompt: bool | None = None,
         continue_final_message: bool | str = False,
-        **arguments: Any,
+        **arguments: object,
     ) -> str:
         """The prompt's text, to be encoded without special tokens.
 
@@ -136,7 +136,7 @@ class ChatTemplate:
                 if add_generation_prompt is None
                 else add_generation_prompt
             ),
-            **plain(arguments),
+            **{key: plain(item) for key, item in arguments.items()},
         }
         text = _rendered(self._templates[name], variables)
         return cut_at_mark(text, last) if continue_final_message else text
@@ -170,7 +170,7 @@ class ChatTemplate:
         return name
 
 
-def _rendered(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
+def _rendered(template: jinja2.Template, variables: Mapping[str, object]) -> str:
     try:
         return template.render(variables)
     except Exception as error:  # a template is a program: it may raise anything
@@ -199,31 +199,35 @@ def load_chat_template(folder: str | Path) -> ChatTemplate:
     return ChatTemplate(templates, special_token_texts(config))
 
 
-def _named_templates(value: Any) -> dict[str, str]:
-    match value:
-        case None:
-            return {}
-        case str():
-            return {"default": value}
-        case list():
-            entries = [cast("dict[str, Any]", item) for item in cast("list[Any]", value)]
-            try:
-                return {str(entry["name"]): str(entry["template"]) for entry in entries}
-            except (KeyError, TypeError):
-                raise ModelError(
-                    "chat_template is a list, but not of objects with a name and a template"
-                ) from None
-        case _:
-            raise ModelError("chat_template must be a string or a list of named templates")
+def _named_templates(value: object) -> dict[str, str]:
+    if value is None:
+        return {}
+    if isinstance(value, str):
+        return {"default": value}
+    if is_list(value):
+        return dict(map(_named_template, value))
+    raise ModelError("chat_template must be a string or a list of named templates")
 
 
-def _environment() -> ImmutableSandboxedEnvironment:
-    environment = ImmutableSandboxedEnvironment(
+def _named_template(entry: object) -> tuple[str, str]:
+    if not is_object(entry) or "name" not in entry or "template" not in entry:
+        raise ModelError("chat_template is a list, but not of objects with a name and a template")
+    return str(entry["name"]), str(entry["template"])
+
+
+class _Environment(ImmutableSandboxedEnvironment):
+    """Jinja's own, with types for what is put in."""
+
+    filters: dict[str, Callable[..., object]]
+    globals: dict[str, Callable[..., object]]
+
+
+def _environment() -> _Environment:
+    environment = _Environment(
         trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loopcontrols]
     )
-    names: Any = environment
-    names.filters["tojson"] = _to_json
-    names.globals.update(raise_exception=_raise, strftime_now=_now)
+    environment.filters["tojson"] = _to_json
+    environment.globals.update(raise_exception=_raise, strftime_now=_now)
     return environment
 
 
@@ -243,7 +247,7 @@ def _raise(message: str) -> NoReturn:
 
 
 def _to_json(
-    value: Any,
+    value: object,
     ensure_ascii: bool = False,
     indent: int | None = None,
     separators: tuple[str, str] | None = None,

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
 
+from nanofw.narrowing import is_list, is_object
 from nanofw.text.messages import REASONING_KEYS
 
 _MARK = "<<NANOFW:CONTINUE:HERE>>"
@@ -13,8 +13,8 @@ _TAIL = f"{_MARK} "
 
 
 def with_mark(
-    messages: Sequence[dict[str, Any]], key: str, source: str
-) -> tuple[list[dict[str, Any]], str]:
+    messages: Sequence[dict[str, object]], key: str, source: str
+) -> tuple[list[dict[str, object]], str]:
     """Messages whose last one ends with a mark, and its text without it.
 
     Args:
@@ -33,23 +33,25 @@ def with_mark(
         keys = [name for name in REASONING_KEYS if last.get(name) == value]
     if not any(name in source for name in keys):
         raise ValueError(f"the chat template does not read {key!r} of a message")
-    if isinstance(value, (list, tuple)):
-        last[key], value = _mark_part(cast("Sequence[Any]", value))
+    if is_list(value):
+        last[key], text = _mark_part(value)
     elif isinstance(value, str):
         last |= dict.fromkeys(keys, value + _TAIL)
+        text = value
     else:
         raise ValueError("the last message must have text to be continued")
-    return [*messages[:-1], last], value
+    return [*messages[:-1], last], text
 
 
-def _mark_part(parts: Sequence[Any]) -> tuple[list[Any], str]:
+def _mark_part(parts: Sequence[object]) -> tuple[list[object], str]:
     """The parts with a mark in the last one that has text, and that text."""
     made = list(parts)
     for place in range(len(made) - 1, -1, -1):
-        part = cast("dict[str, Any]", made[place]) if isinstance(made[place], dict) else {}
-        if isinstance(part.get("text"), str):
-            made[place] = {**part, "text": part["text"] + _TAIL}
-            return made, part["text"]
+        part = made[place]
+        text = part.get("text") if is_object(part) else None
+        if is_object(part) and isinstance(text, str):
+            made[place] = {**part, "text": text + _TAIL}
+            return made, text
     raise ValueError("the last message must have text to be continued")
 
 

@@ -12,8 +12,9 @@ of the piece before, which is the case behind a link that fuses tokens.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Protocol, TypeAlias
 
+from nanofw.narrowing import is_dict, is_list
 from nanofw.text.byte_level import Utf8Stream, byte_alphabet
 
 Piece: TypeAlias = tuple[str, bool]
@@ -179,7 +180,7 @@ def spelled_bytes(token: str) -> bytes:
         return token.encode("utf-8", errors="replace")
 
 
-def build_chain(decoder: dict[str, Any] | None) -> list[Link] | None:
+def build_chain(decoder: dict[str, object] | None) -> list[Link] | None:
     """The links of a decoder as `tokenizer.json` describes it, or None when one of them cannot
     work on a stream."""
     if decoder is None:
@@ -195,13 +196,15 @@ def build_chain(decoder: dict[str, Any] | None) -> list[Link] | None:
     return links
 
 
-def _flat(decoder: dict[str, Any]) -> Iterable[dict[str, Any]]:
+def _flat(decoder: dict[str, object]) -> Iterable[dict[str, object]]:
     if decoder["type"] != "Sequence":
         return [decoder]
-    return [entry for inner in decoder["decoders"] for entry in _flat(inner)]
+    inner = decoder["decoders"]
+    entries = filter(is_dict, inner) if is_list(inner) else ()
+    return [flat for entry in entries for flat in _flat(entry)]
 
 
-def _build_link(entry: dict[str, Any], fused: bool) -> Link | None:
+def _build_link(entry: dict[str, object], fused: bool) -> Link | None:
     match entry:
         case {"type": "Replace", "pattern": {"String": str(pattern)}, "content": str(content)}:
             streams = pattern and (not fused or len(pattern) == 1)

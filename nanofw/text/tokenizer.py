@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import tokenizers
 
@@ -100,7 +100,7 @@ class FileTokenizer:
         vocab_size, max_token_length, bos_token_id, eos_token_ids: as in `Tokenizer`.
     """
 
-    def __init__(self, backend: tokenizers.Tokenizer, config: dict[str, Any]) -> None:
+    def __init__(self, backend: tokenizers.Tokenizer, config: dict[str, object]) -> None:
         backend.no_truncation()
         backend.no_padding()
         self.backend, self.config = backend, config
@@ -147,9 +147,8 @@ class FileTokenizer:
         return token_ids[1:] if has_bos and not wanted and not written else token_ids
 
     @cached_property
-    def _decoder(self) -> dict[str, Any] | None:
-        backend: Any = self.backend.decoder
-        decoder: dict[str, Any] | None
+    def _decoder(self) -> dict[str, object] | None:
+        backend = self.backend.decoder
         decoder = None if backend is None else json.loads(backend.__getstate__())
         if decoder is not None and build_chain(decoder) is None:
             logger.warning(

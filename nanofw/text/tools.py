@@ -9,13 +9,14 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, cast
+from typing import Any
 
 from nanofw.errors import shown
+from nanofw.narrowing import is_list, is_object
 from nanofw.text.messages import plain
 
 
-def check_tools(tools: object) -> list[dict[str, Any]] | None:
+def check_tools(tools: object) -> list[dict[str, object]] | None:
     """Tools as a list of JSON descriptions.
 
     Raises:
@@ -23,20 +24,20 @@ def check_tools(tools: object) -> list[dict[str, Any]] | None:
     """
     if tools is None:
         return None
-    if not isinstance(tools, (list, tuple)):
+    if not is_list(tools):
         raise ValueError(f"tools must be a list of objects or functions, not {shown(tools)}")
-    return [_tool(index, tool) for index, tool in enumerate(cast("Sequence[Any]", tools))]
+    return [_tool(index, tool) for index, tool in enumerate(tools)]
 
 
-def _tool(index: int, tool: Any) -> dict[str, Any]:
-    if isinstance(tool, Mapping):
-        return plain(tool)
+def _tool(index: int, tool: object) -> dict[str, object]:
+    if is_object(tool):
+        return {key: plain(item) for key, item in tool.items()}
     if inspect.isfunction(tool) or inspect.ismethod(tool):
         return describe_function(tool)
     raise ValueError(f"tool {index} must be an object or a function, not {shown(tool)}")
 
 
-def describe_function(function: Callable[..., Any]) -> dict[str, Any]:
+def describe_function(function: Callable[..., object]) -> dict[str, object]:
     """The description of a function, from its signature and its docstring.
 
     Raises:
@@ -53,22 +54,22 @@ def describe_function(function: Callable[..., Any]) -> dict[str, Any]:
         parameters = _parameters(function, hints, descriptions)
     except (ValueError, TypeError, NameError) as error:
         raise ValueError(f"tool {name} cannot be described: {error}") from None
-    made: dict[str, Any] = {
+    made: dict[str, object] = {
         "name": name,
         "description": "\n".join(sections[""]).strip(),
         "parameters": parameters,
     }
     with contextlib.suppress(ValueError, KeyError):  # the model never writes what is returned
-        made["return"] = json_type(hints["return"])
+        returned = made["return"] = json_type(hints["return"])
         if text := " ".join(line.strip() for line in sections.get("Returns", [])).strip():
-            made["return"]["description"] = text
+            returned["description"] = text
     return {"type": "function", "function": made}
 
 
 def _parameters(
-    function: Callable[..., Any], hints: Mapping[str, Any], descriptions: Mapping[str, str]
-) -> dict[str, Any]:
-    made: dict[str, Any] = {"type": "object", "properties": {}}
+    function: Callable[..., object], hints: Mapping[str, object], descriptions: Mapping[str, str]
+) -> dict[str, object]:
+    properties: dict[str, object] = {}
     required: list[str] = []
     for name, parameter in inspect.signature(function).parameters.items():
         if name in ("self", "cls") and name not in hints:
@@ -76,13 +77,15 @@ def _parameters(
         for what, known in (("type", hints), ("description in its docstring", descriptions)):
             if name not in known:
                 raise ValueError(f"its parameter {name!r} has no {what}")
-        made["properties"][name] = {**json_type(hints[name]), "description": descriptions[name]}
+        properties[name] = {**json_type(hints[name]), "description": descriptions[name]}
         if parameter.default is inspect.Parameter.empty:
             required.append(name)
+    made: dict[str, object] = {"type": "object", "properties": properties}
     return {**made, "required": required} if required else made
 
 
-_PLAIN_TYPES: dict[Any, dict[str, Any]] = {
+_UNIONS: tuple[object, ...] = (typing.Union, types.UnionType)
+_PLAIN_TYPES: dict[object, dict[str, object]] = {
     int: {"type": "integer"},
     float: {"type": "number"},
     str: {"type": "string"},
@@ -95,17 +98,17 @@ _PLAIN_TYPES: dict[Any, dict[str, Any]] = {
 }
 
 
-def json_type(hint: Any) -> dict[str, Any]:
+def json_type(hint: object) -> dict[str, object]:
     """The JSON schema of a type hint. Raises ValueError for one that JSON does not have."""
-    kind: Any = typing.get_origin(hint)
-    arguments: tuple[Any, ...] = typing.get_args(hint)
+    kind: object = typing.get_origin(hint)
+    arguments: tuple[object, ...] = typing.get_args(hint)
     if kind is None and isinstance(hint, type) and issubclass(hint, Enum):
         return _choice_type([member.value for member in hint])
     if kind is None and hint in _PLAIN_TYPES:
         return dict(_PLAIN_TYPES[hint])
     if kind is typing.Literal:
         return _choice_type(list(arguments))
-    if kind in (typing.Union, types.UnionType):
+    if kind in _UNIONS:
         return _union_type(arguments)
     if kind is list:
         return {"type": "array", "items": json_type(arguments[0])}
@@ -116,21 +119,22 @@ def json_type(hint: Any) -> dict[str, Any]:
     raise ValueError(f"the type {hint!r} has no JSON schema; give the tool as a JSON description")
 
 
-def _choice_type(values: list[Any]) -> dict[str, Any]:
+def _choice_type(values: list[object]) -> dict[str, object]:
     if not values or any(
         type(value) not in (int, float, str, bool, type(None)) for value in values
     ):
         raise ValueError(f"{values!r} cannot all be written as JSON values")
-    names = list(dict.fromkeys(_PLAIN_TYPES[type(value)]["type"] for value in values))
+    names = list(dict.fromkeys(str(_PLAIN_TYPES[type(value)]["type"]) for value in values))
     return {"type": names[0] if len(names) == 1 else names, "enum": values}
 
 
-def _union_type(kinds: Sequence[Any]) -> dict[str, Any]:
+def _union_type(kinds: Sequence[object]) -> dict[str, object]:
     made = [json_type(kind) for kind in kinds if kind is not type(None)]
+    union: dict[str, object]
     if len(made) == 1:
         union = made[0]
     elif all(set(one) == {"type"} for one in made):
-        names = sorted({one["type"] for one in made})
+        names = sorted({str(one["type"]) for one in made})
         union = {"type": names[0] if len(names) == 1 else names}
     else:
         union = {"anyOf": made}

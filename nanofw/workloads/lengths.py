@@ -80,7 +80,7 @@ class Empirical(Options):
         return rng.choice(np.array(self.values, np.int64), num)
 
 
-def _plain_number(value: Any) -> Any:
+def _plain_number(value: object) -> Any:
     """`512` is short for a fixed length."""
     return {"distribution": "fixed", "tokens": value} if isinstance(value, int) else value
 

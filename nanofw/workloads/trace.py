@@ -21,7 +21,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, TextIO, TypeAlias, cast
+from typing import Annotated, TextIO, TypeAlias, cast
 
 from pydantic import Field, PositiveInt, ValidationError
 
@@ -182,12 +182,12 @@ def _hashed(lines: Lines, path: Path, block: int, unit: str, hint: str) -> Trace
             if key not in record:
                 raise _error(f"{key} is missing", path, number)
         at, output = record["timestamp"], record["output_length"]
-        if type(at) not in (int, float) or not 0 <= at <= 1e15:
+        if isinstance(at, bool) or not isinstance(at, int | float) or not 0 <= at <= 1e15:
             raise _error(f"timestamp is {at!r}; it must be a number of {unit}", path, number)
         if output == 0 and type(output) is int:
             skipped += 1
             continue
-        values = {
+        values: dict[str, object] = {
             "arrival": at / 1000 if unit == "milliseconds" else float(at),
             "prompt_tokens": record["input_length"],
             "output_tokens": output,
@@ -284,7 +284,7 @@ def _wall_clock(text: str) -> float:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
 
 
-def _json(line: str, path: Path, number: int) -> dict[str, Any]:
+def _json(line: str, path: Path, number: int) -> dict[str, object]:
     try:
         record = json.loads(line, object_pairs_hook=_once, parse_int=_whole)
     except json.JSONDecodeError as error:
@@ -295,10 +295,10 @@ def _json(line: str, path: Path, number: int) -> dict[str, Any]:
         raise _error(str(error), path, number) from None
     if not isinstance(record, dict):
         raise _error("not a JSON object", path, number)
-    return cast("dict[str, Any]", record)
+    return cast("dict[str, object]", record)
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     """An object in which no key occurs twice: which of two values counts would be a guess."""
     record = dict(pairs)
     if len(record) < len(pairs):
@@ -314,13 +314,13 @@ def _whole(text: str) -> int:
 
 
 def _row(
-    values: Mapping[str, Any], path: Path, number: int, names: Mapping[str, str] | None = None
+    values: Mapping[str, object], path: Path, number: int, names: Mapping[str, str] | None = None
 ) -> TraceRow:
     """A validated row. `names`: what the file calls our keys, for messages."""
     try:
         hashes = values.get("prefix_hashes", ())
         if isinstance(hashes, list):
-            values = {**values, "prefix_hashes": tuple(cast("list[Any]", hashes))}
+            values = {**values, "prefix_hashes": tuple(cast("list[object]", hashes))}
         return TraceRow.model_validate(values, strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]

@@ -1,0 +1,21 @@
+"""What a value from JSON, from YAML or from a user is, told to the reader and the type checker."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeGuard
+
+
+def is_object(value: object) -> TypeGuard[Mapping[str, object]]:
+    """Whether the value is an object of JSON: a mapping. Its keys are not looked at."""
+    return isinstance(value, Mapping)
+
+
+def is_dict(value: object) -> TypeGuard[dict[str, object]]:
+    """Whether the value is an object of JSON that can be changed. Its keys are not looked at."""
+    return isinstance(value, dict)
+
+
+def is_list(value: object) -> TypeGuard[Sequence[object]]:
+    """Whether the value is a list or a tuple."""
+    return isinstance(value, (list, tuple))
