@@ -59,6 +59,7 @@ def torch_engine(
     max_num_seqs: int = 16,
     max_num_batched_tokens: int = 256,
     processors: Sequence[Any] = (),
+    names: Sequence[str] = (),
     **limits: Any,
 ) -> Engine:
     """An engine over a checkpoint, in float32 on the CPU, with blocks of 4 tokens."""
@@ -86,7 +87,7 @@ def torch_engine(
         scheduler=Scheduler(bounds, FirstCome(), allocator, spec.eos_token_ids),
         executor=executor,
         overlap=overlap,
-        names=PluginNames(others=tuple(item.name for item in processors)),
+        names=PluginNames(others=(*names, *(item.name for item in processors))),
     )
 
 
