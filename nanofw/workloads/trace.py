@@ -31,7 +31,10 @@ from nanofw.workloads.lengths import Tokens
 
 MAX_LINE = 1 << 24
 """The longest line, in characters."""
-MAX_ROWS = 20_000_000
+MAX_ROWS = 2_000_000
+"""Each takes some 600 bytes, and its hashes more."""
+MAX_CHARACTERS = 1 << 28
+"""Of all lines together; a stream may have no end."""
 MAX_DIGITS = 18
 """Of a whole number."""
 Seconds: TypeAlias = Annotated[float, Field(ge=0, le=1e12, allow_inf_nan=False)]
@@ -98,10 +101,13 @@ def read_trace(path: Path, format: str = "auto") -> Trace:
 
 def _lines(file: TextIO, path: Path) -> Lines:
     """Lines with something in them. Raises ConfigError where there is too much to keep."""
-    num = 0
+    num = num_characters = 0
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE + 1), ""), 1):
         if len(line) > MAX_LINE:
             raise _error(f"the line is longer than {MAX_LINE:,} characters", path, number)
+        num_characters += len(line)
+        if num_characters > MAX_CHARACTERS:
+            raise _error(f"the trace is longer than {MAX_CHARACTERS:,} characters", path, number)
         if line.strip():
             num += 1
             if num > MAX_ROWS:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
+import threading
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -19,6 +21,7 @@ from nanofw.config.layers import defaults, file_layers
 from nanofw.config.load import load_config, resolve
 from nanofw.config.source import ConfigLayer
 from nanofw.errors import ConfigError
+from nanofw.workloads import trace
 
 Write = Callable[[str, str], Path]
 
@@ -196,6 +199,30 @@ def test_F045_an_input_without_an_end_is_refused(
         for _ in file_prompts("-", "text"):
             pass
     assert caught.value.key == "input.file"
+
+
+@pytest.mark.parametrize("bound", ["MAX_ROWS", "MAX_CHARACTERS", "MAX_LINE"])
+@pytest.mark.parametrize("line", ['{"prompt_tokens": 1, "output_tokens": 1}\n', "\n", "x"])
+def test_F045_a_trace_without_an_end_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, line: str
+) -> None:
+    for name, value in (("MAX_ROWS", 2000), ("MAX_CHARACTERS", 1 << 20), ("MAX_LINE", 1 << 19)):
+        monkeypatch.setattr(trace, name, value if name == bound else 1 << 22)
+    pipe = tmp_path / "trace.jsonl"
+    os.mkfifo(pipe)
+
+    def write() -> None:
+        with contextlib.suppress(BrokenPipeError), pipe.open("w", encoding="utf-8") as file:
+            while True:
+                file.write(line * 1000)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        with pytest.raises(ConfigError, match="the trace has more than|longer than"):
+            trace.read_trace(pipe, "nanofw")
+    finally:
+        writer.join()
 
 
 @pytest.mark.parametrize(
