@@ -30,7 +30,13 @@ MAX_WORD = 200
 
 
 class NanofwError(Exception):
-    """Base of every error that nanofw raises on purpose."""
+    """Base of every error that nanofw raises on purpose.
+
+    Attributes:
+        plugin: the plugin that is to blame, with its distribution; empty: no single one is.
+    """
+
+    plugin: str = ""
 
 
 class ConfigError(NanofwError, ValueError):

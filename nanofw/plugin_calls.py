@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import traceback
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
-from nanofw.errors import ExecutorError, shown
+from nanofw.errors import ExecutorError, NanofwError, shown
 
 T = TypeVar("T")
 
@@ -79,6 +80,56 @@ class PluginCalls:
         return ExecutorError(f"{self.label}: {method}() returned {what}")
 
 
+class CheckedPlugin:
+    """Base of what stands in a plugin's place: it passes calls on and checks the answers.
+
+    Args:
+        label: the plugin in messages: `scheduler 'deadline' of nanofw-deadline 0.1.0`.
+        kind: the class of its errors.
+
+    Attributes:
+        label: as above.
+    """
+
+    def __init__(self, label: str, kind: type[NanofwError]) -> None:
+        self.label, self._kind = label, kind
+        self._file = sys.modules[type(self).__module__].__file__  # of the boundary itself
+
+    def call(self, method: str, function: Callable[..., T], *arguments: Any) -> T:
+        """The method's answer; what it raises is told with the plugin's name.
+
+        `SystemExit` and its like are failures of the plugin; only an interrupt by the user goes
+        through.
+        """
+        try:
+            return function(*arguments)
+        except BaseException as error:
+            self.fail(method, error)
+
+    def fail(self, method: str, error: BaseException) -> NoReturn:
+        """Raise what a method's error is told as.
+
+        An interrupt stays what it is, and so does an error of another plugin that this one has
+        called through the engine.
+        """
+        if isinstance(error, KeyboardInterrupt) or (
+            isinstance(error, NanofwError) and error.plugin
+        ):
+            raise error
+        place = place_of(error, __file__, self._file)
+        raise self.error(f"{method}() raised {raised(error)}{place}") from error
+
+    def wrong(self, method: str, value: object, wanted: str) -> NanofwError:
+        """The error of an answer that cannot be: `x() returned 3; it must be <wanted>`."""
+        return self.error(f"{method}() returned {shown(value)}; it must be {wanted}")
+
+    def error(self, text: str) -> NanofwError:
+        """An error that names the plugin."""
+        error = self._kind(f"{self.label}: {text}")
+        error.plugin = self.label
+        return error
+
+
 def raised(error: BaseException) -> str:
     """An error's type and text."""
     try:
@@ -88,14 +139,17 @@ def raised(error: BaseException) -> str:
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
 
 
-def place_of(error: BaseException) -> str:
+def place_of(error: BaseException, *ours: str | None) -> str:
     """The last line of the plugin's file on the way to an error: ` (my_policy.py, line 12)`.
 
     The first frames are those of the file that called the plugin.
+
+    Args:
+        ours: further files that are not the plugin's.
     """
     frames = traceback.extract_tb(error.__traceback__)
-    callers = frames[0].filename if frames else ""
-    own = [frame for frame in frames if frame.filename != callers]
+    callers = {*ours, frames[0].filename if frames else ""}
+    own = [frame for frame in frames if frame.filename not in callers]
     if not own:
         return ""
     last = [frame for frame in own if frame.filename == own[0].filename][-1]

@@ -141,7 +141,7 @@ def measure(policy: str, allocator: str, running: int, waiting: int, steps: int)
     for i in range(50):
         one_step(scheduler, tokens, float(i))
     rows = []
-    timed: Any = scheduler.allocator
+    timed: Any = scheduler.allocator.plugin
     for i in range(steps):
         timed.seconds = 0.0
         plan_s, commit_s, plan = one_step(scheduler, tokens, 100.0 + i)

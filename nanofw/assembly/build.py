@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nanofw.assembly.selection import Selection, is_host, select
+from nanofw.assembly.selection import Selection, is_host, length_in_pool, select
 from nanofw.checkpoints.tokenizer_files import num_token_ids
 from nanofw.config.load import LoadedConfig
 from nanofw.contracts.clock import Clock, RealClock, VirtualClock
@@ -27,6 +27,7 @@ from nanofw.engine.host_processors import HostProcessors
 from nanofw.engine.plugin_names import PluginNames
 from nanofw.engine.scheduler import Scheduler
 from nanofw.errors import NanofwError
+from nanofw.measure.checked_workload import CheckedWorkload
 from nanofw.plugins.component import Component, guarded
 from nanofw.plugins.descriptor import load_target
 
@@ -114,7 +115,14 @@ def build_on(
         overlap = False
     return Engine(
         spec=spec,
-        scheduler=Scheduler(limits, policy, allocator, spec.eos_token_ids),
+        scheduler=Scheduler(
+            limits,
+            policy,
+            allocator,
+            spec.eos_token_ids,
+            labels={kind: components[kind].label for kind in ("scheduler", "kv_allocator")},
+            check_every=config.kv_allocator.check_every,
+        ),
         executor=executor,
         clock=clock,
         overlap=overlap,
@@ -152,7 +160,7 @@ def build_workload(
     if component is None:
         message = "is required here: name a workload, for example poisson"
         raise selection.loaded.error(message, ("input", "workload"))
-    return component.make(Workload, facts)
+    return CheckedWorkload(component.make(Workload, facts), component.label)
 
 
 def executor_config(selection: Selection, clock: Clock) -> ExecutorConfig:
@@ -209,7 +217,9 @@ def _limits(selection: Selection, capacity: Capacity) -> Limits:
     return Limits(
         max_num_seqs=engine.max_num_seqs,
         max_num_batched_tokens=engine.max_num_batched_tokens,
-        max_model_len=selection.max_model_len,
+        max_model_len=length_in_pool(
+            selection.loaded, selection.max_model_len, capacity.num_blocks, capacity.block_size
+        ),
         chunk_tokens=engine.chunk_tokens,
         max_partial_prefills=engine.max_partial_prefills,
         prefill_first=engine.batching == "prefill_first",

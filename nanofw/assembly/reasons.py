@@ -88,6 +88,15 @@ def facts(needs: Needs, max_model_len: int, block_size: int) -> dict[str, Any]:
     }
 
 
+def shortened(wanted: int, max_model_len: int) -> str:
+    """The sentence about a length that the pool of KV blocks has no room for."""
+    return (
+        f"max_model_len is {max_model_len} and not the model's {wanted}: the pool has room for "
+        "no more tokens; longer answers end there with reason length. Raise "
+        "kv_allocator.num_blocks, or set engine.max_model_len"
+    )
+
+
 def notes(
     loaded: LoadedConfig, registry: Registry, needs: Needs, choices: Sequence[Choice]
 ) -> tuple[str, ...]:

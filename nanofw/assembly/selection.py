@@ -41,6 +41,7 @@ class Selection:
         components: by kind; `logits_processor` is a list in YAML order.
         spec: the model, in the dtype of the run.
         device: `cpu`, `cuda:1`, ...
+        max_model_len: what was asked for; the engine's is shorter where the pool has less room.
         num_blocks: None: as many as fit.
         virtual_time: the executor moves the clock.
     """
@@ -98,7 +99,10 @@ def select(loaded: LoadedConfig, registry: Registry | None = None) -> Selection:
     reasons.raise_option_errors(chooser.option_errors)
     reasons.raise_reasons(chooser.reasons, switches, strict=config.plugins.strict)
     _check_ranks(loaded, needs)
-    max_model_len = _max_model_len(loaded, needs.spec)
+    max_model_len = served_len = _max_model_len(loaded, needs.spec)
+    num_blocks = _num_blocks(config)
+    if num_blocks is not None:
+        served_len = length_in_pool(loaded, max_model_len, num_blocks, block_size)
     return Selection(
         loaded=loaded,
         registry=chooser.registry,
@@ -107,12 +111,12 @@ def select(loaded: LoadedConfig, registry: Registry | None = None) -> Selection:
         device=needs.device,
         max_model_len=max_model_len,
         block_size=block_size,
-        num_blocks=_num_blocks(config),
+        num_blocks=num_blocks,
         overlap=overlap.value,
         cuda_graphs=graphs.value,
         prefill_graphs=prefill_graphs.value,
         virtual_time=needs.virtual_time,
-        explanation=_explanation(chooser, needs, switches, max_model_len, block_size),
+        explanation=_explanation(chooser, needs, switches, served_len, block_size),
     )
 
 
@@ -257,6 +261,7 @@ def _explanation(
         notes=(
             *reasons.notes(chooser.loaded, chooser.registry, needs, chooser.choices),
             *chooser.notes,
+            *_short_pool(chooser.loaded, needs, max_model_len),
         ),
         warnings=(*chooser.registry.warnings, *chooser.notes),
     )
@@ -287,6 +292,28 @@ def _max_model_len(loaded: LoadedConfig, spec: ModelSpec) -> int:
             ("engine", "max_model_len"),
         )
     return asked or spec.default_model_len
+
+
+def _short_pool(loaded: LoadedConfig, needs: Needs, max_model_len: int) -> list[str]:
+    wanted = loaded.config.engine.max_model_len or needs.spec.default_model_len
+    return [reasons.shortened(wanted, max_model_len)] if max_model_len < wanted else []
+
+
+def length_in_pool(loaded: LoadedConfig, wanted: int, num_blocks: int, block_size: int) -> int:
+    """Most tokens of a request, given the pool. The last token is never computed.
+
+    Raises:
+        ConfigError: the configuration asks for more.
+    """
+    most = num_blocks * block_size + 1
+    if loaded.config.engine.max_model_len is not None and wanted > most:
+        raise loaded.error(
+            f"{wanted} tokens do not fit in the pool of {num_blocks} blocks of {block_size} "
+            f"tokens; set it to {most} or less, or raise kv_allocator.num_blocks or "
+            "engine.memory_utilization",
+            ("engine", "max_model_len"),
+        )
+    return min(wanted, most)
 
 
 def _let_idle_threads_sleep() -> None:

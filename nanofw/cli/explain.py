@@ -79,8 +79,16 @@ def _print(
         keys = [key for key in [*_MEMORY, *sorted(set(memory) - set(_MEMORY))] if key in memory]
         estimate = [(_MEMORY.get(key, key), _fact(key, memory[key])) for key in keys]
         out.print(table("memory of each rank", ("memory", "estimate"), estimate))
-    for note in explanation.notes:
+    for note in (*explanation.notes, *_short_pool(explanation, memory)):
         out.print(f"note: {note}")
+
+
+def _short_pool(explanation: Explanation, memory: Mapping[str, object] | None) -> list[str]:
+    """Whether the pool that would be made has no room for the longest request."""
+    num_tokens, longest = (memory or {}).get("num_kv_tokens"), explanation.facts["max_model_len"]
+    if not isinstance(num_tokens, int) or num_tokens + 1 >= longest:
+        return []
+    return [f"the pool would have room for {num_tokens:,} tokens, max_model_len is {longest:,}"]
 
 
 def _feature(feature: Feature) -> tuple[str, str, str, str]:

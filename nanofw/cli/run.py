@@ -13,7 +13,7 @@ from nanofw.cli import ExitCode
 from nanofw.cli.arguments import load, split_config
 from nanofw.cli.files import check_outputs
 from nanofw.cli.inputs import check_prompts, read_prompts
-from nanofw.cli.outputs import Output, open_output
+from nanofw.cli.outputs import Output, OutputError, open_output
 from nanofw.cli.sources import PromptSource, RequestSource, WorkloadSource
 from nanofw.cli.steps import StepsFile, open_steps
 from nanofw.cli.summary import Summary
@@ -153,7 +153,7 @@ class Run:
         self._session, self._source, self._output = session, source, output
         self._steps, self._interrupt = steps, interrupt
         self._summary = Summary()
-        self._failure: NanofwError | None = None
+        self._failure: Exception | None = None
 
     def to_end(self, *, watched: bool) -> int:
         """Step until everything is finished, the engine fails, or an interrupt comes.
@@ -162,19 +162,29 @@ class Run:
             watched: show a progress bar.
         """
         with run_progress(self._source.num_requests, enabled=watched) as bar:
-            while not self._interrupt.signal and self._failure is None:
-                self._feed()
-                if self._failure is not None:
-                    break
-                if self._session.has_unfinished:
-                    self._step(bar)
-                elif not self._wait_for_arrival():
-                    break
-                else:
-                    self._check_alive()
+            try:
+                while not self._interrupt.signal and self._go_on(bar):
+                    pass
+            except OutputError:
+                raise  # a result that cannot be written cannot say so either
+            except Exception as error:
+                self._fail(error)
         self._output.close()
         self._report()
+        if self._failure is not None and not isinstance(self._failure, NanofwError):
+            raise self._failure
         return self._exit_code()
+
+    def _go_on(self, bar: RunProgress) -> bool:
+        """Take what has come, and step or wait; False when nothing is left."""
+        self._source.feed(self._session)
+        if self._session.has_unfinished:
+            self._step(bar)
+        elif not self._wait_for_arrival():
+            return False
+        else:
+            self._session.engine.check_alive()
+        return True
 
     def _wait_for_arrival(self) -> bool:
         """Sleep until the next request comes, or a moment of it; False when none does."""
@@ -185,30 +195,17 @@ class Run:
         clock.wait_until(at if is_virtual else min(at, clock.now() + MAX_SLEEP_S))
         return True
 
-    def _feed(self) -> None:
-        try:
-            self._source.feed(self._session)
-        except NanofwError as error:
-            self._fail(error)
-
-    def _check_alive(self) -> None:
-        try:
-            self._session.engine.check_alive()
-        except NanofwError as error:
-            self._fail(error)
-
-    def _fail(self, error: NanofwError) -> None:
+    def _fail(self, error: Exception) -> None:
+        """Every request that was handed over, or is still to be, ends with an error."""
         self._failure = error
         # who reads the texts is told why once, at the end
         why = "" if self._output.is_read else f": {error}"
-        self._take_events(self._session.fail(f"the run could not go on{why}"))
+        reason = f"the run could not go on{why}"
+        self._source.give_up(self._session, reason)
+        self._take_events(self._session.fail(reason))
 
     def _step(self, bar: RunProgress) -> None:
-        try:
-            step = self._session.step()
-        except NanofwError as error:
-            self._fail(error)
-            return
+        step = self._session.step()
         self._take_events(step)
         if step.report is not None:
             self._summary.add_step(step.report)
@@ -226,7 +223,8 @@ class Run:
                 result = self._with_place(ticket, result)
             self._summary.add(result)
             self._output.put_result(ticket, result)
-            self._source.finished(ticket, result, step.outputs.get(ticket), now)
+            if self._failure is None:
+                self._source.finished(ticket, result, step.outputs.get(ticket), now)
 
     def _with_place(self, ticket: int, result: RequestResult) -> RequestResult:
         """A refused request with the place that it came from; the first ones are told at once,
@@ -240,12 +238,10 @@ class Run:
         return replace(result, error=reason)
 
     def _report(self) -> None:
-        engine = self._session.engine
-        lines = self._summary.lines(
-            engine.stats(),
-            virtual=isinstance(engine.clock, VirtualClock),
-            num_unfinished_tokens=self._session.num_unfinished_tokens,
-        )
+        try:
+            lines = self._summary_lines()
+        except NanofwError as error:  # a plugin cannot even be counted
+            self._failure, lines = self._failure or error, []
         for line in lines:
             print(line, file=sys.stderr)
         written = [text for text in (self._output.written, self._steps.written) if text]
@@ -254,8 +250,16 @@ class Run:
         num_left = self._source.num_requests - self._summary.num_requests
         if self._interrupt.signal:
             print(f"interrupted: {num_left} requests were not finished", file=sys.stderr)
-        if self._failure is not None:
+        if isinstance(self._failure, NanofwError):
             print(f"nanofw: {self._failure}", file=sys.stderr)
+
+    def _summary_lines(self) -> list[str]:
+        engine = self._session.engine
+        return self._summary.lines(
+            engine.stats(),
+            virtual=isinstance(engine.clock, VirtualClock),
+            num_unfinished_tokens=self._session.num_unfinished_tokens,
+        )
 
     def _exit_code(self) -> int:
         if self._failure is not None:

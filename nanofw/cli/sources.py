@@ -9,7 +9,7 @@ from typing import Protocol
 
 from nanofw.cli.inputs import InputPrompt
 from nanofw.contracts.outputs import RequestOutput
-from nanofw.contracts.requests import Request, SamplingParams
+from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.contracts.workload import Workload
 from nanofw.errors import RequestError
 from nanofw.llm.prompts import Prompt, chosen_ids, parse_prompt
@@ -35,6 +35,10 @@ class RequestSource(Protocol):
 
     def feed(self, session: Session) -> None:
         """Hand over those that have come by now."""
+        ...
+
+    def give_up(self, session: Session, reason: str) -> None:
+        """The run has failed: end those that are known and were not handed over."""
         ...
 
     def finished(
@@ -73,7 +77,7 @@ class PromptSource:
     ) -> None:
         self._prompts, self._sampling = prompts, sampling
         self._stream, self._add_prompt, self._interrupted = stream, add_prompt, interrupted
-        self._is_fed = False
+        self._num_fed = 0
 
     @property
     def num_requests(self) -> int:
@@ -85,13 +89,12 @@ class PromptSource:
 
     def feed(self, session: Session) -> None:
         """Queue all prompts; those that cannot be served are refused alone."""
-        if self._is_fed:
-            return
-        self._is_fed = True
-        session.reserve(chosen_ids(item.value for item in self._prompts))
-        for item in self._prompts:
+        if not self._num_fed:
+            session.reserve(chosen_ids(item.value for item in self._prompts))
+        for item in self._prompts[self._num_fed :]:
             if self._interrupted():
                 return
+            self._num_fed += 1
             try:
                 with refused_alone(id_of(item.value)):
                     if item.error is not None:
@@ -102,6 +105,12 @@ class PromptSource:
             else:
                 ticket = session.add_prompt(prompt, stream=self._stream and prompt.sampling.n == 1)
                 self._add_prompt(ticket, prompt_text(prompt))
+
+    def give_up(self, session: Session, reason: str) -> None:
+        """End the prompts that were not handed over."""
+        for item in self._prompts[self._num_fed :]:
+            session.refuse(reason, id_of(item.value), FinishReason.ERROR)
+        self._num_fed = len(self._prompts)
 
     def finished(
         self, ticket: int, result: RequestResult, output: RequestOutput | None, now: float
@@ -135,6 +144,9 @@ class WorkloadSource:
                 sampling = replace(request.sampling, logprobs=self._logprobs)
                 request = replace(request, sampling=sampling)
             self._requests[session.add_request(request)] = request
+
+    def give_up(self, session: Session, reason: str) -> None:
+        """Requests that have not come yet never will."""
 
     def finished(
         self, ticket: int, result: RequestResult, output: RequestOutput | None, now: float

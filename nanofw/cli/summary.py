@@ -24,6 +24,7 @@ class Summary:
     Attributes:
         num_output_tokens: of requests that finished.
         by_reason: number of requests by the reason for their end.
+        num_cut: requests that `max_model_len` ended before their own `max_tokens`.
         timings: of the requests that were served to their end.
         max_used_blocks: most KV blocks owned by running requests after any step.
     """
@@ -32,6 +33,7 @@ class Summary:
         default_factory=lambda: dict.fromkeys(FinishReason, 0)
     )
     timings: list[Timings] = field(default_factory=list[Timings])
+    num_cut: int = 0
     num_steps: int = 0
     num_prefill_tokens: int = 0
     num_output_tokens: int = 0
@@ -42,6 +44,7 @@ class Summary:
     def add(self, result: RequestResult) -> None:
         """Count a request that finished."""
         self.by_reason[result.finish_reason] += 1
+        self.num_cut += any(output.limit == "max_model_len" for output in result.outputs)
         self.num_output_tokens += result.num_output_tokens
         if result.ok and result.timings is not None:
             self.timings.append(result.timings)
@@ -88,7 +91,8 @@ class Summary:
 
     def _requests_line(self) -> str:
         parts = [f"{count} {reason}" for reason, count in self.by_reason.items() if count]
-        return f"requests    {self.num_requests}: {', '.join(parts) or 'none'}"
+        cut = f"; {self.num_cut} reached max_model_len" if self.num_cut else ""
+        return f"requests    {self.num_requests}: {', '.join(parts) or 'none'}{cut}"
 
     def _throughput_lines(self, virtual: bool, num_output_tokens: int) -> list[str]:
         seconds = self.seconds

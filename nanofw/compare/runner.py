@@ -238,8 +238,9 @@ def _in_processes(
     others = set(active_children())
     context = get_context("spawn")
     with ProcessPoolExecutor(num, context, initializer=_prepare, initargs=(experiment,)) as pool:
-        futures: dict[Future[RunResult], Task] = {pool.submit(_work, t): t for t in tasks}
+        futures: dict[Future[RunResult], Task] = {}
         try:
+            futures.update((pool.submit(_work, task), task) for task in tasks)
             for future in as_completed(futures):
                 task = futures.pop(future)
                 done.append((task, future.result()))

@@ -157,12 +157,14 @@ class EngineSection(Section):
 
 
 class AllocatorSection(ComponentSection):
-    """Where KV lives. `block_size` and `num_blocks` belong to the engine, not to the component."""
+    """Where KV lives. All keys but `name` and the component's options belong to the engine."""
 
     block_size: Size | Auto = "auto"
     """Tokens in a block; auto: the first that all components accept."""
     num_blocks: Size | Auto = "auto"
     """Blocks in the pool; auto: as many as fit."""
+    check_every: Annotated[int, Field(ge=0, le=1 << 40)] = 0
+    """Steps between two checks of all blocks, which are slow, for finding faults; 0: none."""
 
 
 @with_sections("executor")

@@ -18,3 +18,10 @@ EMPTY_COPIES: IntArray = np.empty((0, 2), np.int32)
 EMPTY_INT.flags.writeable = False
 EMPTY_BOOL.flags.writeable = False
 EMPTY_COPIES.flags.writeable = False
+
+
+def read_only(array: IntArray) -> IntArray:
+    """The same numbers, for readers outside: the array itself cannot be changed through it."""
+    view = array.view()
+    view.flags.writeable = False
+    return view

@@ -129,12 +129,28 @@ class TokenDelta:
     logprobs: TokenLogprobs | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Admitted:
+    """A request that got a row in a step, or one of its samples.
+
+    Attributes:
+        arrival, scheduled: seconds on the engine's clock; `scheduled` is when it was first
+            admitted, so it lies before the step where the request came back after a preemption.
+    """
+
+    id: str
+    sample_index: int
+    arrival: float
+    scheduled: float
+
+
 @dataclass(slots=True, kw_only=True)
 class StepReport:
     """Facts about one committed step.
 
     Attributes:
         step: the plan's number.
+        admitted: requests that got a row in it, in the order in which they were admitted.
         num_prefill_tokens, num_decode_tokens: tokens computed in it.
         num_rows: rows that ran.
         num_running, num_waiting: after the commit.
@@ -155,6 +171,7 @@ class StepReport:
     num_waits: int
     planned: float
     committed: float
+    admitted: tuple[Admitted, ...] = ()
 
 
 @dataclass(slots=True, kw_only=True)

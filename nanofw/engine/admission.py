@@ -14,7 +14,7 @@ from nanofw.engine.parts import Parts
 from nanofw.engine.policy_guard import read_only
 from nanofw.engine.request_state import RequestState
 from nanofw.engine.waiting import QueueEntry
-from nanofw.errors import AllocatorError
+from nanofw.errors import NanofwError
 
 RETRY_STEPS = 8
 """A head that did not fit is tried again when blocks were freed, and anyway after this many plans:
@@ -59,7 +59,7 @@ class Admission:
         self._no_room: RequestState | None = None  # the last request that found no blocks
         self._attempt = 0
 
-    def allocator_error(self) -> AllocatorError | None:
+    def allocator_error(self) -> NanofwError | None:
         """Blames the allocator, if it refused the head though it says that blocks are free."""
         state, allocator = self._no_room, self._allocator
         if state is None or self._guard.admits or len(self._running):
@@ -67,10 +67,10 @@ class Admission:
         needed = self._limits.blocks_for(len(state.tokens))
         if needed > allocator.num_available:
             return None
-        return AllocatorError(
-            f"kv_allocator {type(allocator).__name__} gives no blocks to {state.view!r}, which "
-            f"needs {needed}, though it says that {allocator.num_available} of "
-            f"{self._limits.num_blocks} are available"
+        return allocator.error(
+            f"acquire() gives no blocks to {state.view!r}, which needs {needed}, though "
+            f"num_available says that there are {allocator.num_available} of "
+            f"{self._limits.num_blocks}"
         )
 
     def fill(self, budget: int, *, closed: bool) -> Prefills | None:

@@ -84,7 +84,8 @@ class BaseEngine(ABC):
             raise
         except Exception as error:
             if isinstance(error, NanofwError) and not isinstance(error, (ValueError, PolicyError)):
-                raise  # what all requests share is lost
+                self._failure = error  # what all requests share is lost
+                raise
             self._num_finished[FinishReason.REFUSED] += 1
             raise RequestError(_id_text(request.id), refusal_reason(error)) from error
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import numpy as np
 
 from nanofw.contracts.arrays import BoolArray, IntArray
-from nanofw.contracts.kv_allocator import KVAllocator
 from nanofw.contracts.outputs import TokenDelta
 from nanofw.contracts.plan import StepPlan, StepResult
 from nanofw.contracts.requests import FinishReason
+from nanofw.engine.checked_allocator import CheckedAllocator
 from nanofw.engine.counters import Counters
 from nanofw.engine.request_state import RequestState
 from nanofw.engine.running import RunningSet
@@ -27,7 +27,7 @@ class Committer:
     def __init__(
         self,
         running: RunningSet,
-        allocator: KVAllocator,
+        allocator: CheckedAllocator,
         counters: Counters,
         eos_token_ids: tuple[int, ...],
     ) -> None:
@@ -98,7 +98,7 @@ class Committer:
             if failed is not None:
                 good &= ~np.isin(rows, plan.sampled_rows[failed])
             rows, computed = rows[good], computed[good]
-        self._allocator.commit(rows, computed, self._running.rows.tokens)
+        self._allocator.commit(rows, computed, self._running.rows.shown_tokens)
 
     def _first_tokens(self, sampled: IntArray, now: float) -> list[str]:
         rows = self._running.rows

@@ -14,7 +14,7 @@ from nanofw.contracts.clock import Clock, RealClock
 from nanofw.contracts.executor import Executor
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.observer import StepObserver
-from nanofw.contracts.outputs import RequestOutput, StepOutput, StepReport
+from nanofw.contracts.outputs import Admitted, RequestOutput, StepOutput, StepReport
 from nanofw.contracts.plan import HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.base import BaseEngine
@@ -24,7 +24,7 @@ from nanofw.engine.observers import Observers
 from nanofw.engine.plugin_names import PluginNames
 from nanofw.engine.request_state import RequestState, sample_id
 from nanofw.engine.scheduler import Scheduler, Wait
-from nanofw.errors import ExecutorError, NanofwError, PolicyError, RequestShed
+from nanofw.errors import ExecutorError, NanofwError
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class _PendingStep:
     planned: float
     num_preemptions: int
     num_waits: int
+    admitted: tuple[Admitted, ...]
 
 
 class Engine(BaseEngine):
@@ -160,7 +161,7 @@ class Engine(BaseEngine):
         ]
         try:
             self.scheduler.add_request(samples, now)
-        except (PolicyError, RequestShed):
+        except BaseException:
             for name in sample_ids:
                 self._host.finish_sample(name)
             raise
@@ -174,7 +175,11 @@ class Engine(BaseEngine):
         return self._finish(request_id, reason, num_tokens=num_tokens, sample_index=sample_index)
 
     def _finish(self, request_id: str, reason: FinishReason, **kwargs: Any) -> bool:
-        return self.scheduler.finish_request(request_id, reason, self.clock.now(), **kwargs)
+        try:
+            return self.scheduler.finish_request(request_id, reason, self.clock.now(), **kwargs)
+        except BaseException as error:
+            self._failure = error
+            raise
 
     def take_finished(self) -> list[RequestOutput]:
         return self._take(self)
@@ -240,10 +245,25 @@ class Engine(BaseEngine):
         assert not isinstance(plan, Wait)
         if plan is not None:
             num_preempted = scheduler.counters.num_preemptions - num_before
-            self._pending.append(_PendingStep(plan, now, num_preempted, int(waited)))
+            admitted = self._admitted(plan) if plan.new else ()
+            self._pending.append(_PendingStep(plan, now, num_preempted, int(waited), admitted))
         elif scheduler.has_requests and not self._pending:
             self._check_progress(output)
         return plan
+
+    def _admitted(self, plan: StepPlan) -> tuple[Admitted, ...]:
+        """The requests that get a row in a plan. Their rows may be gone when it is collected."""
+        states = [self.scheduler.rows.state(new.row) for new in plan.new]
+        return tuple(
+            Admitted(
+                id=state.request.id,
+                sample_index=state.sample_index,
+                arrival=state.arrival,
+                scheduled=state.scheduled,
+            )
+            for state in states
+            if state.scheduled is not None
+        )
 
     def _check_progress(self, output: StepOutput) -> None:
         scheduler = self.scheduler
@@ -284,6 +304,7 @@ class Engine(BaseEngine):
             num_waits=pending.num_waits,
             planned=pending.planned,
             committed=now,
+            admitted=pending.admitted,
         )
 
     # -- host processors ------------------------------------------------------------------

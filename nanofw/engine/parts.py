@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nanofw.contracts.kv_allocator import KVAllocator
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.scheduler import Refuse
+from nanofw.engine.checked_allocator import CheckedAllocator
 from nanofw.engine.counters import Counters
 from nanofw.engine.policy_guard import PolicyGuard
 from nanofw.engine.request_state import RequestState
@@ -27,6 +27,6 @@ class Parts:
     running: RunningSet
     queue: WaitingQueue
     guard: PolicyGuard
-    allocator: KVAllocator
+    allocator: CheckedAllocator
     counters: Counters
     shed: Callable[[RequestState, Refuse], None]

@@ -4,26 +4,30 @@ from __future__ import annotations
 
 import math
 import operator
-import os
-import traceback
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from itertools import islice
 from typing import Any, TypeVar, cast
 
 import numpy as np
 
-from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.arrays import IntArray, read_only
 from nanofw.contracts.hooks import hook_problems
 from nanofw.contracts.requests import FinishReason
 from nanofw.contracts.scheduler import Policy, Refuse, RequestView, SortKey
 from nanofw.engine.request_state import RequestState, StateView
 from nanofw.engine.views import EngineView
-from nanofw.errors import PolicyError
+from nanofw.errors import NanofwError, PolicyError
+from nanofw.plugin_calls import CheckedPlugin
 
 T = TypeVar("T")
 
 
-class PolicyGuard:
+class PolicyGuard(CheckedPlugin):
     """One policy, its hooks that are overridden, and the errors of those that fail.
+
+    Args:
+        describe: the moment of a decision, for messages.
+        label: the policy in messages.
 
     Attributes:
         policy: the policy itself.
@@ -32,17 +36,21 @@ class PolicyGuard:
             hook is overridden; the others are not called at all.
     """
 
-    def __init__(self, policy: Policy, view: EngineView, describe: Callable[[], str]) -> None:
-        self.policy, self.view = policy, view
-        self._describe = describe
+    def __init__(
+        self, policy: Policy, view: EngineView, describe: Callable[[], str], label: str = ""
+    ) -> None:
         kind = type(policy)
+        super().__init__(label or f"scheduler {kind.__name__}", PolicyError)
+        self.policy, self.view = policy, view
+        self._describe: Callable[[], str] | None = None
         problems = hook_problems(kind, Policy)
         for name in ("window", "skip_ahead", "max_rekeys"):
-            value: Any = getattr(policy, name)
+            value: Any = self.call(name, getattr, policy, name)
             if type(value) is not int or value < 0:
                 problems.append(f"{name} is {value!r}; it must be an integer, 0 or greater")
         if problems:
-            raise PolicyError(f"scheduler {kind.__name__}: {'; '.join(problems)}")
+            raise self.error("; ".join(problems))
+        self._describe = describe
         self.orders_groups = kind.group is not Policy.group
         self.admits = kind.admit is not Policy.admit
         self.cuts = kind.chunk is not Policy.chunk
@@ -52,35 +60,19 @@ class PolicyGuard:
         self.budgets = kind.step_budget is not Policy.step_budget
         self.pauses = kind.pause is not Policy.pause
 
-    def error(self, text: str) -> PolicyError:
+    def error(self, text: str) -> NanofwError:
         """A `PolicyError` that names the policy and shows the moment of the decision."""
-        return PolicyError(f"scheduler {type(self.policy).__name__}: {text}\n  {self._describe()}")
-
-    def call(self, name: str, method: Callable[..., T], *args: Any) -> T:
-        """The method's answer; what it raises is named after the hook.
-
-        `SystemExit` and its like inside a hook are failures of the hook; only an interrupt by
-        the user goes through.
-        """
-        try:
-            return method(*args)
-        except (PolicyError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            raise self.error(
-                f"{name}() raised {type(error).__name__}: {error}{_place(error)}"
-            ) from error
+        moment = f"\n  {self._describe()}" if self._describe is not None else ""
+        return super().error(f"{text}{moment}")
 
     def check(self, arguments: Any) -> None:
         """Raise ValueError when a request's arguments for the policy are wrong."""
         try:
             self.policy.check(arguments)
-        except (ValueError, KeyboardInterrupt):
+        except ValueError:
             raise
         except BaseException as error:
-            raise self.error(
-                f"check() raised {type(error).__name__}: {error}{_place(error)}"
-            ) from error
+            self.fail("check", error)
 
     # -- what orders requests -------------------------------------------------------------
 
@@ -119,7 +111,7 @@ class PolicyGuard:
     def window_keys(self, states: Sequence[RequestState]) -> list[SortKey | Refuse]:
         """New keys of the states in the window."""
         views = [state.view for state in states]
-        keys = self.call("window_key", lambda: list(self.policy.window_key(views, self.view)))
+        keys = self._listed("window_key", self.policy.window_key, len(views), views, self.view)
         if len(keys) != len(states):
             raise self.error(f"window_key() gave {len(keys)} keys for {len(states)} requests")
         return [self._checked("window_key", key) for key in keys]
@@ -127,7 +119,8 @@ class PolicyGuard:
     def rekey(self) -> list[RequestState]:
         """Live requests whose keys are to be asked for anew."""
         limit, named = self.policy.max_rekeys, dict[int, RequestState]()
-        for view in self.call("rekey", lambda: list(self.policy.rekey(self.view))):
+        most = max(limit, self.view.num_running + self.view.num_waiting)
+        for view in self._listed("rekey", self.policy.rekey, most, self.view):
             state = self._state(view)
             named[id(state)] = state
         if len(named) > limit:
@@ -164,8 +157,8 @@ class PolicyGuard:
 
     def pause(self) -> list[int]:
         """Running rows that the policy pauses."""
-        rows = self.call("pause", lambda: list(self.policy.pause(self.view)))
         running = self.view.running.rows
+        rows = self._listed("pause", self.policy.pause, len(running), self.view)
         return [self._row("pause", row, running) for row in rows]
 
     def victim(self, for_request: RequestState | None) -> int | None:
@@ -186,6 +179,15 @@ class PolicyGuard:
     def is_smaller(self, key: SortKey, other: SortKey) -> bool:
         """Whether a key is smaller than another."""
         return self.call("key", lambda: bool(key < other))
+
+    def _listed(
+        self, name: str, hook: Callable[..., Iterable[T]], most: int, *arguments: Any
+    ) -> list[T]:
+        """What a hook names, which may come without end."""
+        found = self.call(name, lambda: list(islice(iter(hook(*arguments)), most + 1)))
+        if len(found) > most:
+            raise self.error(f"{name}() names more than {most}")
+        return found
 
     def _integer(self, name: str, value: Any, least: int) -> int:
         try:
@@ -230,13 +232,6 @@ class PolicyGuard:
         self.call("on_finish", self.policy.on_finish, state.view, reason, self.view)
 
 
-def read_only(array: IntArray) -> IntArray:
-    """The same numbers, for readers outside: the array itself cannot be changed through it."""
-    view = array.view()
-    view.flags.writeable = False
-    return view
-
-
 def _is_time(value: Any) -> bool:
     if type(value) is bool or not isinstance(value, (int, float, np.floating)):
         return False
@@ -253,12 +248,3 @@ def _has_no_order(key: SortKey) -> bool:
         return any(bool(part != part) for part in parts)
     except Exception:
         return True
-
-
-def _place(error: BaseException) -> str:
-    """The last line of the policy's file on the way to an error: ` (my_policy.py, line 12)`."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if f.filename != __file__]
-    if not frames:
-        return ""
-    last = [frame for frame in frames if frame.filename == frames[0].filename][-1]
-    return f" ({os.path.basename(last.filename)}, line {last.lineno})"

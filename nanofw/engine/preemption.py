@@ -8,7 +8,6 @@ from nanofw.contracts.kv_allocator import Extension
 from nanofw.contracts.scheduler import Refuse
 from nanofw.engine.parts import Parts
 from nanofw.engine.request_state import RequestState, RequestStatus
-from nanofw.errors import AllocatorError
 
 
 class Wait(Enum):
@@ -126,9 +125,8 @@ class Preemption:
         if len(self._running) > 1:
             return
         state = self._running.states()[0]
-        raise AllocatorError(
-            f"request {state.request.id!r} runs alone with "
-            f"{int(self._running.rows.planned[state.row])} tokens and finds no block: the "
-            f"allocator says that {self._allocator.num_available} of "
-            f"{self._limits.num_blocks} are available"
+        raise self._allocator.error(
+            f"extend() gives no block to request {state.request.id!r}, which runs alone with "
+            f"{int(self._running.rows.planned[state.row])} tokens; num_available says that there "
+            f"are {self._allocator.num_available} of {self._limits.num_blocks}"
         )

@@ -80,16 +80,16 @@ def _token_limit(num_prompt: int, sampling: SamplingParams, limits: Limits) -> i
 
     The last token that is generated is never computed, so it needs no slot in the pool.
     """
-    if num_prompt >= limits.max_model_len:
-        raise ValueError(
-            f"the prompt has {num_prompt} tokens; at most {limits.max_model_len - 1} leave room "
-            f"for an answer within max_model_len {limits.max_model_len}"
-        )
     if num_prompt > limits.pool_tokens:
         needed = -(-num_prompt // limits.block_size)
         raise ValueError(
             f"the prompt needs {needed} KV blocks of {limits.block_size} tokens, the pool has "
             f"{limits.num_blocks}; shorten the prompt or raise kv_allocator.num_blocks"
+        )
+    if num_prompt >= limits.max_model_len:
+        raise ValueError(
+            f"the prompt has {num_prompt} tokens; at most {limits.max_model_len - 1} leave room "
+            f"for an answer within max_model_len {limits.max_model_len}"
         )
     room = min(limits.max_model_len, limits.pool_tokens + 1)
     if sampling.max_tokens is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.arrays import IntArray, read_only
 from nanofw.engine.request_state import RequestState, RequestStatus
 
 
@@ -20,6 +20,7 @@ class Rows:
 
     Attributes:
         tokens: int32[max_num_seqs, max_model_len], token ids; valid below `known`.
+        shown_tokens: the same, read-only.
         known: committed tokens.
         planned: known tokens and those that steps in flight will sample.
         computed: positions whose KV is computed, steps in flight included.
@@ -36,6 +37,7 @@ class Rows:
             return np.zeros(max_num_seqs, np.int32)
 
         self.tokens: IntArray = np.zeros((max_num_seqs, max_tokens), np.int32)
+        self.shown_tokens = read_only(self.tokens)
         self.num_prompt, self.known, self.planned = ints(), ints(), ints()
         self.computed, self.limit = ints(), ints()
         self.alive = np.zeros(max_num_seqs, np.bool_)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from nanofw.contracts.arrays import EMPTY_INT, BoolArray, IntArray
-from nanofw.contracts.kv_allocator import KVAllocator
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.scheduler import SortKey
+from nanofw.engine.checked_allocator import CheckedAllocator
 from nanofw.engine.request_state import RequestState
 from nanofw.engine.rows import Rows
 
@@ -33,7 +33,7 @@ class RunningSet:
         version: grows when a request is added, removed, paused or gets another key.
     """
 
-    def __init__(self, limits: Limits, allocator: KVAllocator) -> None:
+    def __init__(self, limits: Limits, allocator: CheckedAllocator) -> None:
         self._allocator = allocator
         self.rows = Rows(limits.max_rows, limits.max_model_len + 1)
         self.admitted = np.zeros(limits.max_rows, np.int64)
@@ -85,6 +85,7 @@ class RunningSet:
     def remove_request(self, state: RequestState) -> None:
         """Stop the request; its row is released at once or when its step was collected."""
         row = state.row
+        self._allocator.check_room(row, int(self.rows.computed[row]))
         self._count(row, -1)
         self.rows.stop(row)
         if self.rows.prefilling[row]:

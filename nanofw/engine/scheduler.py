@@ -12,6 +12,8 @@ planned while step k is in flight.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,6 +26,7 @@ from nanofw.contracts.plan import StepPlan, StepResult
 from nanofw.contracts.requests import FinishReason
 from nanofw.contracts.scheduler import Policy, Refuse
 from nanofw.engine.admission import Admission, Prefills
+from nanofw.engine.checked_allocator import CheckedAllocator
 from nanofw.engine.commit import Committer
 from nanofw.engine.counters import Counters
 from nanofw.engine.parts import Parts
@@ -40,8 +43,13 @@ from nanofw.errors import NanofwError, PolicyError, RequestShed
 class Scheduler:
     """Queues, rows and plans. See the module's first lines.
 
+    Args:
+        labels: what messages call policy and allocator, by kind.
+        check_every: steps between two checks of the allocator's accounting; 0: never.
+
     Attributes:
-        limits, policy, allocator: what it was made of.
+        limits, policy: what it was made of.
+        allocator: the one that it was made of, with its answers checked.
         counters: totals.
         running: the rows.
     """
@@ -52,8 +60,14 @@ class Scheduler:
         policy: Policy,
         allocator: KVAllocator,
         eos_token_ids: tuple[int, ...] = (),
+        *,
+        labels: Mapping[str, str] = MappingProxyType({}),
+        check_every: int = 0,
     ) -> None:
-        self.limits, self.policy, self.allocator = limits, policy, allocator
+        self.limits, self.policy, self._check_every = limits, policy, check_every
+        self.allocator = allocator = CheckedAllocator(
+            allocator, limits, labels.get("kv_allocator", "")
+        )
         self.counters = counters = Counters()
         self.running = running = RunningSet(limits, allocator)
         self._states: dict[str, list[RequestState]] = {}  # live samples by request id
@@ -61,7 +75,9 @@ class Scheduler:
         self._finished: list[RequestOutput] = []
         self._finished_ids: set[str] = set()  # of those
         self._view = EngineView(limits, running, allocator)
-        self._guard = guard = PolicyGuard(policy, self._view, self._describe)
+        self._guard = guard = PolicyGuard(
+            policy, self._view, self._describe, labels.get("scheduler", "")
+        )
         self._queue = self._view.queue = WaitingQueue(guard)
         parts = Parts(limits, running, self._queue, guard, allocator, counters, self._shed)
         self._admission, self._preemption = Admission(parts), Preemption(parts)
@@ -188,19 +204,14 @@ class Scheduler:
             sample_index: the one sample to finish; None: all of them.
         """
         self._view.now = now
-        found, problem = False, None
+        found = False
         # The last first: samples that wait for the first are not queued only to be finished.
         for state in self._states.get(request_id, [])[::-1]:
             if sample_index is None or state.sample_index == sample_index:
                 if num_tokens is not None:
                     self._truncate(state, state.num_prompt + num_tokens)
-                try:
-                    self._finish(state, reason, error)
-                except PolicyError as raised:  # on_finish of one must not keep the others
-                    problem = problem or raised
+                self._finish(state, reason, error)
                 found = True
-        if problem is not None:
-            raise problem
         return found
 
     @property
@@ -235,11 +246,9 @@ class Scheduler:
         state.status = RequestStatus.FINISHED
         self._queue.discard(state)
         self._remove_state(state)
-        try:
-            self._make_output(state, reason, error)
-        finally:
-            if state.sample_index == 0:
-                self._queue_siblings(state.request.id)
+        self._make_output(state, reason, error)
+        if state.sample_index == 0:
+            self._queue_siblings(state.request.id)
 
     def _remove_state(self, state: RequestState) -> None:
         samples = self._states[state.request.id]
@@ -248,14 +257,19 @@ class Scheduler:
             del self._states[state.request.id]
 
     def _make_output(self, state: RequestState, reason: FinishReason, error: str | None) -> None:
-        state.finish_reason, state.error, state.finished = reason, error, self._view.now
-        self.counters.num_output_tokens += state.num_output
-        self._finished_ids.add(state.request.id)
-        self.running.note_finished(state)
-        self._finished.append(state.output())  # before the policy hears of it: it may raise
-        if state.is_known:
-            state.is_known = False
-            self._guard.on_finish(state, reason)
+        """The request's output; where the policy fails on its end, that of an error."""
+        try:
+            if state.is_known:
+                state.is_known = False
+                self._guard.on_finish(state, reason)
+        except PolicyError as problem:
+            reason, error = FinishReason.ERROR, str(problem)
+        finally:  # an interrupt goes through
+            state.finish_reason, state.error, state.finished = reason, error, self._view.now
+            self.counters.num_output_tokens += state.num_output
+            self._finished_ids.add(state.request.id)
+            self.running.note_finished(state)
+            self._finished.append(state.output())
 
     # -- plan -----------------------------------------------------------------------------
 
@@ -387,6 +401,8 @@ class Scheduler:
         deltas: list[TokenDelta] = []
         for started in self._committer.commit_step(plan, result, now, deltas, self._finish):
             self._queue_siblings(started)
+        if self._check_every and not plan.step % self._check_every:
+            self.allocator.check_integrity()
         return deltas
 
     def _describe(self) -> str:

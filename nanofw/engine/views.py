@@ -7,9 +7,9 @@ from collections.abc import Sized
 import numpy as np
 
 from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.kv_allocator import KVAllocator
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.scheduler import RequestView, RunningView, SchedulerView, SortKey
+from nanofw.engine.checked_allocator import CheckedAllocator
 from nanofw.engine.request_state import RequestState, StateView
 from nanofw.engine.running import RunningSet
 from nanofw.errors import PolicyError
@@ -24,7 +24,7 @@ class EngineView(SchedulerView):
 
     __slots__ = ("_allocator", "_running", "queue")
 
-    def __init__(self, limits: Limits, running: RunningSet, allocator: KVAllocator) -> None:
+    def __init__(self, limits: Limits, running: RunningSet, allocator: CheckedAllocator) -> None:
         super().__init__(limits)
         self._running, self._allocator = running, allocator
         self.queue: Sized = ()

@@ -97,6 +97,8 @@ class BlockTables(KVAllocator):
         if not np.array_equal(self._room, self._num_row_blocks * self._block_size):
             raise AllocatorError("the room of a row is not that of its blocks")
         owners = np.zeros(total, np.int32)
+        if self._num_row_blocks.min() < 0 or self._num_row_blocks.max() > self._tables.shape[1]:
+            raise AllocatorError("a row has fewer blocks than none, or more than its table")
         for row in self._num_row_blocks.nonzero()[0]:
             table = self._table(int(row))
             if table.min() < 0 or table.max() >= total:
@@ -108,6 +110,10 @@ class BlockTables(KVAllocator):
 
     def _check_free(self, owners: IntArray) -> None:
         free = self._free.ids()
+        if len(free) != len(self._free):
+            raise AllocatorError(f"{len(self._free)} blocks are counted as free, not {len(free)}")
+        if len(free) and not 0 <= free.min() <= free.max() < len(owners):
+            raise AllocatorError("a block outside the pool is free")
         if len(np.unique(free)) != len(free):
             raise AllocatorError("a block is free twice")
         if owners[free].any():

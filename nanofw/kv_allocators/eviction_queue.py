@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from nanofw.contracts.arrays import IntArray, LongArray
+from nanofw.errors import AllocatorError
 
 
 class EvictionQueue:
@@ -63,6 +64,31 @@ class EvictionQueue:
         self._head = end
         return blocks
 
+    def check_integrity(self) -> None:
+        """Raise `AllocatorError` unless places and count agree with the queue."""
+        if not 0 <= self._head <= self._tail <= len(self._queue):
+            raise AllocatorError(
+                f"the eviction queue goes from {self._head} to {self._tail}, and has "
+                f"{len(self._queue)} places"
+            )
+        queued = self._queue[self._head : self._tail]
+        if len(queued) and not 0 <= queued.min() <= queued.max() < len(self._index):
+            raise AllocatorError("the eviction queue has a block outside the pool")
+        if not np.array_equal(self._indices, np.arange(len(self._queue))):
+            raise AllocatorError("the places of the eviction queue are not numbered from 0")
+        blocks = (self._index >= self._head).nonzero()[0]
+        places = self._index[blocks]
+        wrong = blocks[(places >= self._tail) | (self._queue[places % len(self._queue)] != blocks)]
+        if len(wrong):
+            place = int(self._index[wrong[0]])
+            raise AllocatorError(
+                f"block {wrong[0]} is said to be at {place} of the eviction queue, and is not there"
+            )
+        if self._num != len(blocks):
+            raise AllocatorError(
+                f"the eviction queue counts {self._num} blocks, and has {len(blocks)}"
+            )
+
     def _first_filled(self, num_blocks: int) -> LongArray:
         """int64[num_blocks], the first indices that are not gaps."""
         width = num_blocks
@@ -70,6 +96,8 @@ class EvictionQueue:
             filled = self._filled(self._head + width)
             if len(filled) >= num_blocks:
                 return filled[:num_blocks]
+            if self._head + width >= self._tail:
+                self.check_integrity()
             width *= 2
 
     def _filled(self, end: int) -> LongArray:

@@ -147,6 +147,7 @@ class PagedPrefixAllocator(BlockTables):
         """See the contract; also compares reference counts, LRU list and index."""
         owners = self._owners()
         self._check_free(owners)
+        self._lru.check_integrity()
         if not np.array_equal(owners, self._refs):
             raise AllocatorError("reference counts differ from the tables")
         self._index.check_integrity()
@@ -216,19 +217,26 @@ class PagedPrefixAllocator(BlockTables):
         for block in cached:
             if not self._index.is_handed_out(block) or self._index.has_copies(block):
                 raise AllocatorError(f"block {block} is cached for content that it is not for")
-        for row in self._num_row_blocks.nonzero()[0].tolist():
+        for row in range(self._config.max_num_seqs):
             self._check_known(row)
 
     def _check_known(self, row: int) -> None:
         table: list[int] = self._table(row).tolist()
         num_known = int(self._num_known[row])
         keys = [self._index.keys[block] for block in table]
+        if not 0 <= num_known <= len(table):
+            raise AllocatorError(f"row {row} has {len(table)} blocks, {num_known} of them known")
         if None in keys[:num_known] or any(key is not None for key in keys[num_known:]):
             raise AllocatorError(f"row {row} has other than {num_known} blocks known by content")
         tip = self._tips[row]
         is_root = not num_known and (tip is None or tip < UNKNOWN)
         if tip != UNKNOWN and not is_root and (not num_known or tip != keys[num_known - 1]):
             raise AllocatorError(f"the last content known of row {row} is another one")
+        due = (num_known + 1) * self._block_size if table and tip != UNKNOWN else NEVER
+        if self._due[row] != due:
+            raise AllocatorError(
+                f"row {row} waits for {self._due[row]} tokens to fill its next block, not {due}"
+            )
 
     def _check_eviction_order(self) -> None:
         """A parent is in use or evicted after its child: no content outlives its head."""

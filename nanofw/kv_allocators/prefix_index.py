@@ -64,6 +64,13 @@ class _Chain:
         """Whether these are its prompt's tokens: a digest is believed no more than a hash."""
         return self._data == data
 
+    def is_sound(self) -> bool:
+        """Whether the hashes are those of the prompt. All but the first: its salt is not kept."""
+        size = self._size
+        parts = (self._data[i * size : (i + 1) * size] for i in range(1, len(self.keys)))
+        follow = (self._hash_block(part, key) for part, key in zip(parts, self.keys, strict=False))
+        return 0 <= self.depth <= len(self.keys) and self.keys[1:] == list(follow)
+
     def grow(self) -> bool:
         """Add the next hash; False when there is no full block left."""
         start = len(self.keys) * self._size
@@ -260,6 +267,8 @@ class PrefixIndex:
             raise AllocatorError("a block holds content that the map does not know")
         if not all(self.copies.values()) or self.copies.keys() - self._by_key.keys():
             raise AllocatorError("copies are kept of content that no block is handed out for")
+        if not all(chain.is_sound() for chain in self._chains.values()):
+            raise AllocatorError("the hashes that are remembered of a prompt are not its own")
 
     def _check_block(self, block: int, key: int) -> None:
         parent = self._parents[block]

@@ -70,7 +70,7 @@ class AsyncLLM:
         return cls(load_config(config, overrides, named_by=PYTHON), **options)
 
     @property
-    def failure(self) -> Exception | None:
+    def failure(self) -> BaseException | None:
         """What ended the engine; None while it can serve."""
         return self._thread.failure
 

@@ -69,7 +69,7 @@ class EngineThread:
         self._tickets: dict[Receiver, int] = {}
         self._lock = threading.Lock()
         self._stopping = False
-        self.failure: Exception | None = None
+        self.failure: BaseException | None = None
         made: Future[Session] = Future()
         self._thread = threading.Thread(
             target=self._main, args=(make_session, made), name="nanofw-engine", daemon=True
@@ -128,7 +128,7 @@ class EngineThread:
                     self._deliver(session.step())
                 else:
                     session.engine.check_alive()
-        except Exception as error:
+        except BaseException as error:  # nothing interrupts this thread but its own engine
             logger.exception("the engine failed")
             self._end(f"the engine failed: {error}", error)
         else:
@@ -156,12 +156,7 @@ class EngineThread:
                     return
 
     def _add_prompt(self, receiver: Receiver, prompt: Prompt) -> None:
-        """Its receiver gets an event, also when adding it ends the engine."""
-        try:
-            ticket = self._session.add_prompt(prompt, stream=True)
-        except BaseException:
-            self._commands.put(_AddPrompt(receiver, prompt))  # `_end` refuses it
-            raise
+        ticket = self._session.add_prompt(prompt, stream=True)
         self._receivers[ticket], self._tickets[receiver] = receiver, ticket
 
     def _deliver(self, step: SessionStep) -> None:
@@ -173,7 +168,7 @@ class EngineThread:
         for receiver, events in by_receiver.items():
             receiver.receive(events)
 
-    def _end(self, reason: str, failure: Exception | None) -> None:
+    def _end(self, reason: str, failure: BaseException | None) -> None:
         """Refuse new requests, then send a result to every receiver."""
         with self._lock:
             self.failure, self._stopping = failure, True

@@ -170,8 +170,14 @@ class LiveRequest:
             token_ids=token_ids,
             finish_reason=reason,
             stop_reason=stop_reason,
+            limit=self._limit(token_ids) if reason is FinishReason.LENGTH else None,
             logprobs=None if logprobs is None else readable(logprobs, token_ids, self._tokenizer),
         )
+
+    def _limit(self, token_ids: Sequence[int]) -> str:
+        """What kept a sample from going on."""
+        most = self._sampling.max_tokens
+        return "max_model_len" if most is None or len(token_ids) < most else "max_tokens"
 
     def _ends_in_silence(self, output: RequestOutput) -> bool:
         """Whether the last token ended the sample and has no place in its text."""

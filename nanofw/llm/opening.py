@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+import warnings
 from pathlib import Path
 
 from nanofw.assembly import Selection, build, select
+from nanofw.assembly.reasons import shortened
 from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import LoggingSection
 from nanofw.contracts.clock import VirtualClock
@@ -16,6 +18,10 @@ from nanofw.llm.session import Session
 from nanofw.text.byte_level import ByteTokenizer
 from nanofw.text.chat import ChatTemplate, load_chat_template
 from nanofw.text.tokenizer import Tokenizer, load_tokenizer
+
+
+class ShortPoolWarning(UserWarning):
+    """The pool of KV blocks has no room for a request of the model's length."""
 
 
 def open_session(
@@ -50,12 +56,20 @@ def _set_log_levels(section: LoggingSection) -> None:
 
 
 def open_engine(selection: Selection) -> BaseEngine:
-    """The engine of a selection, or the router of several: `engine.replicas`."""
-    if selection.loaded.config.engine.replicas == 1:
-        return build(selection)
-    from nanofw.replicas.router import ReplicatedEngine
+    """The engine of a selection, or the router of several: `engine.replicas`.
 
-    return ReplicatedEngine(selection)
+    Warns with `ShortPoolWarning` where the pool is smaller than a request of the model's length.
+    """
+    if selection.loaded.config.engine.replicas == 1:
+        engine: BaseEngine = build(selection)
+    else:
+        from nanofw.replicas.router import ReplicatedEngine
+
+        engine = ReplicatedEngine(selection)
+    if engine.max_model_len < selection.max_model_len:
+        sentence = shortened(selection.max_model_len, engine.max_model_len)
+        warnings.warn(sentence, ShortPoolWarning, stacklevel=2)
+    return engine
 
 
 def text_side(engine: BaseEngine) -> tuple[Tokenizer | None, ChatTemplate]:

@@ -23,6 +23,8 @@ class Completion:
         token_ids: the generated tokens, the end token or those of the stop string included.
         stop_reason: the stop string or the stop token that ended it; None for the model's own
             end token and for every other reason.
+        limit: what cut a sample that ended with `length`: `max_tokens`, or `max_model_len`, which
+            was reached before; None for every other reason.
         logprobs: by position, what was asked for with `SamplingParams.logprobs`.
     """
 
@@ -31,6 +33,7 @@ class Completion:
     token_ids: tuple[int, ...] = ()
     finish_reason: FinishReason
     stop_reason: str | int | None = None
+    limit: str | None = None
     logprobs: list[PositionLogprobs] | None = None
 
     @property
@@ -48,6 +51,7 @@ class Completion:
             "token_ids": list(self.token_ids),
             "finish_reason": str(self.finish_reason),
             "stop_reason": self.stop_reason,
+            "limit": self.limit,
         }
         if self.logprobs is not None:
             record["logprobs"] = [logprob_record(position) for position in self.logprobs]
@@ -178,8 +182,12 @@ class StreamEvent:
     result: RequestResult | None = None
 
 
+TIMES = ("arrival", "scheduled", "first_token", "finished")
+"""When things happened, on the engine's clock."""
+
+
 def _timing_record(timings: Timings | None) -> dict[str, object]:
-    names = [f"{name}_s" for name in PER_REQUEST]
+    names = [*TIMES, *(f"{name}_s" for name in PER_REQUEST)]
     if timings is None:
         return {**dict.fromkeys(names)}
     record: dict[str, object] = {name: _rounded(getattr(timings, name)) for name in names}

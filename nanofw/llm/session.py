@@ -78,6 +78,10 @@ class Session:
         self._ids: dict[int, str] = {}
         """Ticket to id of the live requests."""
         self._refused: list[tuple[int, StreamEvent]] = []
+        self._lost: list[tuple[int, str, str | None]] = []
+        """Ticket, id and text of requests on which the engine failed before it had them."""
+        self._failure: Exception | None = None
+        """What the next step raises: the engine failed while a request was added."""
         self._num_tickets = 0
         self._reserved: set[str] = set()
         """Ids that users chose for requests that are still to come."""
@@ -87,7 +91,7 @@ class Session:
     @property
     def has_unfinished(self) -> bool:
         """Whether `step` still has something to do or to say."""
-        waits = bool(self._live or self._refused)
+        waits = bool(self._live or self._refused or self._lost)
         return waits or (self.engine.has_unfinished and not self._failed)
 
     @property
@@ -111,6 +115,8 @@ class Session:
                 self.engine.add_request(self._request(request_id, prompt, stream))
         except RequestError as error:
             self._refuse(ticket, request_id, error, prompt.text)
+        except Exception as error:
+            self._lose(ticket, request_id, error, prompt.text)
         else:
             self._accepted(ticket, request_id, prompt, stream)
         return ticket
@@ -127,15 +133,23 @@ class Session:
                 self.engine.add_request(replace(request, stream=self._token_times))
         except RequestError as error:
             self._refuse(ticket, request.id, error, None)
+        except Exception as error:
+            self._lose(ticket, request.id, error, None)
         else:
             prompt = Prompt(token_ids=request.prompt_token_ids, sampling=request.sampling)
             self._accepted(ticket, request.id, prompt, stream=False)
         return ticket
 
-    def refuse(self, reason: str, request_id: str | None = None) -> int:
-        """Count a request that could not even be read; returns its ticket."""
+    def refuse(
+        self,
+        reason: str,
+        request_id: str | None = None,
+        finish_reason: FinishReason = FinishReason.REFUSED,
+    ) -> int:
+        """Count a request that the engine will never have; returns its ticket."""
         ticket, request_id = self._new_ticket(request_id)
-        self._refuse(ticket, request_id, RequestError(request_id, reason), None)
+        result = refused(request_id, reason, None, finish_reason)
+        self._refused.append((ticket, StreamEvent(result=result)))
         return ticket
 
     def abort(self, ticket: int) -> bool:
@@ -149,6 +163,8 @@ class Session:
         Raises:
             NanofwError: the run cannot go on; `fail` gives the results of those left.
         """
+        if self._failure is not None:
+            raise self._failure
         output = self.engine.step() if self.engine.has_unfinished else StepOutput()
         if output.wake_at is not None:
             clock = self.engine.clock
@@ -173,7 +189,10 @@ class Session:
             self._take_end(end, step)
         for live in self._live.values():
             step.events.append((live.ticket, StreamEvent(result=live.failed(reason))))
-        self._live, self._ids, self._refused = {}, {}, []
+        for ticket, request_id, text in self._lost:
+            result = refused(request_id, reason, text, FinishReason.ERROR)
+            step.events.append((ticket, StreamEvent(result=result)))
+        self._live, self._ids, self._refused, self._lost = {}, {}, [], []
         self._count(step)
         return step
 
@@ -209,6 +228,11 @@ class Session:
     ) -> None:
         result = refused(request_id, error.reason, prompt, FinishReason.of_refusal(error))
         self._refused.append((ticket, StreamEvent(result=result)))
+
+    def _lose(self, ticket: int, request_id: str, error: Exception, prompt: str | None) -> None:
+        """The engine failed on a request: the next step says so, and `fail` tells its sender."""
+        self._lost.append((ticket, request_id, prompt))
+        self._failure = error
 
     def _request(self, request_id: str, prompt: Prompt, stream: bool) -> Request:
         needs_deltas = stream or prompt.stop_strings is not None or self._token_times

@@ -189,6 +189,10 @@ class ReplicatedEngine(BaseEngine):
                 step=self._num_steps,
                 planned=report.planned + offset,
                 committed=report.committed + offset,
+                admitted=tuple(
+                    replace(one, arrival=one.arrival + offset, scheduled=one.scheduled + offset)
+                    for one in report.admitted
+                ),
             )
             self._num_steps += 1
         if not offset:

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from numbers import Real
-from typing import TypeVar
 
 from nanofw.contracts.cost_model import CostModel, OccupiesHost
 from nanofw.contracts.plan import StepPlan
-from nanofw.errors import ExecutorError, NanofwError
+from nanofw.errors import ExecutorError
+from nanofw.plugin_calls import CheckedPlugin
 
 LONGEST_STEP = 1e9
 """Seconds. Sums of longer times lose the microseconds of the others."""
-T = TypeVar("T")
 
 
-class CheckedCostModel:
+class CheckedCostModel(CheckedPlugin):
     """Passes calls on; what a call raises or answers is told with the cost model's name.
 
     Args:
@@ -27,39 +25,30 @@ class CheckedCostModel:
     """
 
     def __init__(self, model: CostModel, label: str) -> None:
-        self._model, self._label = model, label
+        super().__init__(label, ExecutorError)
+        self._model = model
         self._seconds = model.seconds
         self._host_seconds = model.host_seconds if isinstance(model, OccupiesHost) else None
         self.occupies_host = self._host_seconds is not None
 
     def seconds(self, plan: StepPlan) -> float:
         """Time of a step on the device. Raises ExecutorError: it is not a time."""
-        return self._time("seconds", self._call("seconds", self._seconds, plan))
+        return self._time("seconds", self.call("seconds", self._seconds, plan))
 
     def host_seconds(self, plan: StepPlan) -> float:
         """Time of a step on the host. Raises ExecutorError: it is not a time."""
         assert self._host_seconds is not None
-        return self._time("host_seconds", self._call("host_seconds", self._host_seconds, plan))
+        return self._time("host_seconds", self.call("host_seconds", self._host_seconds, plan))
 
     def kv_bytes(self) -> int | None:
         """Memory for keys and values. Raises ExecutorError: it is not a number of bytes."""
-        value: object = self._call("kv_bytes", self._model.kv_bytes)
+        value: object = self.call("kv_bytes", self._model.kv_bytes)
         if value is None:
             return None
         number = _number(value)
         if number is not None and 0 <= number < math.inf:
             return int(value)
-        raise self._error("kv_bytes", value, "a number of bytes that is not negative, or None")
-
-    def _call(self, method: str, call: Callable[..., T], *arguments: object) -> T:
-        try:
-            return call(*arguments)
-        except NanofwError:
-            raise
-        except Exception as error:
-            raise ExecutorError(
-                f"{self._label}: {method}() raised {type(error).__name__}: {error}"
-            ) from error
+        raise self.wrong("kv_bytes", value, "a number of bytes that is not negative, or None")
 
     def _time(self, method: str, value: object) -> float:
         if type(value) is float and 0 <= value <= LONGEST_STEP:
@@ -67,12 +56,7 @@ class CheckedCostModel:
         number = _number(value)
         if number is not None and 0 <= number <= LONGEST_STEP:
             return number
-        raise self._error(method, value, f"a number of seconds from 0 to {LONGEST_STEP:g}")
-
-    def _error(self, method: str, value: object, wanted: str) -> ExecutorError:
-        text = repr(value)
-        text = text if len(text) <= 100 else f"{text[:100]}..."
-        return ExecutorError(f"{self._label}: {method}() returned {text}; it must be {wanted}")
+        raise self.wrong(method, value, f"a number of seconds from 0 to {LONGEST_STEP:g}")
 
 
 def _number(value: object) -> float | None:

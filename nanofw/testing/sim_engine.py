@@ -110,6 +110,7 @@ def simulated_engine(
     seed: int = 0,
     host_processors: HostProcessors | None = None,
     names: PluginNames | None = None,
+    check_every: int = 0,
     **device: object,
 ) -> Engine:
     """An engine whose device checks every plan and takes `SECONDS_PER_STEP` for each.
@@ -122,6 +123,7 @@ def simulated_engine(
         eos_probability: chance that a request ends at a token before its limit.
         spec: the model; its length is the shape's.
         seed, host_processors, names: of the engine.
+        check_every: steps between two checks of the allocator's accounting; 0: never.
         device: other options of the executor `sim`.
     """
     shape = shape or EngineShape()
@@ -133,7 +135,9 @@ def simulated_engine(
     options = {**_DEVICE, "eos_probability": eos_probability, **device}
     return Engine(
         spec=spec,
-        scheduler=Scheduler(shape.limits(), policy, allocator, spec.eos_token_ids),
+        scheduler=Scheduler(
+            shape.limits(), policy, allocator, spec.eos_token_ids, check_every=check_every
+        ),
         executor=SimExecutor(
             SimOptions.model_validate(options), shape.executor_config(spec, clock)
         ),

@@ -360,7 +360,8 @@ def test_who_reads_the_texts_is_told_once_why_a_policy_failed(tmp_path: Path) ->
     assert code == 3
     assert output.count("[error: the run could not go on]") == 5
     assert (output + errors).count("the policy fell asleep") == 1
-    assert "nanofw: scheduler Fragile: on_progress() raised RuntimeError" in errors
+    assert "nanofw: scheduler 'fragile' of " in errors
+    assert "fragile.py: on_progress() raised RuntimeError" in errors
 
 
 def test_who_reads_the_texts_is_told_once_why_a_request_was_refused(tmp_path: Path) -> None:

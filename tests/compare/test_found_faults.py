@@ -6,8 +6,10 @@ import json
 import math
 import os
 import random
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +62,54 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_F026_a_signal_ends_the_workers_and_keeps_what_was_finished(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    output = tmp_path / "x.json"
+    log = tmp_path / "workers"
+    (tmp_path / "noted.py").write_text(
+        "import os, time\n"
+        "from nanofw.plugins import Plugin, Policy, hookimpl\n"
+        "@hookimpl\n"
+        "def scheduler():\n"
+        "    return Plugin('noted', ':Local', api='scheduler/2')\n"
+        "class Local(Policy):\n"
+        "    def __init__(self, *_):\n"
+        f"        open({str(log)!r}, 'a').write(f'{{os.getpid()}}\\n')\n"
+        "    def key(self, request, view):\n"
+        "        return request.arrival\n",
+        encoding="utf-8",
+    )
+    config = {**BASE["config"], "plugins": {"load": ["./noted.py"]}}
+    path = write(
+        tmp_path, config=config, arms={"a": {"scheduler": {"name": "noted"}}, "b": {}},
+        processes=2, repeats=10_000, output=str(output), aa=False, capacity=5.0,
+    )  # fmt: skip
+    run = subprocess.Popen(
+        [*COMMAND, "compare", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+    deadline = time.monotonic() + 60
+    while not (log.exists() and len(log.read_text(encoding="utf-8").split()) > 6):
+        assert time.monotonic() < deadline
+        assert run.poll() is None
+        time.sleep(0.1)
+    run.send_signal(number)
+    run.communicate(timeout=60)  # ends only when no worker holds the pipe
+    workers = {int(word) for word in log.read_text(encoding="utf-8").split()} - {run.pid}
+    assert workers
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline and any(map(_is_alive, workers)):
+        time.sleep(0.05)
+    assert not [worker for worker in workers if _is_alive(worker)]
+    if number is signal.SIGKILL:
+        return
+    assert run.returncode == 128 + number
+    record = json.loads(output.read_text(encoding="utf-8"))
+    assert record["runs"]
+    assert not record["complete"]
 
 
 @pytest.mark.parametrize(

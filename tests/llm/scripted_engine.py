@@ -15,6 +15,7 @@ from nanofw.contracts.outputs import TokenLogprobs
 from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import Request
 from nanofw.engine.engine import Engine
+from nanofw.engine.request_state import SAMPLE_SEPARATOR
 from nanofw.engine.scheduler import Scheduler
 from nanofw.errors import ExecutorError
 from nanofw.kv_allocators.paged import PagedAllocator
@@ -64,7 +65,8 @@ class ScriptedExecutor(Executor):
 
     def submit(self, plan: StepPlan) -> None:
         for new in plan.new:
-            name = f"{new.request_id}#{new.sample_index}" if new.sample_index else new.request_id
+            request_id = new.request_id.partition(SAMPLE_SEPARATOR)[0]
+            name = f"{request_id}#{new.sample_index}" if new.sample_index else request_id
             self._rows[new.row] = (name, new.num_prompt_tokens)
             self._num_tops[new.row] = new.sampling.logprobs
         ends = (plan.starts + plan.num_tokens)[plan.samples]

@@ -103,7 +103,13 @@ def soak(session: Session, num_requests: int) -> None:
 @pytest.mark.parametrize("overlap", ["true", "false"])
 def test_a_million_simulated_requests(overlap: str) -> None:
     loaded = load_config(
-        "sim", ["kv_allocator.num_blocks=64", "engine.max_num_seqs=32", f"engine.overlap={overlap}"]
+        "sim",
+        [
+            "kv_allocator.num_blocks=64",
+            "engine.max_model_len=1024",
+            "engine.max_num_seqs=32",
+            f"engine.overlap={overlap}",
+        ],
     )
     session = open_session(loaded)
     with session.engine:
@@ -113,13 +119,17 @@ def test_a_million_simulated_requests(overlap: str) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_twenty_thousand_requests_of_the_embedded_model() -> None:
-    session = open_session(load_config("qwen3-demo", ["kv_allocator.num_blocks=64"]))
+    session = open_session(
+        load_config("qwen3-demo", ["kv_allocator.num_blocks=64", "engine.max_model_len=1024"])
+    )
     with session.engine:
         soak(session, NUM_EMBEDDED)
 
 
 def test_a_short_soak() -> None:
     """The same on a small scale, for every run of the tests."""
-    session = open_session(load_config("sim", ["kv_allocator.num_blocks=64"]))
+    session = open_session(
+        load_config("sim", ["kv_allocator.num_blocks=64", "engine.max_model_len=1024"])
+    )
     with session.engine:
         soak(session, 2_000)

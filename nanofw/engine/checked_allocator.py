@@ -1,0 +1,231 @@
+"""Calls into an allocator: what it raises, or answers wrongly, becomes an `AllocatorError`.
+
+The tables that the allocator gave are kept here too. A block that two rows are given, a table
+with a hole or a row without room is an error before a token that was computed from it is handed
+out. What a block holds is not looked at: the conformance kit does that.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from nanofw.contracts.arrays import EMPTY_COPIES, IntArray, read_only
+from nanofw.contracts.kv_allocator import (
+    NO_MATCH,
+    Allocation,
+    AllocatorStats,
+    Extension,
+    KVAllocator,
+    Match,
+)
+from nanofw.contracts.limits import Limits
+from nanofw.engine.block_owners import BlockOwners
+from nanofw.errors import AllocatorError, NanofwError
+from nanofw.plugin_calls import CheckedPlugin
+
+
+class CheckedAllocator(CheckedPlugin, KVAllocator):
+    """Passes calls on; what a call raises or answers is told with the allocator's name.
+
+    An answer without new blocks, that of most steps, costs one comparison.
+
+    Args:
+        label: what messages call the allocator.
+
+    Attributes:
+        plugin: the allocator itself.
+    """
+
+    def __init__(self, plugin: KVAllocator, limits: Limits, label: str = "") -> None:
+        super().__init__(label or f"kv_allocator {type(plugin).__name__}", AllocatorError)
+        self.plugin = plugin
+        self._num_blocks, self._block_size = limits.num_blocks, limits.block_size
+        self._owners = BlockOwners(limits)
+        self._has_failed = False
+        self._nothing: Extension | None = None  # the last answer without blocks that was checked
+        self._rows = self._shown_rows = np.empty(0, np.int32)
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that no row owns could be taken; never more."""
+        try:
+            number: Any = self.plugin.num_available
+        except BaseException as error:
+            self.fail("num_available", error)
+        if type(number) is not int:
+            number = self._integer("num_available", number)
+        if not 0 <= number <= self._num_blocks - self._owners.num_owned and not self._has_failed:
+            owned = self._owners.num_owned
+            most = f"from 0 to {self._num_blocks - owned}, as rows own {owned} blocks"
+            raise self.wrong("num_available", number, most)
+        return number
+
+    def match(self, token_ids: IntArray, salt: int = 0) -> Match:
+        """See the contract."""
+        match: Any = self.call("match", self.plugin.match, read_only(token_ids), salt)
+        if match is NO_MATCH:
+            return match
+        if type(match) is not Match:
+            raise self.wrong("match", match, "a Match")
+        num_tokens = self._integer("match", match.num_tokens)
+        num_blocks = self._check_blocks("match", match.block_ids)
+        if num_tokens != num_blocks * self._block_size or not 0 <= num_tokens <= len(token_ids):
+            raise self.wrong(
+                "match",
+                match,
+                f"whole blocks of {self._block_size} tokens, at most {len(token_ids)} tokens",
+            )
+        return match
+
+    def num_cached_tokens(self, token_ids: IntArray, salt: int = 0) -> int:
+        """See the contract."""
+        function = self.plugin.num_cached_tokens
+        number = self.call("num_cached_tokens", function, read_only(token_ids), salt)
+        number = self._integer("num_cached_tokens", number)
+        if not 0 <= number <= len(token_ids):
+            raise self.wrong("num_cached_tokens", number, f"from 0 to {len(token_ids)}")
+        return number
+
+    def acquire(
+        self, row: int, token_ids: IntArray, match: Match | None, salt: int = 0
+    ) -> Allocation | None:
+        """See the contract."""
+        shown = read_only(token_ids)
+        given: Any = self.call("acquire", self.plugin.acquire, row, shown, match, salt)
+        if given is None:
+            return None
+        if type(given) is not Allocation:
+            raise self.wrong("acquire", given, "an Allocation or None")
+        num_blocks = self._check_blocks("acquire", given.block_ids)
+        needed = -(-len(token_ids) // self._block_size)
+        if num_blocks != needed:
+            wanted = f"{needed} blocks for {len(token_ids)} tokens of blocks of {self._block_size}"
+            raise self.wrong("acquire", given, wanted)
+        self._check_copies("acquire", given.copies)
+        shared = match.block_ids if match is not None else NO_MATCH.block_ids
+        if len(shared) and not np.array_equal(given.block_ids[: len(shared)], shared):
+            raise self.wrong("acquire", given, f"the matched blocks {shared} and others after them")
+        self._settle()
+        problem = self._owners.acquire(row, given.block_ids, len(shared))
+        if problem:
+            raise self.error(f"acquire() of row {row}: {problem}")
+        return given
+
+    def extend(self, rows: IntArray, num_tokens: IntArray) -> Extension | None:
+        """See the contract."""
+        try:
+            given = self.plugin.extend(self._shown(rows), num_tokens)
+        except BaseException as error:
+            self.fail("extend", error)
+        if given is not None and given is not self._nothing:
+            self._take_extension(given)
+        return given
+
+    def commit(self, rows: IntArray, num_tokens: IntArray, tokens: IntArray) -> None:
+        """See the contract."""
+        try:
+            self.plugin.commit(self._shown(rows), num_tokens, tokens)
+        except BaseException as error:
+            self.fail("commit", error)
+
+    def release(self, row: int) -> None:
+        """See the contract."""
+        self.call("release", self.plugin.release, row)
+        self._settle()
+        self._owners.release(row)
+
+    def reset(self) -> None:
+        """See the contract."""
+        self.call("reset", self.plugin.reset)
+        self._owners.reset()
+
+    def stats(self) -> AllocatorStats:
+        """See the contract."""
+        stats: Any = self.call("stats", self.plugin.stats)
+        if type(stats) is not AllocatorStats:
+            raise self.wrong("stats", stats, "AllocatorStats")
+        for field in fields(stats):
+            if self._integer("stats", getattr(stats, field.name)) < 0:
+                raise self.wrong("stats", stats, f"a {field.name} that is not negative")
+        if self._has_failed:
+            return stats
+        self._settle()
+        owned = self._owners.num_owned
+        total = stats.num_free + stats.num_cached + stats.num_used
+        if total != self._num_blocks or stats.num_used != owned:
+            raise self.wrong(
+                "stats", stats, f"the {self._num_blocks} blocks of the pool, {owned} of them used"
+            )
+        return stats
+
+    def check_integrity(self) -> None:
+        """See the contract."""
+        self.call("check_integrity", self.plugin.check_integrity)
+
+    def check_room(self, row: int, num_tokens: int) -> None:
+        """Raise `AllocatorError` when a row was not given blocks for so many tokens."""
+        self._settle()
+        num_blocks = self._owners.num_blocks_of(row)
+        if num_blocks * self._block_size < num_tokens:
+            raise self.error(
+                f"extend() left row {row} without room: it has {num_tokens} tokens and "
+                f"{num_blocks} blocks of {self._block_size}"
+            )
+
+    def error(self, text: str) -> NanofwError:
+        """An error that names the allocator. What follows from it is not looked at."""
+        self._has_failed = True
+        return super().error(text)
+
+    def _shown(self, rows: IntArray) -> IntArray:
+        """The rows, read-only; in a steady run they are the same array in every step."""
+        if rows is not self._rows:
+            self._rows, self._shown_rows = rows, read_only(rows)
+        return self._shown_rows
+
+    def _settle(self) -> None:
+        if problem := self._owners.settle():
+            raise self.error(f"extend(): {problem}")
+
+    def _take_extension(self, given: Any) -> None:
+        if type(given) is not Extension:
+            raise self.wrong("extend", given, "an Extension or None")
+        for name in ("rows", "positions", "block_ids"):
+            array: Any = getattr(given, name)
+            if not _is_int32(array, 1) or len(array) != len(given.block_ids):
+                raise self.wrong("extend", given, "rows, positions and block_ids as int32[m]")
+        if given.copies is not EMPTY_COPIES:
+            self._check_copies("extend", given.copies)
+        if not len(given.block_ids):
+            self._nothing = None if len(given.copies) else given
+        elif problem := self._owners.extend(given):
+            raise self.error(f"extend(): {problem}")
+
+    def _check_blocks(self, method: str, block_ids: Any) -> int:
+        """How many block ids there are, all of them of the pool."""
+        if not _is_int32(block_ids, 1):
+            raise self.wrong(method, block_ids, "block ids as int32[m]")
+        if len(block_ids) and (block_ids.min() < 0 or block_ids.max() >= self._num_blocks):
+            raise self.wrong(method, block_ids, f"blocks from 0 to {self._num_blocks - 1}")
+        return len(block_ids)
+
+    def _check_copies(self, method: str, copies: Any) -> None:
+        if not _is_int32(copies, 2) or copies.shape[1] != 2:
+            raise self.wrong(method, copies, "copies as int32[c, 2]")
+        if len(copies):
+            self._check_blocks(method, copies.reshape(-1))
+
+    def _integer(self, method: str, value: Any) -> int:
+        shown = value
+        if hasattr(value, "__index__") and not isinstance(value, (bool, np.bool_)):
+            return self.call(method, operator.index, value)
+        raise self.wrong(method, shown, "an integer")
+
+
+def _is_int32(array: Any, ndim: int) -> bool:
+    found = array
+    return isinstance(array, np.ndarray) and bool(found.dtype == np.int32 and found.ndim == ndim)

@@ -1,0 +1,113 @@
+"""A workload whose answers are looked at before its requests reach an engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.requests import Request
+from nanofw.contracts.workload import Workload
+from nanofw.errors import PluginError
+from nanofw.plugin_calls import CheckedPlugin
+
+_END = object()
+
+
+class CheckedWorkload(CheckedPlugin, Workload):
+    """Passes calls on; what a call raises or answers is told with the workload's name.
+
+    What is wrong with a single request, a prompt that is too long for example, is the engine's
+    to say. Here a request has the types that everybody relies on, and there are not more of them
+    than the workload promised.
+    """
+
+    def __init__(self, plugin: Workload, label: str) -> None:
+        super().__init__(label, PluginError)
+        self._plugin = plugin
+        self._left = self._num_requests = self._count()
+        self.notes = self._texts()
+        self.shares_prefixes = self._flag()
+
+    @property
+    def num_requests(self) -> int:
+        return self._num_requests
+
+    @property
+    def rate(self) -> float | None:
+        rate: Any = self.call("rate", lambda: self._plugin.rate)
+        if rate is not None and not (_is_number(rate) and 0 < rate < float("inf")):
+            raise self.wrong("rate", rate, "requests per second, or None")
+        return rate
+
+    def initial(self) -> Iterator[Request]:
+        self._left = self._num_requests
+        last = -math.inf
+        for request in self._each("initial", self._plugin.initial):
+            arrival = math.nan if request.arrival is None else request.arrival
+            if not last <= arrival < math.inf:
+                raise self.error(
+                    f"initial() gives request {request.id!r} the arrival {request.arrival} after "
+                    f"{last:g} s: arrivals are times that do not fall"
+                )
+            last = arrival
+            yield request
+
+    def follow(self, output: RequestOutput) -> Sequence[Request]:
+        return list(self._each("follow", lambda: self._plugin.follow(output)))
+
+    def _each(self, method: str, make: Callable[[], Iterable[Request]]) -> Iterator[Request]:
+        requests = self.call(method, lambda: iter(make()))
+        while True:
+            request: Any = self.call(method, next, requests, _END)
+            if request is _END:
+                return
+            self._left -= 1
+            if self._left < 0:
+                raise self.error(
+                    f"{method}() gave more than the {self._num_requests} requests that "
+                    "num_requests promises"
+                )
+            self._check(method, request)
+            yield request
+
+    def _check(self, method: str, request: Any) -> None:
+        if not isinstance(request, Request):
+            raise self.wrong(method, request, "a Request")
+        for name, value in (("id", request.id), ("client", request.client)):
+            if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise self.wrong(method, request, f"a Request whose {name} is a string")
+        if request.arrival is not None and not _is_number(request.arrival):
+            raise self.wrong(method, request, "a Request whose arrival is a number of seconds")
+        try:
+            ids = np.asarray(request.prompt_token_ids)
+        except ValueError:  # nested lists of different lengths
+            ids = np.asarray(None)
+        if ids.ndim != 1 or (len(ids) and ids.dtype.kind not in "iu"):
+            raise self.wrong(method, request, "a Request whose prompt is a list of token ids")
+
+    def _count(self) -> int:
+        number: Any = self.call("num_requests", lambda: self._plugin.num_requests)
+        if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 0:
+            raise self.wrong("num_requests", number, "an integer, 0 or greater")
+        return int(number)
+
+    def _texts(self) -> tuple[str, ...]:
+        notes: Any = self.call("notes", lambda: tuple(self._plugin.notes))
+        if not all(isinstance(note, str) for note in notes):
+            raise self.wrong("notes", notes, "sentences")
+        return notes
+
+    def _flag(self) -> bool:
+        value: Any = self.call("shares_prefixes", lambda: self._plugin.shares_prefixes)
+        if not isinstance(value, bool):
+            raise self.wrong("shares_prefixes", value, "True or False")
+        return value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
