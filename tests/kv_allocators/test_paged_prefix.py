@@ -108,10 +108,9 @@ def test_B012_a_returning_request_gets_blocks_for_cached_and_new_tokens_together
         assert driver.step([0], [tail])
         tokens = driver.tokens[0]
         driver.release(0)
-        match = driver.match(tokens[:-1])
-        allocation = driver.allocator.acquire(0, tokens, match)
-        assert len(allocation.block_ids) == -(-len(tokens) // 4)
-        driver.allocator.release(0)
+        assert driver.admit(0, tokens)
+        assert len(driver.tables[0]) == -(-len(tokens) // 4)
+        driver.release(0)
 
 
 def test_evictable_blocks_of_the_match_are_no_room_for_the_rest() -> None:
