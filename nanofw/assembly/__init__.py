@@ -12,6 +12,7 @@ from nanofw.assembly.build import (
     build,
     build_on,
     build_workload,
+    chosen_workload,
     graph_sizes,
     memory_estimate,
 )
@@ -31,6 +32,7 @@ __all__ = [
     "build",
     "build_on",
     "build_workload",
+    "chosen_workload",
     "check",
     "graph_sizes",
     "json_schema",

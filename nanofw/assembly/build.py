@@ -156,11 +156,17 @@ def build_workload(
         time_scale=time_scale,
         sampling=config.sampling,
     )
+    component = chosen_workload(selection)
+    return CheckedWorkload(component.make(Workload, facts), component.label)
+
+
+def chosen_workload(selection: Selection) -> Component:
+    """What `input.workload` names. Raises ConfigError where it names none."""
     component: Component | None = selection.components.get("workload")
     if component is None:
         message = "is required here: name a workload, for example poisson"
         raise selection.loaded.error(message, ("input", "workload"))
-    return CheckedWorkload(component.make(Workload, facts), component.label)
+    return component
 
 
 def executor_config(selection: Selection, clock: Clock) -> ExecutorConfig:

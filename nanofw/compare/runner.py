@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from multiprocessing import active_children, get_context, parent_process
 from threading import Thread
 
-from nanofw.assembly import Selection, build_workload, select
+from nanofw.assembly import Selection, build_workload, chosen_workload, select
 from nanofw.compare.arms import select_arms
 from nanofw.compare.capacity import Capacity, find_capacity
 from nanofw.compare.experiment import AA, Experiment
@@ -95,6 +95,8 @@ def run_experiment(
             the first run, before that is raised.
     """
     selections = select_arms(experiment)
+    for selection in selections.values():  # before the first run, not at the arm's turn
+        chosen_workload(selection)
     results = Results(experiment, selections)
     _check_clients(results)
     report(0, 1, "capacity")

@@ -49,6 +49,7 @@ from nanofw.contracts.model import Model, ModelConfig
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.observer import StepObserver
 from nanofw.contracts.outputs import (
+    Admitted,
     RequestOutput,
     StepOutput,
     StepReport,
@@ -168,6 +169,7 @@ __all__ = [
     "FinishReason",
     "IntArray",
     "Request",
+    "Admitted",
     "RequestOutput",
     "SamplingParams",
     "StepOutput",

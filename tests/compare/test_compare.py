@@ -21,6 +21,11 @@ from nanofw.compare.run import measure, run_once
 from nanofw.compare.runner import AA, Results, run_experiment
 from nanofw.errors import ConfigError
 
+SMALL_POOL = {
+    "engine": {"max_model_len": None},
+    "kv_allocator": {"num_blocks": 8, "block_size": 16},
+}
+"""A pool for fewer tokens than a request may have, which cuts the model's length."""
 BASE: dict[str, Any] = {
     "config": {
         "model": {"path": "shape:qwen3-0.6b"},
@@ -529,7 +534,7 @@ class TestSurvivors:
     ARMS = {  # noqa: RUF012
         "all": {},
         "fails": {"executor": {"failure_probability": 0.05}},
-        "refuses": {"kv_allocator": {"num_blocks": 8, "block_size": 16}},
+        "refuses": {**SMALL_POOL},
     }
     CHANGES = {  # noqa: RUF012
         "arms": ARMS, "loads": None, "rates": [0.5], "primary": None, "slo": {"e2e_s": 1e6},
@@ -578,7 +583,7 @@ class TestSurvivors:
         assert all("undefined: an arm has no value" in item.text for item in analysis.outcomes)
 
     def test_arms_that_refuse_the_same_are_compared(self, tmp_path: Path) -> None:
-        pool = {"kv_allocator": {"num_blocks": 8, "block_size": 16}}
+        pool = {**SMALL_POOL}
         arms = {"a": pool, "slow": {**pool, "executor": {"cost_model": {"device": "t4"}}}}
         changes = {**self.CHANGES, "arms": arms, "rates": [200.0], "primary": "e2e.mean"}
         results, analysis = compare(tmp_path, **changes)

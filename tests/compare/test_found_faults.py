@@ -23,7 +23,7 @@ from nanofw.compare.report import as_json
 from nanofw.compare.runner import AA
 from nanofw.compare.statistics import holm
 from nanofw.errors import ConfigError
-from tests.compare.test_compare import BASE, compare, with_policy, write
+from tests.compare.test_compare import BASE, SMALL_POOL, compare, with_policy, write
 
 COMMAND = [sys.executable, "-m", "nanofw"]
 
@@ -387,7 +387,7 @@ class TestHarm:
             "preemptions",
             "goodput.share",
         ]
-        arms = {"all": {}, "refuses": {"kv_allocator": {"num_blocks": 8, "block_size": 16}}}
+        arms = {"all": {}, "refuses": {**SMALL_POOL}}
         workload = {
             "name": "poisson", "num_requests": 60, "output": 30,
             "prompt": {"distribution": "uniform", "low": 10, "high": 300},
@@ -433,7 +433,7 @@ class TestHarm:
         arms = {"fcfs": {}, "same": {"scheduler": {"name": "same"}},
                 "bare": {"scheduler": {"watermark": 0}}}  # fmt: skip
         workload = {**BASE["workload"], "num_requests": 60}
-        for num_blocks, told in ((30, ["bare", "same"]), (3000, [])):
+        for num_blocks, told in ((32, ["bare", "same"]), (3000, [])):
             pool = {"num_blocks": num_blocks, "block_size": 16}
             _, analysis = compare(
                 tmp_path, config={**config, "kv_allocator": pool}, arms=arms, workload=workload,

@@ -183,7 +183,9 @@ def test_arguments_reach_each_row_and_keep_prefixes_apart(
 
 
 def test_arguments_survive_a_preemption(folder: Path) -> None:
-    with assemble(config_of(folder, "kv_allocator.num_blocks=13", "engine.max_model_len=48")) as engine:
+    with assemble(
+        config_of(folder, "kv_allocator.num_blocks=13", "engine.max_model_len=48")
+    ) as engine:
         outputs = serve(engine, *(greedy(f"r{i}", float(i)) for i in range(3)))
     assert sum(output.num_preemptions for output in outputs.values()) > 0
     for i in range(3):

@@ -75,8 +75,8 @@ def test_B027_more_blocks_than_fit_are_a_config_error_with_numbers(num_blocks: i
     "words",
     [
         ["kv_allocator.num_blocks=100000000000"],
-        ["kv_allocator.num_blocks=1000000000000000000000"],
-        ["kv_allocator.block_size=1000000000000000000000"],
+        ["kv_allocator.num_blocks=1000000000000"],
+        ["kv_allocator.block_size=1000000000000"],
         ["kv_allocator.num_blocks=70000", "kv_allocator.block_size=70000"],
     ],
 )

@@ -74,7 +74,7 @@ def test_F015_a_finish_that_raises_costs_no_result(
     kind: str, overlap: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     requests = [{**GOOD, "max_tokens": count, "n": count} for count in (1, 4, 2)]
-    with caplog.at_level(logging.WARNING):
+    with caplog.at_level(logging.WARNING, logger="nanofw"):
         results = generate(*requests, kind=kind, where="finish", overlap=overlap)
     assert [len(result.outputs) for result in results] == [1, 4, 2]
     assert all(result.ok for result in results)

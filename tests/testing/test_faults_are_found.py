@@ -26,8 +26,8 @@ from nanofw.testing.attention_backend_driver import reference_attention
 
 
 class SharesBeforeItIsComputed(PagedPrefixAllocator):
-    def acquire(self, row, token_ids, match):
-        table = super().acquire(row, token_ids, match)
+    def acquire(self, row, token_ids, match, salt=0):
+        table = super().acquire(row, token_ids, match, salt)
         if table is not None:
             rows, lengths = np.array([row], np.int32), np.array([len(token_ids)], np.int32)
             tokens = np.zeros((self._config.max_num_seqs, len(token_ids)), np.int32)
@@ -58,10 +58,10 @@ class GivesABlockTwice(PagedAllocator):
 
 
 class RefusesALastBlock(PagedAllocator):
-    def acquire(self, row, token_ids, match):
+    def acquire(self, row, token_ids, match, salt=0):
         if self._blocks_for(len(token_ids)) == self.num_available:
             return None
-        return super().acquire(row, token_ids, match)
+        return super().acquire(row, token_ids, match, salt)
 
 
 class ExtendsByHalves(PagedAllocator):
@@ -81,20 +81,20 @@ class SwapsPositions(PagedAllocator):
 
 
 class EvictsOnMatch(PagedPrefixAllocator):
-    def match(self, token_ids):
-        match = super().match(token_ids)
+    def match(self, token_ids, salt=0):
+        match = super().match(token_ids, salt)
         if self._lru and not len(match.block_ids):
             self._evict(1)
         return match
 
 
 class MatchesByHashAlone(PagedPrefixAllocator):
-    def match(self, token_ids):
-        match = super().match(np.sort(token_ids))
+    def match(self, token_ids, salt=0):
+        match = super().match(np.sort(token_ids), salt)
         return Match(match.num_tokens, match.block_ids)
 
-    def acquire(self, row, token_ids, match):
-        return super().acquire(row, np.sort(token_ids), match)
+    def acquire(self, row, token_ids, match, salt=0):
+        return super().acquire(row, np.sort(token_ids), match, salt)
 
 
 class KeepsContentOnReset(PagedPrefixAllocator):
