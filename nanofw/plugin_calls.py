@@ -73,7 +73,7 @@ class PluginCalls:
 
     def failure(self, method: str, error: BaseException) -> str:
         """A sentence about a call that raised."""
-        return f"{self.label}: {method}() raised {raised(error)}{place_of(error)}"
+        return f"{self.label}: {failed_call(method, error)}"
 
     def wrong(self, method: str, what: str) -> ExecutorError:
         """An error about an answer: `what` says what came, and what it must be."""
@@ -116,8 +116,7 @@ class CheckedPlugin:
             isinstance(error, NanofwError) and error.plugin
         ):
             raise error
-        place = place_of(error, __file__, self._file)
-        raise self.error(f"{method}() raised {raised(error)}{place}") from error
+        raise self.error(failed_call(method, error, __file__, self._file)) from error
 
     def wrong(self, method: str, value: object, wanted: str) -> NanofwError:
         """The error of an answer that cannot be: `x() returned 3; it must be <wanted>`."""
@@ -128,6 +127,11 @@ class CheckedPlugin:
         error = self._kind(f"{self.label}: {text}")
         error.plugin = self.label
         return error
+
+
+def failed_call(method: str, error: BaseException, *ours: str | None) -> str:
+    """Which method raised what, and where; `ours` as for `place_of`."""
+    return f"{method}() raised {raised(error)}{place_of(error, *ours)}"
 
 
 def raised(error: BaseException) -> str:

@@ -30,7 +30,7 @@ class NamedSection:
     """A section of the configuration that names a component of a kind.
 
     Attributes:
-        is_default: nobody wrote the name.
+        is_default: the name comes from the defaults.
     """
 
     path: KeyPath

@@ -63,7 +63,7 @@ def read_model(loaded: LoadedConfig, registry: Registry, *, weights: bool) -> Mo
 def _implementation(
     loaded: LoadedConfig, registry: Registry, architecture: str
 ) -> Component | None:
-    """The plugin of a model, without its options; None: there is none for this architecture."""
+    """The plugin of a model, without its options; None: no plugin serves this architecture."""
     name = loaded.config.model.name
     if name is None and architecture not in registry.names("model"):
         return None
@@ -72,7 +72,7 @@ def _implementation(
         entry = registry.find("model", wanted, by_default=name is None)
     except PluginError as error:
         if name is None:
-            return None  # whoever chooses the components says why
+            return None  # the choice of components says why
         source = loaded.values.source(("model", "name"))
         raise type(error)(f"{source}: model.name: {error}") from None
     return Component(plugin=load_plugin(entry), entry=entry)

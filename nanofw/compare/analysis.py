@@ -109,7 +109,7 @@ def _decided(results: Results, row: ArmMetric, p_adjusted: float) -> ArmMetric:
     higher = Metric.parse(row.metric).higher_is_better
     alpha = results.experiment.options.alpha
     word = verdict(row.effect, p_adjusted, higher_is_better=higher, alpha=alpha)
-    throughput = row.metric.startswith("throughput.")  # less served is worse, whoever it was
+    throughput = row.metric.startswith("throughput.")  # less served is worse in any case
     reason = no_verdict(results, row.point, row.arm, row.metric)
     if reason is not None and not (word == "worse" and reason == SERVED_OTHERS and throughput):
         word = "no evidence"

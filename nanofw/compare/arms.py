@@ -18,7 +18,7 @@ def select_arms(experiment: Experiment) -> dict[str, Selection]:
 
     Raises:
         ConfigError: an arm cannot take a value, or does without one that another arm has, and
-            nobody said so.
+            the experiment does not say so.
     """
     found = {arm: _select(experiment, arm) for arm in experiment.arms}
     virtual = {arm: selection.virtual_time for arm, selection in found.items()}
@@ -62,7 +62,7 @@ def _check_dropped(arm: str, other: str, selections: Mapping[str, Selection]) ->
 
 
 def _difference(item: Dropped, selection: Selection) -> str | None:
-    """Why a dropped value makes arms differ in what nobody varied; None: it does not."""
+    """Why a dropped value makes arms differ in more than what was varied, or None."""
     *section, key = item.path
     if (*section, key) == ("executor", "cost_model"):
         if selection.loaded.config.executor.cost_model is not None:

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import xxhash
 
-from nanofw.contracts.arrays import EMPTY_INT, IntArray
+from nanofw.contracts.arrays import EMPTY_INT, IntArray, read_only
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.requests import Request
 
@@ -74,9 +74,7 @@ class RequestView:
     @property
     def prompt_token_ids(self) -> IntArray:
         """int32[num_prompt_tokens], read-only."""
-        prompt = np.asarray(self._prompt, np.int32).view()
-        prompt.flags.writeable = False
-        return prompt
+        return read_only(np.asarray(self._prompt, np.int32))
 
     def prefix_id(self, num_tokens: int) -> int:
         """64-bit identity of the prompt's first `num_tokens` tokens and of the cache salt.

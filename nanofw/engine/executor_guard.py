@@ -8,7 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 from nanofw.contracts.plan import StepPlan, StepResult
 from nanofw.contracts.requests import Request
 from nanofw.errors import ExecutorError, NanofwError, shown
-from nanofw.plugin_calls import place_of, raised
+from nanofw.plugin_calls import failed_call
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -58,4 +58,4 @@ class ExecutorGuard:
 
     def _failure(self, method: Callable[..., Any], error: BaseException) -> str:
         name = getattr(method, "__name__", "a method")
-        return f"{self.label}: {name}() raised {raised(error)}{place_of(error)}"
+        return f"{self.label}: {failed_call(name, error)}"

@@ -8,6 +8,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from nanofw.contracts.observer import PHASES, StepObserver
 from nanofw.errors import NanofwError, ObserverError
+from nanofw.plugin_calls import raised
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -99,8 +100,8 @@ class Observers:
                 raise
             except BaseException as error:
                 failures[key] = ObserverError(
-                    f"observer {type(observer).__name__}: {method}() raised "
-                    f"{type(error).__name__}: {error}; it is told nothing more"
+                    f"observer {type(observer).__name__}: {method}() raised {raised(error)}; "
+                    "it is told nothing more"
                 )
                 failures[key].__cause__ = error
                 logger.error("%s", failures[key], exc_info=error)

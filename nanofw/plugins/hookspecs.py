@@ -23,7 +23,7 @@ Plugins: TypeAlias = Plugin | Sequence[Plugin]
 
 def _hook(kind: Kind) -> Callable[[], Plugins]:
     def hook() -> Plugins:
-        raise NotImplementedError
+        raise NotImplementedError  # pluggy reads the specification and calls manifests alone
 
     hook.__name__ = kind.name
     hook.__doc__ = f"{kind.text} (`{kind.api}`, {kind.tier})"

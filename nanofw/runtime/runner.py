@@ -21,7 +21,6 @@ from nanofw.contracts.requests import Request
 from nanofw.contracts.sampler import SampledTokens
 from nanofw.errors import ModelError, NanofwError
 from nanofw.kernels.transfer import to_device
-from nanofw.plugin_calls import PluginCalls
 from nanofw.runtime.batch import StepBatch, make_batch
 from nanofw.runtime.blame import StepPart, describe
 from nanofw.runtime.graphs.capture import Capturer, GraphParts
@@ -29,7 +28,7 @@ from nanofw.runtime.graphs.step import StepGraphs
 from nanofw.runtime.logprobs import PromptTokens
 from nanofw.runtime.rows import RowState
 from nanofw.runtime.sampling import StepSampler
-from nanofw.runtime.sampling_plugins import SamplingPlugins
+from nanofw.runtime.sampling_plugins import SamplingPlugins, calls_of
 from nanofw.runtime.weights import Checkpoint, open_checkpoint, settle_ties
 
 logger = logging.getLogger(__name__)
@@ -64,7 +63,7 @@ class Runner:
         self.weight_bytes = 0
         chosen = config.components.required("model")
         self._model_name = chosen.name
-        self._model_calls = PluginCalls(chosen.label, f"model {chosen.name}")
+        self._model_calls = calls_of(chosen)
         self.model = self._load_model(checkpoint)
         self.parts = self._step_parts()
         self.pool: list[Any] = []

@@ -233,7 +233,7 @@ def _made(component: Component, config: SamplerConfig) -> Processor:
 
 
 def calls_of(component: Component) -> PluginCalls:
-    """Calls into a component that is a sampler or a logits processor."""
+    """Calls into a component, under its label."""
     return PluginCalls(component.label, f"{component.kind.replace('_', ' ')} {component.name}")
 
 

@@ -104,6 +104,18 @@ class Environment:
         )
 
 
+def install_with_tests(
+    environment: Environment, source: Path, package: str, folder: Path, *beside: str
+) -> Path:
+    """Install a project's wheel; the folder then has its tests, what it has `beside`, and how
+    pytest is set up."""
+    environment.install(build_wheel(copy_project(source, folder / "project", [package])))
+    for name in ("tests", *beside):
+        shutil.copytree(source / name, folder / name)
+    shutil.copy(source / "pyproject.toml", folder)
+    return folder
+
+
 def _plain_environment() -> dict[str, str]:
     """The process's environment without what would let the tree in, or colours."""
     dropped = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "NANOFW_PLUGINS", "PYTEST_ADDOPTS")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.packaging.environment import ROOT, Environment, build_wheel, copy_project
+from tests.packaging.environment import ROOT, Environment, install_with_tests
 
 PYTEST = ("python", "-m", "pytest", "-q", "-p", "no:cacheprovider")
 PACKAGE = ROOT / "examples" / "plugins" / "nanofw-policies"
@@ -17,12 +16,7 @@ PACKAGE = ROOT / "examples" / "plugins" / "nanofw-policies"
 def with_policies(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package's tests, beside which it is installed."""
     folder = tmp_path_factory.mktemp("policies")
-    wheel = build_wheel(copy_project(PACKAGE, folder / "project", ["nanofw_policies"]))
-    environment.install(wheel)
-    for name in ("tests", "claims"):
-        shutil.copytree(PACKAGE / name, folder / name)
-    shutil.copy(PACKAGE / "pyproject.toml", folder)
-    return folder
+    return install_with_tests(environment, PACKAGE, "nanofw_policies", folder, "claims")
 
 
 def test_each_policy_does_what_its_paper_says(

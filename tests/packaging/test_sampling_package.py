@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
 
-from tests.packaging.environment import ROOT, Environment, build_wheel, copy_project
+from tests.packaging.environment import ROOT, Environment, install_with_tests
 
 PACKAGE = ROOT / "examples" / "plugins" / "nanofw-sampling"
 
@@ -16,11 +15,7 @@ PACKAGE = ROOT / "examples" / "plugins" / "nanofw-sampling"
 def with_sampling(environment: Environment, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with the package's tests, beside which it is installed."""
     folder = tmp_path_factory.mktemp("sampling")
-    wheel = build_wheel(copy_project(PACKAGE, folder / "project", ["nanofw_sampling"]))
-    environment.install(wheel)
-    shutil.copytree(PACKAGE / "tests", folder / "tests")
-    shutil.copy(PACKAGE / "pyproject.toml", folder)
-    return folder
+    return install_with_tests(environment, PACKAGE, "nanofw_sampling", folder)
 
 
 def test_both_keep_their_contracts_and_do_what_they_should(
