@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Protocol
+
+logger = logging.getLogger(__name__)
+
+MAX_LAG_S = 0.25
+"""Seconds that a `PacedClock` may be behind the machine's before it is moved on."""
 
 
 class Clock(Protocol):
@@ -40,3 +46,39 @@ class VirtualClock:
 
     def wait_until(self, deadline: float) -> None:
         self._now = max(self._now, deadline)
+
+
+class PacedClock:
+    """Modelled time that keeps step with the machine's, for simulated runs with callers.
+
+    It moves only where it is told to, as a `VirtualClock`, and waits there until the machine's
+    clock shows the same. So what the host does between two steps costs no modelled time, and what
+    it is late with once is caught up. Where the host is behind by more than `MAX_LAG_S`, the
+    clock is moved on: from there the times are those of the host.
+
+    Attributes:
+        machine: the clock of the callers; requests bear its times.
+    """
+
+    def __init__(self, machine: Clock | None = None) -> None:
+        self.machine = machine or RealClock()
+        self._now = self.machine.now()
+        self._was_moved_on = False
+
+    def now(self) -> float:
+        return self._now
+
+    def wait_until(self, deadline: float) -> None:
+        self.machine.wait_until(deadline)
+        late = self.machine.now() - max(deadline, self._now)
+        self._now = max(self._now, deadline)
+        if late > MAX_LAG_S:
+            self._now += late
+            level = logging.DEBUG if self._was_moved_on else logging.WARNING
+            self._was_moved_on = True
+            logger.log(
+                level,
+                "the modelled machine is faster than this one, which is %.3f s behind: the "
+                "modelled time was moved on, and times include this machine's",
+                late,
+            )

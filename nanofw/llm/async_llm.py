@@ -34,7 +34,7 @@ class AsyncLLM:
                 print(event.text, end="")
 
     For one event loop; making one blocks until the model is loaded. Leaving an iterator, or
-    cancelling its task, aborts the request.
+    cancelling its task, aborts the request. A simulated machine answers in real time.
 
     Args:
         model, keywords: as for `LLM`.
@@ -60,7 +60,7 @@ class AsyncLLM:
         self.loaded = load(model, keywords)
         self._timeout_s, self._max_requests = admission_timeout_s, max_requests
         self._permits = asyncio.Semaphore(max_requests)
-        self._thread = EngineThread(lambda: open_session(self.loaded))
+        self._thread = EngineThread(lambda: open_session(self.loaded, real_time=True))
 
     @classmethod
     def from_config(

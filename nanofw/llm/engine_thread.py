@@ -10,6 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
+from nanofw.contracts.clock import Clock, PacedClock
 from nanofw.errors import ExecutorError
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import StreamEvent
@@ -33,6 +34,7 @@ class Receiver(Protocol):
 class _AddPrompt:
     receiver: Receiver
     prompt: Prompt
+    arrival: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class EngineThread:
 
     def __init__(self, make_session: Callable[[], Session]) -> None:
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
+        self._early: _AddPrompt | None = None
         self._receivers: dict[int, Receiver] = {}
         self._tickets: dict[Receiver, int] = {}
         self._lock = threading.Lock()
@@ -76,12 +79,16 @@ class EngineThread:
         )
         self._thread.start()
         self._session = made.result()
+        clock: Clock = self._session.engine.clock
+        self._callers_clock = clock.machine if isinstance(clock, PacedClock) else clock
         self.encoder = self._session.encoder
         self.default_sampling = self._session.default_sampling
 
     def add_prompt(self, receiver: Receiver, prompt: Prompt) -> None:
         """Queue an encoded prompt. Raises `ExecutorError` when the engine failed or was closed."""
-        self._put(_AddPrompt(receiver, prompt))
+        with self._lock:  # in the queue before the engine's clock shows a later time
+            self._check_open()
+            self._commands.put(_AddPrompt(receiver, prompt, self._callers_clock.now()))
 
     def abort(self, receiver: Receiver) -> None:
         """End a request; its result comes as always. Does nothing when it has ended."""
@@ -103,11 +110,14 @@ class EngineThread:
 
     def _put(self, command: _Command) -> None:
         with self._lock:
-            if self.failure is not None:
-                raise ExecutorError(f"the engine failed: {self.failure}") from self.failure
-            if self._stopping:
-                raise ExecutorError("the engine was closed")
+            self._check_open()
             self._commands.put(command)
+
+    def _check_open(self) -> None:
+        if self.failure is not None:
+            raise ExecutorError(f"the engine failed: {self.failure}") from self.failure
+        if self._stopping:
+            raise ExecutorError("the engine was closed")
 
     # -- in the thread --------------------------------------------------------------------
 
@@ -137,16 +147,19 @@ class EngineThread:
             session.engine.close()
 
     def _take_commands(self, *, wait: bool) -> None:
-        timeout_s = WATCH_INTERVAL_S if self._session.engine.is_watchable else None
+        """Carry out what has come, in its order."""
         while True:
             try:
-                command = self._commands.get(block=wait, timeout=timeout_s)
+                command = self._early or self._next_command(wait=wait)
             except queue.Empty:
                 return
-            wait = False
+            wait, self._early = False, None
             match command:
-                case _AddPrompt(receiver, prompt):
-                    self._add_prompt(receiver, prompt)
+                case _AddPrompt():
+                    if not self._has_come(command):
+                        self._early = command
+                        return
+                    self._add_prompt(command)
                 case _AbortPrompt(receiver):
                     if (ticket := self._tickets.get(receiver)) is not None:
                         self._session.abort(ticket)
@@ -155,9 +168,26 @@ class EngineThread:
                 case None:
                     return
 
-    def _add_prompt(self, receiver: Receiver, prompt: Prompt) -> None:
-        ticket = self._session.add_prompt(prompt, stream=True)
-        self._receivers[ticket], self._tickets[receiver] = receiver, ticket
+    def _next_command(self, *, wait: bool) -> _Command:
+        if wait:
+            timeout_s = WATCH_INTERVAL_S if self._session.engine.is_watchable else None
+            return self._commands.get(timeout=timeout_s)
+        with self._lock:
+            return self._commands.get_nowait()
+
+    def _has_come(self, command: _AddPrompt) -> bool:
+        """Whether the engine's clock, which may be behind the callers', shows its time.
+
+        An engine that is idle goes to that time at once; another gets there in its steps.
+        """
+        clock: Clock = self._session.engine.clock
+        if command.arrival > clock.now() and not self._session.has_unfinished:
+            clock.wait_until(command.arrival)
+        return command.arrival <= clock.now()
+
+    def _add_prompt(self, command: _AddPrompt) -> None:
+        ticket = self._session.add_prompt(command.prompt, stream=True, arrival=command.arrival)
+        self._receivers[ticket], self._tickets[command.receiver] = command.receiver, ticket
 
     def _deliver(self, step: SessionStep) -> None:
         by_receiver: dict[Receiver, list[StreamEvent]] = {}
@@ -172,8 +202,11 @@ class EngineThread:
         """Refuse new requests, then send a result to every receiver."""
         with self._lock:
             self.failure, self._stopping = failure, True
+        commands: list[_Command] = [self._early] if self._early else []
         while not self._commands.empty():
-            match self._commands.get():
+            commands.append(self._commands.get())
+        for command in commands:
+            match command:
                 case _AddPrompt(receiver, prompt):
                     ticket = self._session.refuse(reason, prompt.id)
                     self._receivers[ticket], self._tickets[receiver] = receiver, ticket

@@ -10,7 +10,7 @@ from nanofw.assembly import Selection, build, select
 from nanofw.assembly.reasons import shortened
 from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import LoggingSection
-from nanofw.contracts.clock import VirtualClock
+from nanofw.contracts.clock import PacedClock
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.engine.base import BaseEngine
 from nanofw.llm.default_sampling import settle_sampling
@@ -25,21 +25,28 @@ class ShortPoolWarning(UserWarning):
 
 
 def open_session(
-    loaded: LoadedConfig, *, selection: Selection | None = None, token_times: bool = False
+    loaded: LoadedConfig,
+    *,
+    selection: Selection | None = None,
+    token_times: bool = False,
+    real_time: bool = False,
 ) -> Session:
     """Make the engine and read the tokenizer of its model.
 
     Args:
         selection: the components, when they were chosen before.
+        real_time: requests come when callers send them: a simulated machine answers when the
+            modelled one would, and not at once.
 
     Raises:
         NanofwError: the configuration cannot be used, or the model cannot be loaded.
     """
     if loaded.config.logging != LoggingSection():
         _set_log_levels(loaded.config.logging)
-    engine = open_engine(selection or select(loaded))
+    selection = selection or select(loaded)
+    engine = open_engine(selection, real_time=real_time)
     try:
-        tokenizer, chat = text_side(engine)
+        tokenizer, chat = text_of(engine.spec, simulated=selection.virtual_time)
     except BaseException:
         engine.close()
         raise
@@ -55,13 +62,14 @@ def _set_log_levels(section: LoggingSection) -> None:
         logging.getLogger(module).setLevel(level.upper())
 
 
-def open_engine(selection: Selection) -> BaseEngine:
+def open_engine(selection: Selection, *, real_time: bool = False) -> BaseEngine:
     """The engine of a selection, or the router of several: `engine.replicas`.
 
     Warns with `ShortPoolWarning` where the pool is smaller than a request of the model's length.
     """
     if selection.loaded.config.engine.replicas == 1:
-        engine: BaseEngine = build(selection)
+        clock = PacedClock() if real_time and selection.virtual_time else None
+        engine: BaseEngine = build(selection, clock=clock)
     else:
         from nanofw.replicas.router import ReplicatedEngine
 
@@ -70,11 +78,6 @@ def open_engine(selection: Selection) -> BaseEngine:
         sentence = shortened(selection.max_model_len, engine.max_model_len)
         warnings.warn(sentence, ShortPoolWarning, stacklevel=2)
     return engine
-
-
-def text_side(engine: BaseEngine) -> tuple[Tokenizer | None, ChatTemplate]:
-    """Tokenizer and chat templates of the engine's model."""
-    return text_of(engine.spec, simulated=isinstance(engine.clock, VirtualClock))
 
 
 def text_of(spec: ModelSpec, *, simulated: bool = False) -> tuple[Tokenizer | None, ChatTemplate]:

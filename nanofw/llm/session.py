@@ -101,18 +101,21 @@ class Session:
         ended = sum(len(item.completion.token_ids) for item in samples if item.completion)
         return ended + int(self.engine.stats()["num_unfinished_tokens"])
 
-    def add_prompt(self, prompt: Prompt, *, stream: bool = False) -> int:
+    def add_prompt(
+        self, prompt: Prompt, *, stream: bool = False, arrival: float | None = None
+    ) -> int:
         """Queue a prompt; returns the ticket under which its result will come.
 
         Args:
             prompt: encoded by `encoder` or not yet.
             stream: report its text as it comes.
+            arrival: when it came, on the engine's clock; None: now.
         """
         ticket, request_id = self._new_ticket(prompt.id)
         try:
             with refused_alone(request_id):
                 prompt = self.encoder.encode(prompt)
-                self.engine.add_request(self._request(request_id, prompt, stream))
+                self.engine.add_request(self._request(request_id, prompt, stream, arrival))
         except RequestError as error:
             self._refuse(ticket, request_id, error, prompt.text)
         except Exception as error:
@@ -234,9 +237,11 @@ class Session:
         self._lost.append((ticket, request_id, prompt))
         self._failure = error
 
-    def _request(self, request_id: str, prompt: Prompt, stream: bool) -> Request:
+    def _request(
+        self, request_id: str, prompt: Prompt, stream: bool, arrival: float | None
+    ) -> Request:
         needs_deltas = stream or prompt.stop_strings is not None or self._token_times
-        arrival = self.engine.clock.now()
+        arrival = self.engine.clock.now() if arrival is None else arrival
         return engine_request(prompt, request_id, arrival=arrival, stream=needs_deltas)
 
     # -- the way out ----------------------------------------------------------------------
