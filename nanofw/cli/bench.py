@@ -1,4 +1,4 @@
-"""`nanofw bench latency | throughput | startup`: how fast this machine is with a model."""
+"""`nanofw bench latency | throughput | startup | serve`: how fast a machine is with a model."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from nanofw.cli import ExitCode
 from nanofw.cli.arguments import add_config
+from nanofw.cli.bench_serve import SERVE, serve
 from nanofw.cli.measurement import add_json, begin, graph_line, heading, uncounted
 from nanofw.cli.progress import progress
 from nanofw.cli.tables import console, table
@@ -61,6 +62,7 @@ def main(arguments: list[str]) -> int:
         ("latency", "a decode step by batch size, the first token by length", LATENCY, _latency),
         ("throughput", "tokens per second on a workload", THROUGHPUT, _throughput),
         ("startup", "from a command to the first token", STARTUP, _startup),
+        ("serve", "load on an OpenAI endpoint, and what its clients see", SERVE, serve),
     ):
         sub = commands.add_parser(
             name, help=help_text, description=text,

@@ -29,6 +29,7 @@ from nanofw.config.document import read_file
 from nanofw.config.layers import defaults, file_layers, override_layer
 from nanofw.config.load import LoadedConfig, resolve
 from nanofw.config.schema import Config, Section
+from nanofw.config.slo import Slo
 from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, nearest_source
 from nanofw.config.validation import Values, validate
 from nanofw.errors import ConfigError
@@ -45,17 +46,6 @@ MAX_RUNS = 1_000_000
 """Arms times points times repeats: each is a task and a line of the result."""
 MAX_PROCESSES = 1024
 Points: TypeAlias = Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=MAX_POINTS)]
-
-
-class Slo(Section):
-    """Limits that a request must all meet to count as good."""
-
-    ttft_s: PositiveFloat | None = None
-    """Time to first token, from the scheduled arrival."""
-    tpot_s: PositiveFloat | None = None
-    """Time per output token after the first."""
-    e2e_s: PositiveFloat | None = None
-    """End-to-end latency."""
 
 
 class Expectation(Section):

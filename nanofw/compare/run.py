@@ -14,7 +14,7 @@ import numpy as np
 from nanofw.assembly import Selection, build, build_workload
 from nanofw.compare.backlog import Backlog
 from nanofw.compare.client_service import ClientService
-from nanofw.compare.experiment import ExperimentOptions, Slo
+from nanofw.compare.experiment import ExperimentOptions
 from nanofw.compare.finished import FinishedRequests, FinishedTable
 from nanofw.compare.host_time import HostTime
 from nanofw.compare.metrics import RunMeasurement, jain
@@ -230,7 +230,7 @@ class _Run:
         names = ("arrival", "scheduled", "first_token", "finished", "num_tokens")
         found = latencies(*(inside[name] for name in names))
         gaps, weights = self._times.gaps(start, end)
-        good = meets(self._options.slo, found)
+        good = self._options.slo.met_by(found)
         ended = _within(served["finished"], start, end)
         clients = list(self._clients)
         num, service = max(len(inside), 1), self._service
@@ -326,16 +326,6 @@ def _memory(measured: RunMeasurement, inside: FinishedTable) -> int:
 def _within(times: FloatArray, start: float, end: float) -> Any:
     """bool[n]: whether each time is in [start, end]."""
     return (times >= start) & (times <= end)
-
-
-def meets(slo: Slo, latencies: dict[str, FloatArray]) -> Any:
-    """bool[n]: whether each request meets every limit that is set; undefined TPOT does."""
-    good = np.ones(len(latencies["e2e"]), np.bool_)
-    for name in ("ttft", "tpot", "e2e"):
-        limit: float | None = getattr(slo, f"{name}_s")
-        if limit is not None:
-            good &= ~(latencies[name] > limit)
-    return good
 
 
 def checksum(outputs: list[RequestOutput]) -> int:

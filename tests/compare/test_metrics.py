@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
-from nanofw.compare.experiment import Slo
 from nanofw.compare.metrics import Metric, RunMeasurement, jain, weighted_statistic
-from nanofw.compare.run import checksum, meets
+from nanofw.compare.run import checksum
+from nanofw.config.slo import Slo
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import FinishReason
 from nanofw.measure.latencies import request_latencies
@@ -42,10 +42,10 @@ def test_one_token_has_no_tpot_and_an_abort_no_ttft() -> None:
 
 def test_goodput_needs_every_limit() -> None:
     found = request_latencies([output(), output(first=6.0), output(tokens=1)])
-    assert meets(Slo(), found).tolist() == [True, True, True]
-    assert meets(Slo(ttft_s=2.0), found).tolist() == [True, False, True]
-    assert meets(Slo(ttft_s=2.0, tpot_s=0.5), found).tolist() == [False, False, True]
-    assert meets(Slo(e2e_s=5.9), found).tolist() == [False, False, False]
+    assert Slo().met_by(found).tolist() == [True, True, True]
+    assert Slo(ttft_s=2.0).met_by(found).tolist() == [True, False, True]
+    assert Slo(ttft_s=2.0, tpot_s=0.5).met_by(found).tolist() == [False, False, True]
+    assert Slo(e2e_s=5.9).met_by(found).tolist() == [False, False, False]
 
 
 def test_checksum_depends_on_tokens_not_on_order() -> None:

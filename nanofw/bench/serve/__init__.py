@@ -1,0 +1,1 @@
+"""Load on an OpenAI endpoint, and what its clients see."""
