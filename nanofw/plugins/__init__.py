@@ -26,7 +26,7 @@ from nanofw.contracts.attention_backend import (
     FusedAttentionBackend,
     FusedInputs,
 )
-from nanofw.contracts.clock import Clock, RealClock, VirtualClock
+from nanofw.contracts.clock import Clock, PacedClock, RealClock, VirtualClock
 from nanofw.contracts.communicator import Communicator, NormCommunicator, SingleRank
 from nanofw.contracts.cost_model import CostModel, CostModelConfig, OccupiesHost
 from nanofw.contracts.executor import Components, Executor, ExecutorConfig, ExecutorFacts
@@ -157,6 +157,7 @@ __all__ = [
     "HostMasks",
     "NewRow",
     "OccupiesHost",
+    "PacedClock",
     "RealClock",
     "StepObserver",
     "StepPlan",
