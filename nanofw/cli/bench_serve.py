@@ -44,7 +44,7 @@ def serve(given: argparse.Namespace, arguments: list[str]) -> int:
     from nanofw.bench.serve.runs import serve_runs
 
     given.config.append("executor.name=sim")  # nothing is computed here
-    options, _, loaded, measured = begin("bench serve", ServeOptions, asdict, given, arguments)
+    options, _, loaded, measured = begin("bench serve", ServeOptions, _run_record, given, arguments)
     selection = select(loaded)
     workload = chosen_workload(selection).name
 
@@ -57,6 +57,10 @@ def serve(given: argparse.Namespace, arguments: list[str]) -> int:
     runs: list[ServeRun] = measured.found
     has_failed = any(run.num_failed or run.num_refused or run.num_shed for run in runs)
     return ExitCode.BAD_RESULT if has_failed else ExitCode.OK
+
+
+def _run_record(run: ServeRun) -> dict[str, object]:
+    return asdict(run)
 
 
 def _check_installed(*packages: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +12,7 @@ import httpx_sse
 import msgspec
 
 from nanofw.errors import ConfigError, ExecutorError, RequestError, RequestShed
+from nanofw.narrowing import is_object
 
 CONNECT_TIMEOUT_S = 10.0
 TOO_MANY_REQUESTS = 429
@@ -163,9 +164,9 @@ async def _refusal(request_id: str, response: httpx.Response) -> RequestError | 
 
 def message_of(body: object) -> str:
     """The sentence in the body of an error, as OpenAI and others write it."""
-    found = body
+    found: object = body
     for key in ("error", "message", "detail"):
-        if isinstance(found, Mapping) and key in found:
+        if is_object(found) and key in found:
             found = found[key]
     return str(found)[:MAX_MESSAGE]
 
@@ -173,7 +174,7 @@ def message_of(body: object) -> str:
 @asynccontextmanager
 async def connection(
     url: str, api_key: str | None, timeout_s: float
-) -> AsyncIterator[httpx.AsyncClient]:
+) -> AsyncGenerator[httpx.AsyncClient]:
     """A client of the endpoint at a URL, with or without `/v1` at its end."""
     base = url.rstrip("/").removesuffix("/v1") + "/v1/"
     async with httpx.AsyncClient(
@@ -192,6 +193,7 @@ async def served_model(client: httpx.AsyncClient) -> str:
     Raises:
         ConfigError: there is no endpoint, or it offers none.
     """
+    listed: Any = []
     try:
         response = await client.get("models")
         response.raise_for_status()
@@ -203,7 +205,7 @@ async def served_model(client: httpx.AsyncClient) -> str:
             key="bench.url",
         ) from None
     except (KeyError, TypeError, ValueError):
-        listed = []
+        pass  # it names none
     if not listed:
         raise ConfigError("the endpoint names no model; set bench.model", key="bench.model")
     return str(listed[0]["id"])
