@@ -70,7 +70,7 @@ class BlockOwners:
             owners = self._owners.take(blocks.view(np.uint32))
         except IndexError:
             return f"{blocks} are not all blocks of the pool"
-        if np.count_nonzero(owners):
+        if any(owners.tolist()):  # there are few, and numpy's own look at few is slow
             taken = int(blocks[owners.nonzero()[0][0]])
             return f"block {taken} belongs to row {self._row_of(taken)}"
         self._noted.append(given)

@@ -27,6 +27,8 @@ from nanofw.engine.block_owners import BlockOwners
 from nanofw.errors import AllocatorError, NanofwError
 from nanofw.plugin_calls import CheckedPlugin
 
+INT32 = np.dtype(np.int32)
+
 
 class CheckedAllocator(CheckedPlugin, KVAllocator):
     """Passes calls on; what a call raises or answers is told with the allocator's name.
@@ -117,8 +119,10 @@ class CheckedAllocator(CheckedPlugin, KVAllocator):
 
     def extend(self, rows: IntArray, num_tokens: IntArray) -> Extension | None:
         """See the contract."""
+        if rows is not self._rows:
+            self._show(rows)
         try:
-            given = self.plugin.extend(self._shown(rows), num_tokens)
+            given = self.plugin.extend(self._shown_rows, num_tokens)
         except BaseException as error:
             self.fail("extend", error)
         if given is not None and given is not self._nothing:
@@ -127,8 +131,10 @@ class CheckedAllocator(CheckedPlugin, KVAllocator):
 
     def commit(self, rows: IntArray, num_tokens: IntArray, tokens: IntArray) -> None:
         """See the contract."""
+        if rows is not self._rows:
+            self._show(rows)
         try:
-            self.plugin.commit(self._shown(rows), num_tokens, tokens)
+            self.plugin.commit(self._shown_rows, num_tokens, tokens)
         except BaseException as error:
             self.fail("commit", error)
 
@@ -181,11 +187,9 @@ class CheckedAllocator(CheckedPlugin, KVAllocator):
         self._has_failed = True
         return super().error(text)
 
-    def _shown(self, rows: IntArray) -> IntArray:
-        """The rows, read-only; in a steady run they are the same array in every step."""
-        if rows is not self._rows:
-            self._rows, self._shown_rows = rows, read_only(rows)
-        return self._shown_rows
+    def _show(self, rows: IntArray) -> None:
+        """Make the rows read-only; in a steady run they are the same array in every step."""
+        self._rows, self._shown_rows = rows, read_only(rows)
 
     def _settle(self) -> None:
         if problem := self._owners.settle():
@@ -194,13 +198,15 @@ class CheckedAllocator(CheckedPlugin, KVAllocator):
     def _take_extension(self, given: Any) -> None:
         if type(given) is not Extension:
             raise self.wrong("extend", given, "an Extension or None")
-        for name in ("rows", "positions", "block_ids"):
-            array: Any = getattr(given, name)
-            if not _is_int32(array, 1) or len(array) != len(given.block_ids):
+        blocks: Any = given.block_ids
+        for array in (blocks, given.rows, given.positions):
+            # Native int32 has one dtype object; `_is_int32` looks at the other spellings.
+            is_int32 = type(array) is np.ndarray and array.dtype is INT32 and array.ndim == 1
+            if not (is_int32 or _is_int32(array, 1)) or array.shape != blocks.shape:
                 raise self.wrong("extend", given, "rows, positions and block_ids as int32[m]")
         if given.copies is not EMPTY_COPIES:
             self._check_copies("extend", given.copies)
-        if not len(given.block_ids):
+        if not blocks.size:
             self._nothing = None if len(given.copies) else given
         elif problem := self._owners.extend(given):
             raise self.error(f"extend(): {problem}")

@@ -223,10 +223,8 @@ class PolicyGuard(CheckedPlugin):
         self.call("on_preempt", self.policy.on_preempt, row, state.view, self.view)
 
     def on_progress(self, rows: IntArray, num_tokens: IntArray, num_decodes: int) -> None:
-        if self.hears_progress:
-            hook = self.policy.on_progress
-            shown = read_only(rows), read_only(num_tokens)
-            self.call("on_progress", hook, *shown, num_decodes, self.view)
+        shown = read_only(rows), read_only(num_tokens)
+        self.call("on_progress", self.policy.on_progress, *shown, num_decodes, self.view)
 
     def on_finish(self, state: RequestState, reason: FinishReason) -> None:
         self.call("on_finish", self.policy.on_finish, state.view, reason, self.view)

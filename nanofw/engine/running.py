@@ -12,6 +12,7 @@ from nanofw.engine.request_state import RequestState
 from nanofw.engine.rows import Rows
 
 NO_LIMIT = np.iinfo(np.int32).max
+NOTHING_ENDED: tuple[IntArray, tuple[str, ...]] = (EMPTY_INT, ())
 
 
 class RunningSet:
@@ -185,10 +186,16 @@ class RunningSet:
         self._changed = True
         return starts, samples
 
-    def count_plan(self) -> int:
-        """A plan is made; its number."""
+    def close_plan(self) -> tuple[IntArray, tuple[str, ...]]:
+        """Count a plan. Returns what it carries: int32[r], rows released since the last plan, and
+        the ids of requests that ended since then."""
         self.num_planned += 1
-        return self.num_planned - 1
+        if not self._removed and not self._finished:
+            return NOTHING_ENDED
+        ended = np.array(self._removed, np.int32), tuple(self._finished)
+        self._removed.clear()
+        self._finished.clear()
+        return ended
 
     def note_collected(self, step: int) -> None:
         """A step is being committed."""
@@ -198,26 +205,10 @@ class RunningSet:
         """So many rows have their first token now."""
         self.num_unstarted -= count
 
-    def take_removed(self) -> IntArray:
-        """int32[r], rows released since the last plan."""
-        if not self._removed:
-            return EMPTY_INT
-        removed = np.array(self._removed, np.int32)
-        self._removed.clear()
-        return removed
-
     def note_finished(self, state: RequestState) -> None:
         """A request ended, in whatever state it was."""
         if state.scheduled is not None:  # else the executor never heard of it
             self._finished.append(state.sample_id)
-
-    def take_finished(self) -> tuple[str, ...]:
-        """Ids of requests that ended since the last plan."""
-        if not self._finished:
-            return ()
-        finished = tuple(self._finished)
-        self._finished.clear()
-        return finished
 
     def release_held(self, step: int) -> None:
         """A step was committed: release rows of removed requests that it was the last to hold."""

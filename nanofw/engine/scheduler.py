@@ -288,7 +288,9 @@ class Scheduler:
             return Wait.FOR_STEP_IN_FLIGHT
         if self._guard.pauses:
             self.running.pause(self._guard.pause())
-        budget = self._budget()
+        budget = self._view.budget = self.limits.max_num_batched_tokens
+        if self._guard.budgets:
+            budget = self._budget(budget)
         self.running.refresh(budget)
         if self.limits.prefill_first:
             prefills = self._prefill(budget)
@@ -302,10 +304,9 @@ class Scheduler:
             prefills = self._prefill(budget - len(decoding))
         return self._build(decoding, extension, prefills)
 
-    def _budget(self) -> int:
-        """Tokens of this step."""
-        most = self._view.budget = self.limits.max_num_batched_tokens
-        chosen = self._guard.step_budget() if self._guard.budgets else None
+    def _budget(self, most: int) -> int:
+        """Tokens of this step, as the policy chooses."""
+        chosen = self._guard.step_budget()
         return most if chosen is None else min(most, chosen)
 
     def _rekey(self) -> None:
@@ -352,10 +353,9 @@ class Scheduler:
             plan.block_ids, plan.copies = extension.block_ids, extension.copies
         if prefills is not None and prefills.copies:
             plan.copies = np.concatenate((plan.copies, *prefills.copies))
-        plan.removed = self.running.take_removed()
-        plan.finished = self.running.take_finished()
-        self.running.count_plan()
-        self._guard.on_progress(plan.rows, plan.num_tokens, plan.num_decodes)
+        plan.removed, plan.finished = self.running.close_plan()
+        if self._guard.hears_progress:
+            self._guard.on_progress(plan.rows, plan.num_tokens, plan.num_decodes)
         return plan
 
     def _decode_plan(self, rows: IntArray) -> StepPlan:
