@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias
 
 from nanofw.config.schema import COMPONENT_SECTIONS, INPUT_CHOICES
 from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, nearest_source, paths_below
 from nanofw.errors import ConfigError
+from nanofw.narrowing import is_dict
 
-Interpolate: TypeAlias = Callable[[str, KeyPath, Mapping[str, Any]], Any]
+Interpolate: TypeAlias = Callable[[str, KeyPath, Mapping[str, object]], object]
 """What a text comes to at a key of some values. Raises ValueError when it comes to nothing."""
 
 
@@ -27,7 +28,7 @@ class Dropped:
     """
 
     path: KeyPath
-    value: Any
+    value: object
     source: ValueSource
     reason: str
 
@@ -62,9 +63,9 @@ class _Names:
 
     def __init__(self, layers: Sequence[ConfigLayer], interpolate: Interpolate) -> None:
         self._layers, self._interpolate = layers, interpolate
-        self._context: dict[str, Any] | None = None
+        self._context: dict[str, object] | None = None
 
-    def resolve(self, name: Any, section: tuple[str, ...]) -> Any:
+    def resolve(self, name: object, section: tuple[str, ...]) -> object:
         """The name, resolved."""
         if not isinstance(name, str) or "${" not in name:
             return name
@@ -126,38 +127,40 @@ def _drop_inputs(merged: Merged, layer: ConfigLayer) -> None:
 
 
 def _record(merged: Merged, path: KeyPath, reason: str) -> None:
-    value: Any = merged.data
+    value: object = merged.data
     for part in path:
-        value = value[part]
+        value = value[str(part)] if is_dict(value) else None
     source = nearest_source(merged.sources, path)
     merged.dropped.append(Dropped(path, value, source, reason))
 
 
-def _forget(merged: Merged, value: Any, path: KeyPath) -> None:
+def _forget(merged: Merged, value: object, path: KeyPath) -> None:
     """Forget where a value and what is below it came from."""
     for key in paths_below(value, path):
         merged.sources.pop(key, None)
         merged.texts.pop(key, None)
 
 
-def _section(data: Mapping[str, Any], section: tuple[str, ...]) -> dict[str, Any] | None:
-    value: Any = data
+def _section(data: Mapping[str, object], section: tuple[str, ...]) -> dict[str, object] | None:
+    value: object = data
     for part in section:
-        value = cast("dict[str, Any]", value).get(part) if isinstance(value, dict) else None
-    return cast("dict[str, Any]", value) if isinstance(value, dict) else None
+        value = value.get(part) if is_dict(value) else None
+    return value if is_dict(value) else None
 
 
 def _merge_into(
-    merged: Merged, target: dict[str, Any], data: dict[str, Any], path: KeyPath, layer: ConfigLayer
+    merged: Merged,
+    target: dict[str, object],
+    data: dict[str, object],
+    path: KeyPath,
+    layer: ConfigLayer,
 ) -> None:
     for key, value in data.items():
         here = (*path, key)
         old = target.get(key)
-        if isinstance(old, dict) and isinstance(value, dict):
+        if is_dict(old) and is_dict(value):
             merged.sources[here] = layer.sources.get(here, ValueSource(layer.name))
-            _merge_into(
-                merged, cast("dict[str, Any]", old), cast("dict[str, Any]", value), here, layer
-            )
+            _merge_into(merged, old, value, here, layer)
             continue
         _forget(merged, old, here)
         target[key] = copy.deepcopy(value)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from nanofw.config.document import dump
 from nanofw.config.layers import escaped
@@ -16,7 +15,7 @@ def as_yaml(loaded: LoadedConfig) -> str:
     return dump(escaped(loaded.values.data))
 
 
-def as_records(loaded: LoadedConfig) -> dict[str, Any]:
+def as_records(loaded: LoadedConfig) -> dict[str, object]:
     """Every value with its source, and what was dropped: plain values."""
     return {
         "values": [
@@ -52,7 +51,7 @@ def as_lines(loaded: LoadedConfig) -> list[str]:
     return lines
 
 
-def leaves(loaded: LoadedConfig) -> list[tuple[KeyPath, Any]]:
+def leaves(loaded: LoadedConfig) -> list[tuple[KeyPath, object]]:
     """Values without the containers around them; an empty container is a value."""
     return [
         (path, value)
@@ -61,7 +60,7 @@ def leaves(loaded: LoadedConfig) -> list[tuple[KeyPath, Any]]:
     ]
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from nanofw.narrowing import is_dict, is_list
 
 KeyPath: TypeAlias = tuple[str | int, ...]
 
@@ -82,20 +84,19 @@ def real(path: Path) -> Path:
         raise ValueError(f"symbolic links lead in a circle: {path}") from None
 
 
-def paths_below(value: Any, path: KeyPath) -> list[KeyPath]:
+def paths_below(value: object, path: KeyPath) -> list[KeyPath]:
     """A key, and every key below its value."""
     return [path, *(below for below, _ in walk(value, path))]
 
 
-def walk(value: Any, path: KeyPath = ()) -> list[tuple[KeyPath, Any]]:
+def walk(value: object, path: KeyPath = ()) -> list[tuple[KeyPath, object]]:
     """Every key below `value` with its value, containers before their content."""
-    found: list[tuple[KeyPath, Any]] = []
-    if isinstance(value, dict):
-        items: list[tuple[Any, Any]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
-    elif isinstance(value, list):
-        items = list(enumerate(value))  # pyright: ignore[reportUnknownArgumentType]
-    else:
-        return found
+    found: list[tuple[KeyPath, object]] = []
+    items: Iterable[tuple[str | int, object]] = ()
+    if is_dict(value):
+        items = value.items()
+    elif is_list(value) and isinstance(value, list):
+        items = enumerate(value)
     for key, item in items:
         found.append(((*path, key), item))
         found += walk(item, (*path, key))

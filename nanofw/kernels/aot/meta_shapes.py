@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-_LEFT_ALONE: Any = object()
+_LEFT_ALONE = object()
 _IN_PLACE = (
     "fill_", "zero_", "copy_", "scatter_", "masked_fill_", "add_", "sub_", "mul_", "div_",
 )  # fmt: skip
@@ -25,11 +25,11 @@ class MetaShapes(TorchFunctionMode):
 
     def __torch_function__(
         self,
-        func: Any,
-        types: Any,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
+        func: Callable[..., object],
+        types: object,
+        args: Sequence[object] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
         kwargs = kwargs or {}
         rule = _RULES.get(func)
         if rule is not None:
@@ -47,53 +47,57 @@ def _is_meta(device: Any) -> bool:
     return device is not None and torch.device(device).type == "meta"
 
 
-def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> Any:
+def _linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> object:
     if not x.is_meta:
         return _LEFT_ALONE
     return _empty((*x.shape[:-1], weight.shape[0]), x.dtype)
 
 
-def _embedding(ids: torch.Tensor, weight: torch.Tensor, *_: Any, **__: Any) -> Any:
+def _embedding(ids: torch.Tensor, weight: torch.Tensor, *_: object, **__: object) -> object:
     if not weight.is_meta:
         return _LEFT_ALONE
     return _empty((*ids.shape, weight.shape[1]), weight.dtype)
 
 
-def _new_empty(x: torch.Tensor, *size: Any, dtype: torch.dtype | None = None, **others: Any) -> Any:
+def _new_empty(
+    x: torch.Tensor, *size: object, dtype: torch.dtype | None = None, **others: object
+) -> object:
     if not x.is_meta or others:
         return _LEFT_ALONE
     return _empty(_sizes(size), dtype or x.dtype)
 
 
-def _like(x: torch.Tensor, *, dtype: torch.dtype | None = None, **others: Any) -> Any:
+def _like(x: torch.Tensor, *, dtype: torch.dtype | None = None, **others: object) -> object:
     if not x.is_meta or others or not x.is_contiguous():
         return _LEFT_ALONE
     return _empty(x.shape, dtype or x.dtype)
 
 
-def _filled(*size: Any, dtype: torch.dtype | None = None, device: Any = None, **others: Any) -> Any:
+def _filled(
+    *size: object, dtype: torch.dtype | None = None, device: Any = None, **others: object
+) -> object:
     if not _is_meta(device) or others:
         return _LEFT_ALONE
     return _empty(_sizes(size), dtype or torch.get_default_dtype())
 
 
 def _arange(
-    *bounds: Any, dtype: torch.dtype | None = None, device: Any = None, **others: Any
-) -> Any:
+    *bounds: Any, dtype: torch.dtype | None = None, device: Any = None, **others: object
+) -> object:
     if not _is_meta(device) or others or not all(isinstance(bound, int) for bound in bounds):
         return _LEFT_ALONE
     return _empty((len(range(*bounds)),), dtype or torch.int64)
 
 
-def _in_place(x: torch.Tensor, *_: Any, **__: Any) -> Any:
+def _in_place(x: torch.Tensor, *_: object, **__: object) -> object:
     return x if x.is_meta else _LEFT_ALONE
 
 
-def _set_item(x: torch.Tensor, *_: Any) -> Any:
+def _set_item(x: torch.Tensor, *_: object) -> object:
     return None if x.is_meta else _LEFT_ALONE
 
 
-def _get_item(x: torch.Tensor, index: Any) -> Any:
+def _get_item(x: torch.Tensor, index: Any) -> object:
     """Tensors of whole numbers for the first dimensions, then slices."""
     index = index if isinstance(index, tuple) else (index,)
     tensors = [one for one in index if isinstance(one, torch.Tensor)]
@@ -106,48 +110,48 @@ def _get_item(x: torch.Tensor, index: Any) -> Any:
     return _empty((*_broadcast([one.shape for one in tensors]), *rest), x.dtype)
 
 
-def _one_by_one(x: torch.Tensor) -> Any:
+def _one_by_one(x: torch.Tensor) -> object:
     """A function of each element of floating type."""
     if not x.is_meta or not x.is_contiguous() or not x.is_floating_point():
         return _LEFT_ALONE
     return _empty(x.shape, x.dtype)
 
 
-def _pairwise(x: Any, y: Any) -> Any:
+def _pairwise(x: Any, y: Any) -> object:
     """Sums, differences, products and the like of elements."""
     return _broadcast_like(torch.result_type(x, y), x, y)
 
 
-def _compared(x: Any, y: Any) -> Any:
+def _compared(x: object, y: object) -> object:
     return _broadcast_like(torch.bool, x, y)
 
 
-def _in_host_memory(x: torch.Tensor) -> Any:
+def _in_host_memory(x: torch.Tensor) -> object:
     """What is sent to `meta` needs no pinned memory."""
     return x
 
 
-def _is_infinite(x: torch.Tensor) -> Any:
+def _is_infinite(x: torch.Tensor) -> object:
     """What has no content has no infinite numbers."""
     return torch.zeros((), dtype=torch.bool) if x.is_meta else _LEFT_ALONE
 
 
-def _where(condition: torch.Tensor, x: Any, y: Any) -> Any:
+def _where(condition: torch.Tensor, x: Any, y: Any) -> object:
     return _broadcast_like(torch.result_type(x, y), condition, x, y)
 
 
-def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: Any) -> Any:
+def _masked_fill(x: torch.Tensor, mask: torch.Tensor, value: object) -> object:
     return _broadcast_like(x.dtype, x, mask)
 
 
-def _broadcast_like(dtype: torch.dtype, *operands: Any) -> Any:
+def _broadcast_like(dtype: torch.dtype, *operands: object) -> object:
     tensors = [one for one in operands if isinstance(one, torch.Tensor)]
     if not all(one.is_meta and one.is_contiguous() for one in tensors):
         return _LEFT_ALONE
     return _empty(_broadcast([one.shape for one in tensors]), dtype)
 
 
-def _amax(x: torch.Tensor, dim: int) -> Any:
+def _amax(x: torch.Tensor, dim: int) -> object:
     if not x.is_meta:
         return _LEFT_ALONE
     shape = list(x.shape)
@@ -155,7 +159,7 @@ def _amax(x: torch.Tensor, dim: int) -> Any:
     return _empty(shape, x.dtype)
 
 
-def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
+def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> object:
     if not _are_alike(tensors):
         return _LEFT_ALONE
     shape = list(tensors[0].shape)
@@ -163,7 +167,7 @@ def _cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
     return _empty(shape, tensors[0].dtype)
 
 
-def _stack(tensors: Sequence[torch.Tensor], dim: int = 0) -> Any:
+def _stack(tensors: Sequence[torch.Tensor], dim: int = 0) -> object:
     if dim < 0 or not _are_alike(tensors):
         return _LEFT_ALONE
     shape = list(tensors[0].shape)
@@ -190,9 +194,9 @@ def _sizes(size: tuple[Any, ...]) -> Sequence[int]:
     return size if not size or isinstance(size[0], int) else size[0]
 
 
-def _rules() -> dict[Any, Callable[..., Any]]:
+def _rules() -> dict[object, Callable[..., object]]:
     tensor: Any = torch.Tensor
-    rules: dict[Any, Callable[..., Any]] = {
+    rules: dict[object, Callable[..., object]] = {
         functional.linear: _linear,
         functional.embedding: _embedding,
         tensor.new_empty: _new_empty,
