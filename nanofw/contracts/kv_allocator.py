@@ -57,6 +57,10 @@ class Extension:
     copies: IntArray = field(default_factory=lambda: EMPTY_COPIES)
 
 
+NO_EXTENSION = Extension(EMPTY_INT, EMPTY_INT, EMPTY_INT)
+"""The answer where each row has room."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorStats:
     """Counters since the last `reset`; blocks are counts now.

@@ -6,13 +6,15 @@ masks, s rows that sample.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from nanofw.contracts.arrays import EMPTY_BOOL, EMPTY_COPIES, EMPTY_INT, BoolArray, IntArray
 from nanofw.contracts.outputs import TokenLogprobs
 from nanofw.contracts.requests import SamplingParams
+
+NO_LOGPROBS: Mapping[int, TokenLogprobs] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +78,7 @@ class StepPlan:
     starts: IntArray = field(default_factory=lambda: EMPTY_INT)
     samples: BoolArray = field(default_factory=lambda: EMPTY_BOOL)
     num_decodes: int = 0
-    new: list[NewRow] = field(default_factory=list[NewRow])
+    new: Sequence[NewRow] = ()
     removed: IntArray = field(default_factory=lambda: EMPTY_INT)
     block_rows: IntArray = field(default_factory=lambda: EMPTY_INT)
     block_positions: IntArray = field(default_factory=lambda: EMPTY_INT)
@@ -98,7 +100,8 @@ class StepPlan:
     def sampled_rows(self) -> IntArray:
         """int32[s], the rows that sample, in the plan's order. Found once."""
         if self._sampled_rows is None:
-            self._sampled_rows = self.rows if self.samples.all() else self.rows[self.samples]
+            all_sample = self.num_decodes == len(self.rows) or self.samples.all()
+            self._sampled_rows = self.rows if all_sample else self.rows[self.samples]
         return self._sampled_rows
 
 
@@ -120,8 +123,8 @@ class StepResult:
     step: int
     token_ids: IntArray
     failed: BoolArray | None = None
-    logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict[int, TokenLogprobs])
-    prompt_logprobs: Mapping[int, TokenLogprobs] = field(default_factory=dict[int, TokenLogprobs])
+    logprobs: Mapping[int, TokenLogprobs] = field(default_factory=lambda: NO_LOGPROBS)
+    prompt_logprobs: Mapping[int, TokenLogprobs] = field(default_factory=lambda: NO_LOGPROBS)
     seconds: float | None = None
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -21,14 +21,14 @@ RETRY_STEPS = 8
 blocks that became shareable can make room without being freed."""
 
 
-@dataclass(slots=True)
 class Prefills:
     """Rows of one plan that compute prompt tokens, and how many each."""
 
-    rows: list[int] = field(default_factory=list[int])
-    counts: list[int] = field(default_factory=list[int])
-    new: list[NewRow] = field(default_factory=list[NewRow])
-    copies: list[IntArray] = field(default_factory=list[IntArray])
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.counts: list[int] = []
+        self.new: list[NewRow] = []
+        self.copies: list[IntArray] = []
 
     def add_row(self, row: int, count: int) -> None:
         self.rows.append(row)
@@ -76,11 +76,14 @@ class Admission:
     def fill(self, budget: int, *, closed: bool) -> Prefills | None:
         """Prefill of at most `budget` tokens; `closed`: no new request is admitted."""
         self._attempt += 1
+        admits = not closed and self._worth_looking()
+        if not admits and not self._running.prefilling:
+            return None
         part = Prefills()
         for row in list(self._running.prefilling):
             if budget > 0 and not self._running.rows.paused[row]:
                 budget -= self._continue(row, budget, part)
-        if budget > 0 and not closed and self._worth_looking():
+        if budget > 0 and admits:
             self._admit(budget, part)
         return part if part.rows else None
 

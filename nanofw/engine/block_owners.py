@@ -94,19 +94,28 @@ class BlockOwners:
         return ""
 
     def _put_all(self, rows: IntArray, positions: IntArray, blocks: IntArray) -> bool:
-        """Append blocks to tables without a loop; False, and nothing is done, if that is not it."""
+        """Append blocks to tables without a loop; False if that is not it, and then only entries
+        past the ends of tables have changed.
+
+        A block that is there twice, or two for one entry of a table, are seen by writing and
+        reading back: that is cheaper than sorting.
+        """
         max_rows, width = self._tables.shape
-        if rows.min() < 0 or rows.max() >= max_rows or len(np.unique(blocks)) < len(blocks):
+        if rows.min() < 0 or rows.max() >= max_rows or self._owners[blocks].any():
             return False
         before = self._num_row_blocks
         after = before + np.bincount(rows, minlength=max_rows).astype(np.int32)
-        fits = (positions >= before[rows]) & (positions < after[rows]) & (before[rows] > 0)
-        places = rows.astype(np.int64) * width + positions
-        if not fits.all() or after.max() > width or len(np.unique(places)) < len(places):
+        present = before[rows]
+        fits = (positions >= present) & (positions < after[rows]) & (present > 0)
+        if not fits.all() or after.max() > width:
             return False
-        if self._owners[blocks].any():
-            return False
+        order = np.arange(1, len(blocks) + 1, dtype=np.int32)
+        self._owners[blocks] = order
         self._tables[rows, positions] = blocks
+        once = (self._owners[blocks] == order) & (self._tables[rows, positions] == blocks)
+        if not once.all():
+            self._owners[blocks] = 0
+            return False
         self._owners[blocks] = 1
         self._num_row_blocks = after
         self.num_owned += len(blocks)

@@ -163,7 +163,9 @@ class Committer:
         if running.num_ending:
             for eos in self._eos:
                 stop |= token_ids == eos
-            stop &= ~rows.ignore_eos[sampled]
+            ends = stop.nonzero()[0]
+            if len(ends):
+                stop[ends] = ~rows.ignore_eos[sampled[ends]]
         if running.num_custom_stop:
             for i in np.flatnonzero(rows.custom_stop[sampled]).tolist():
                 stops = rows.state(int(sampled[i])).request.sampling.stop_token_ids

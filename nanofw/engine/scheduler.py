@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from nanofw.contracts.arrays import EMPTY_INT, IntArray
-from nanofw.contracts.kv_allocator import Extension, KVAllocator
+from nanofw.contracts.kv_allocator import NO_EXTENSION, Extension, KVAllocator
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.outputs import RequestOutput, TokenDelta
 from nanofw.contracts.plan import StepPlan, StepResult
@@ -342,23 +342,19 @@ class Scheduler:
         self, decoding: IntArray, extension: Extension | None, prefills: Prefills | None
     ) -> StepPlan | None:
         """The plan's arrays, and the rows moved on as if it were done."""
+        given = extension or NO_EXTENSION
         if prefills is not None:
-            plan = self._mixed_plan(decoding, prefills)
+            plan = self._mixed_plan(decoding, given, prefills)
         elif len(decoding):
-            plan = self._decode_plan(decoding)
+            plan = self._decode_plan(decoding, given)
         else:
             return None
-        if extension is not None:
-            plan.block_rows, plan.block_positions = extension.rows, extension.positions
-            plan.block_ids, plan.copies = extension.block_ids, extension.copies
-        if prefills is not None and prefills.copies:
-            plan.copies = np.concatenate((plan.copies, *prefills.copies))
         plan.removed, plan.finished = self.running.close_plan()
         if self._guard.hears_progress:
             self._guard.on_progress(plan.rows, plan.num_tokens, plan.num_decodes)
         return plan
 
-    def _decode_plan(self, rows: IntArray) -> StepPlan:
+    def _decode_plan(self, rows: IntArray, given: Extension) -> StepPlan:
         running = self.running
         starts, is_same = running.advance_decodes()
         return StepPlan(
@@ -368,16 +364,23 @@ class Scheduler:
             starts=starts,
             samples=running.trues,
             num_decodes=len(rows),
+            block_rows=given.rows,
+            block_positions=given.positions,
+            block_ids=given.block_ids,
+            copies=given.copies,
             host_rows=running.host_rows,
             same_rows=is_same,
         )
 
-    def _mixed_plan(self, decoding: IntArray, prefills: Prefills) -> StepPlan:
+    def _mixed_plan(self, decoding: IntArray, given: Extension, prefills: Prefills) -> StepPlan:
         running = self.running
         rows, num_tokens = prefills.arrays()
         if len(decoding):
             rows = np.concatenate((decoding, rows))
             num_tokens = np.concatenate((running.ones, num_tokens))
+        copies = given.copies
+        if prefills.copies:
+            copies = np.concatenate((copies, *prefills.copies))
         starts, samples = running.advance_mixed(rows, num_tokens)
         return StepPlan(
             step=running.num_planned,
@@ -386,6 +389,10 @@ class Scheduler:
             starts=starts,
             samples=samples,
             num_decodes=len(decoding),
+            block_rows=given.rows,
+            block_positions=given.positions,
+            block_ids=given.block_ids,
+            copies=copies,
             host_rows=rows[samples & self.rows.host[rows]] if running.num_host else EMPTY_INT,
             new=prefills.new,
         )

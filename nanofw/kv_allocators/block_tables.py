@@ -6,12 +6,15 @@ from abc import abstractmethod
 
 import numpy as np
 
-from nanofw.contracts.arrays import EMPTY_INT, IntArray
-from nanofw.contracts.kv_allocator import AllocatorConfig, Extension, KVAllocator
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.kv_allocator import (
+    NO_EXTENSION,
+    AllocatorConfig,
+    Extension,
+    KVAllocator,
+)
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.free_stack import FreeStack
-
-NO_EXTENSION = Extension(EMPTY_INT, EMPTY_INT, EMPTY_INT)
 
 
 class BlockTables(KVAllocator):

@@ -172,7 +172,7 @@ class Session:
         if output.wake_at is not None:
             clock = self.engine.clock
             clock.wait_until(min(output.wake_at, clock.now() + LONGEST_WAIT_S))
-        step = SessionStep(events=self._refused, report=output.report)
+        step = SessionStep(events=self._refused, outputs={}, report=output.report)
         self._refused = []
         ends = {(end.id, end.sample_index): end for end in output.finished}
         for delta in output.deltas:
