@@ -34,6 +34,7 @@ from nanofw.errors import (
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "run": ("nanofw.cli.run", "run prompts through a model and write the results"),
+    "serve": ("nanofw.cli.serve", "serve a model to OpenAI clients"),
     "bench": ("nanofw.cli.bench", "time decode steps, first tokens, workloads, start-up"),
     "profile": ("nanofw.cli.profile", "say where the time of a step goes, write a trace"),
     "calibrate": ("nanofw.cli.calibrate", "time steps of a real run for the simulator"),

@@ -23,6 +23,8 @@ Size: TypeAlias = Annotated[int, Field(ge=1, le=1 << 40)]
 """A length of arrays; beyond this bound numpy cannot even say that they do not fit in memory."""
 Count: TypeAlias = Annotated[int, Field(ge=1, le=1 << 12)]
 """Of ranks, engines and the like."""
+Seconds: TypeAlias = Annotated[float, Field(gt=0, le=86400)]
+"""A time that something may take, at most a day."""
 Switch: TypeAlias = bool | Auto
 LogLevel: TypeAlias = Literal["debug", "info", "warning", "error"]
 S = TypeVar("S", bound="Section")
@@ -228,6 +230,82 @@ class PluginsSection(Section):
     """Turn a downgrade (a feature asked for that some component lacks) into an error."""
 
 
+class ClientSection(Section):
+    """Who may use the server, with a key of its own. The key itself never stands here."""
+
+    name: Name
+    """What policies and metrics call it."""
+    key_env: Name | None = None
+    """Environment variable that holds the key."""
+    key_file: Path | None = None
+    """File that holds the key; blanks around it do not count."""
+    names_clients: bool = False
+    """Its requests may say for which client they are: for a gateway that others are behind."""
+    max_requests: Size | None = None
+    """Prompts of it that wait or run at once; null: `server.limits.max_client_requests`."""
+    requests_per_minute: Annotated[float, Field(gt=0, le=1e9)] | None = None
+    """Prompts that it may send; null: any number."""
+    tokens_per_minute: Annotated[float, Field(gt=0, le=1e12)] | None = None
+    """Tokens of prompts and answers; counted when a request ends; null: any number."""
+
+
+class ServerLimits(Section):
+    """Bounds of the server: what is beyond them is refused, and waits no longer."""
+
+    max_requests: Size = 1024
+    """Prompts that wait or run at once; further ones get status 429."""
+    max_client_requests: Size | None = None
+    """The same for each client; null: as many as in all."""
+    queue_timeout_s: Seconds | None = 120.0
+    """How long a request may wait for its first step before it gets status 429."""
+    max_body_bytes: Size = 8 << 20
+    """Of a request's body."""
+    max_prompts: Size = 256
+    """In one request."""
+    max_messages: Size = 2048
+    """Of a chat."""
+    max_tools: Size = 128
+    """Of a chat."""
+    max_stop_strings: Size = 16
+    """Of a request."""
+    max_schema_bytes: Size = 64 << 10
+    """Of a JSON schema in a request, or of all its tools."""
+    read_timeout_s: Seconds = 30.0
+    """For the head of a request, and then for its body."""
+    write_timeout_s: Seconds = 30.0
+    """How long a client may leave what was sent to it unread before it is cut off."""
+    keep_alive_s: Seconds = 75.0
+    """How long a connection may be idle between two requests."""
+    drain_s: Annotated[float, Field(ge=0, le=86400)] = 30.0
+    """How long open requests may go on when the server is asked to end."""
+
+
+class ServerSection(Section):
+    """`nanofw serve`."""
+
+    host: Name = "127.0.0.1"
+    """Address to listen on; others than this machine reach `0.0.0.0`."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """0: any that is free; the line that says that the server is ready names it."""
+    model_names: tuple[Name, ...] = ()
+    """What clients call the model; none: `model.path`, of a folder its name."""
+    clients: tuple[ClientSection, ...] = ()
+    """Who may use it; none: everyone who reaches it."""
+    cors_origins: tuple[Name, ...] = ()
+    """Origins of web pages whose scripts may use it."""
+    tool_format: Name = "auto"
+    """How the model writes calls of tools: hermes, a name that a package offers, none; auto: as its
+    chat template does."""
+    reasoning: Literal["auto", "none", "think"] = "auto"
+    """How it writes its reasoning; auto: between think tags if its chat template has them."""
+    log_requests: bool = True
+    """A line of JSON on standard error for each request that ended."""
+    failure_exit_s: Annotated[float, Field(ge=0, le=86400)] | None = 5.0
+    """How long it goes on answering after the engine failed, before it ends with exit code 3 for a
+    supervisor to start it again; null: it never ends."""
+    limits: ServerLimits = ServerLimits()
+
+
 # Sections of kinds that stand here have a type of their own; others come from the table of kinds.
 @with_sections()
 class Config(Section):
@@ -249,6 +327,7 @@ class Config(Section):
     """Defaults of requests."""
     input: InputSection = InputSection()
     output: OutputSection = OutputSection()
+    server: ServerSection = ServerSection()
     logging: LoggingSection = LoggingSection()
     plugins: PluginsSection = PluginsSection()
 

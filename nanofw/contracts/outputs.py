@@ -67,7 +67,9 @@ class RequestOutput:
     Attributes:
         sample_index: which of the `n` samples it is.
         token_ids: the generated tokens, an end or stop token included.
-        error: a sentence for the user when the reason is `error` or `refused`.
+        error: a sentence for the user when the reason is `error`, `refused` or `shed`.
+        retry_after_s: of a request that the policy refused, when it may be worth to try again, in
+            seconds from then, if that is known.
         logprobs: of the generated tokens, when asked for.
         prompt_logprobs: of the prompt's tokens from the second on, when asked for; the first
             sample has them.
@@ -84,6 +86,7 @@ class RequestOutput:
     num_prompt_tokens: int
     sample_index: int = 0
     error: str | None = None
+    retry_after_s: float | None = None
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: TokenLogprobs | None = None
     num_cached_tokens: int = 0

@@ -99,6 +99,7 @@ class RequestState:
     finished: float | None = field(default=None, init=False)
     finish_reason: FinishReason | None = field(default=None, init=False)
     error: str | None = field(default=None, init=False)
+    retry_after_s: float | None = field(default=None, init=False)
     view: StateView = field(init=False)
 
     def __post_init__(self, arguments: Mapping[str, Any] | None) -> None:
@@ -132,6 +133,7 @@ class RequestState:
             finish_reason=self.finish_reason,
             num_prompt_tokens=self.num_prompt,
             error=self.error,
+            retry_after_s=self.retry_after_s,
             num_cached_tokens=self.num_cached,
             num_preemptions=self.num_preemptions,
             num_recomputed_tokens=self.num_recomputed,

@@ -177,6 +177,7 @@ class Scheduler:
                 if refusal is None:
                     continue
                 reason, sentence = FinishReason.SHED, refusal.reason
+                state.retry_after_s = refusal.retry_after_s
             except PolicyError as error:
                 sentence = str(error)
             state.status = RequestStatus.FINISHED
@@ -185,6 +186,7 @@ class Scheduler:
 
     def _shed(self, state: RequestState, refusal: Refuse) -> None:
         """Finish a waiting request that the policy refused."""
+        state.retry_after_s = refusal.retry_after_s
         self._finish(state, FinishReason.SHED, refusal.reason)
 
     def finish_request(

@@ -7,23 +7,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Mapping
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from nanofw.config.layers import PYTHON
 from nanofw.config.load import LoadedConfig, load_config
 from nanofw.contracts.requests import SamplingParams
-from nanofw.errors import RequestError
+from nanofw.errors import RequestError, RequestShed
 from nanofw.llm.engine_thread import EngineThread
-from nanofw.llm.llm import FIELD_NAMES, check_fields, load
+from nanofw.llm.llm import CHAT_FIELD_NAMES, FIELD_NAMES, check_fields, load
 from nanofw.llm.opening import open_session
 from nanofw.llm.prompts import Prompt, PromptLike, parse_prompt, with_fields
 from nanofw.llm.refusals import id_of, refused_alone
 from nanofw.llm.results import StreamEvent, refused
+from nanofw.text.tokenizer import Tokenizer
 
 INLINE_CHARACTERS = 2_000
 """Texts up to this length are encoded at once; longer ones in a thread, to keep the loop free."""
+
+MAX_WAITING_EVENTS = 64
+"""Of a stream whose caller is slow: more of them are joined to one for each sample."""
 
 
 class AsyncLLM:
@@ -74,48 +79,116 @@ class AsyncLLM:
         """What ended the engine; None while it can serve."""
         return self._thread.failure
 
+    @property
+    def sampling(self) -> SamplingParams:
+        """The sampling parameters of requests that bring none."""
+        return self._thread.default_sampling
+
+    @property
+    def tokenizer(self) -> Tokenizer | None:
+        """The model's tokenizer; None for a model that is used with token ids only."""
+        return self._thread.tokenizer
+
+    @property
+    def max_model_len(self) -> int:
+        """Most tokens of a request, its prompt included."""
+        return self._thread.max_model_len
+
+    @property
+    def template_variables(self) -> frozenset[str]:
+        """Variables that the model's chat templates read, beside those of every chat."""
+        return self._thread.encoder.template_variables
+
+    def template_has(self, text: str) -> bool:
+        """Whether some chat template of the model contains a text."""
+        return self._thread.encoder.template_has(text)
+
     async def generate(
         self,
-        prompt: PromptLike,
+        prompt: PromptLike | Prompt,
         sampling_params: SamplingParams | None = None,
         *,
         arguments: Mapping[str, object] | None = None,
+        queue_timeout_s: float | None = None,
         **fields: object,
-    ) -> AsyncIterator[StreamEvent]:
+    ) -> AsyncGenerator[StreamEvent]:
         """Continue a prompt, text as it comes; the last event holds the result.
 
         A prompt that cannot be served gives a single event whose result is refused.
 
         Args:
+            prompt: what `encode` gave is served as it is.
             arguments: of plugins, by their name.
+            queue_timeout_s: how long it may wait for its first step; its result is `shed` then.
 
         Raises:
             ValueError: a keyword that there is not.
-            RequestError: no request ended in time.
+            RequestShed: no request ended in time.
             ExecutorError: the engine failed before, or was closed.
         """
         check_fields(fields, FIELD_NAMES, 1)
         given = with_fields(prompt, fields)
         try:
             with refused_alone(id_of(given)):
-                params = sampling_params or self._thread.default_sampling
-                encoded = await self._encode(parse_prompt(given, params, arguments))
+                encoded = await self._encode(
+                    parse_prompt(given, sampling_params or self.sampling, arguments)
+                )
         except RequestError as error:
             yield StreamEvent(result=refused(error.request_id, error.reason))
             return
         await self._take_permit(encoded)
-        stream = _Stream(asyncio.get_running_loop(), self._permits)
+        loop = asyncio.get_running_loop()
+        stream = _Stream(loop, self._permits)
         try:
             self._thread.add_prompt(stream, encoded)
         except BaseException:
             self._permits.release()
             raise
+        timer = None
+        if queue_timeout_s is not None:
+            reason = f"it waited {queue_timeout_s:g} s and was not started; try again later"
+            timer = loop.call_later(queue_timeout_s, self._thread.shed, stream, reason)
         try:
             async for event in stream:
                 yield event
         finally:
+            if timer is not None:
+                timer.cancel()
             if not stream.ended:
                 self._thread.abort(stream)
+
+    def chat(
+        self,
+        messages: Sequence[Mapping[str, object]],
+        sampling_params: SamplingParams | None = None,
+        *,
+        queue_timeout_s: float | None = None,
+        **fields: object,
+    ) -> AsyncGenerator[StreamEvent]:
+        """Continue a conversation through the model's chat template, as `generate` does.
+
+        Args:
+            queue_timeout_s: as for `generate`.
+            fields: those of `generate`, and the keys of a chat in a JSONL line (`tools`,
+                `chat_template_kwargs`, `continue_final_message`).
+
+        Raises:
+            ValueError: a keyword that there is not.
+        """
+        check_fields(fields, CHAT_FIELD_NAMES, 1)
+        record: dict[str, object] = {"messages": messages, **fields}
+        return self.generate(record, sampling_params, queue_timeout_s=queue_timeout_s)
+
+    async def encode(
+        self, prompt: PromptLike, sampling_params: SamplingParams | None = None
+    ) -> Prompt:
+        """The prompt with its text and token ids, for `generate`.
+
+        Raises:
+            RequestError: it cannot be read or encoded.
+        """
+        with refused_alone(id_of(prompt)):
+            return await self._encode(parse_prompt(prompt, sampling_params or self.sampling))
 
     async def metrics(self) -> str:
         """Counters and latencies in the Prometheus text format."""
@@ -145,7 +218,7 @@ class AsyncLLM:
             async with asyncio.timeout(self._timeout_s):
                 await self._permits.acquire()
         except TimeoutError:
-            raise RequestError(
+            raise RequestShed(
                 prompt.id or "",
                 f"{self._max_requests} requests are being served and none of them ended within "
                 f"{self._timeout_s} s; try again later",
@@ -157,7 +230,8 @@ class _Stream:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, permits: asyncio.Semaphore) -> None:
         self._loop, self._permits = loop, permits
-        self._events: asyncio.Queue[StreamEvent] = asyncio.Queue()
+        self._events: deque[StreamEvent] = deque()
+        self._has_events = asyncio.Event()
         self.ended = False
 
     def receive(self, events: list[StreamEvent]) -> None:
@@ -167,14 +241,43 @@ class _Stream:
 
     def _accept(self, events: list[StreamEvent]) -> None:
         for event in events:
-            self._events.put_nowait(event)
+            self._events.append(event)
             if event.result is not None:
                 self.ended = True
                 self._permits.release()
+        if len(self._events) > MAX_WAITING_EVENTS:
+            self._events = deque(joined(self._events))
+        self._has_events.set()
 
     async def __aiter__(self) -> AsyncIterator[StreamEvent]:
         while True:
-            event = await self._events.get()
+            while not self._events:
+                self._has_events.clear()
+                await self._has_events.wait()
+            event = self._events.popleft()
             yield event
             if event.result is not None:
                 return
+
+
+def joined(events: Iterable[StreamEvent]) -> list[StreamEvent]:
+    """The same texts and tokens in one event for each sample, then the result if it is there."""
+    by_sample: dict[int, list[StreamEvent]] = {}
+    results: list[StreamEvent] = []
+    for event in events:
+        if event.result is not None:
+            results.append(event)
+        else:
+            by_sample.setdefault(event.index, []).append(event)
+    made = [_joined_sample(index, parts) for index, parts in by_sample.items()]
+    return made + results
+
+
+def _joined_sample(index: int, parts: list[StreamEvent]) -> StreamEvent:
+    logprobs = [part.logprobs for part in parts if part.logprobs is not None]
+    return StreamEvent(
+        "".join([part.text for part in parts]),
+        tuple(token_id for part in parts for token_id in part.token_ids),
+        index,
+        [position for positions in logprobs for position in positions] if logprobs else None,
+    )

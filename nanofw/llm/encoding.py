@@ -75,6 +75,10 @@ class Encoder:
         """Variables that the model's chat templates read, beside those of every chat."""
         return self._chat.variables
 
+    def template_has(self, text: str) -> bool:
+        """Whether some chat template of the model contains a text."""
+        return self._chat.contains(text)
+
     def encode(self, prompt: Prompt) -> Prompt:
         """The prompt with token ids, compiled stop strings, and bad words as token ids.
 

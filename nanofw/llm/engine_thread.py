@@ -43,12 +43,18 @@ class _AbortPrompt:
 
 
 @dataclass(frozen=True, slots=True)
+class _ShedPrompt:
+    receiver: Receiver
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class _CallSession:
     function: Callable[[Session], Any]
     future: Future[Any]
 
 
-_Command: TypeAlias = _AddPrompt | _AbortPrompt | _CallSession | None
+_Command: TypeAlias = _AddPrompt | _AbortPrompt | _ShedPrompt | _CallSession | None
 
 
 class EngineThread:
@@ -61,7 +67,8 @@ class EngineThread:
         make_session: called in the thread; what it raises is raised here.
 
     Attributes:
-        encoder, default_sampling: of the session; any thread may use them.
+        encoder, default_sampling, tokenizer, max_model_len: of the session; any thread may use
+            them.
         failure: what ended the engine, or None.
     """
 
@@ -83,6 +90,8 @@ class EngineThread:
         self._callers_clock = clock.machine if isinstance(clock, PacedClock) else clock
         self.encoder = self._session.encoder
         self.default_sampling = self._session.default_sampling
+        self.tokenizer = self._session.tokenizer
+        self.max_model_len = self._session.engine.max_model_len
 
     def add_prompt(self, receiver: Receiver, prompt: Prompt) -> None:
         """Queue an encoded prompt. Raises `ExecutorError` when the engine failed or was closed."""
@@ -94,6 +103,11 @@ class EngineThread:
         """End a request; its result comes as always. Does nothing when it has ended."""
         if self.failure is None and not self._stopping:
             self._commands.put(_AbortPrompt(receiver))
+
+    def shed(self, receiver: Receiver, reason: str) -> None:
+        """End a request that was not started yet; does nothing when it was, or has ended."""
+        if self.failure is None and not self._stopping:
+            self._commands.put(_ShedPrompt(receiver, reason))
 
     def call(self, function: Callable[[Session], Any]) -> Future[Any]:
         """Run a function between two steps. Raises `ExecutorError` as `add_prompt` does."""
@@ -163,6 +177,9 @@ class EngineThread:
                 case _AbortPrompt(receiver):
                     if (ticket := self._tickets.get(receiver)) is not None:
                         self._session.abort(ticket)
+                case _ShedPrompt(receiver, reason):
+                    if (ticket := self._tickets.get(receiver)) is not None:
+                        self._session.shed(ticket, reason)
                 case _CallSession(function, future):
                     _run_call(future, function, self._session)
                 case None:

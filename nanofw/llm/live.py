@@ -9,7 +9,7 @@ from nanofw.contracts.outputs import RequestOutput, TokenDelta
 from nanofw.contracts.requests import FinishReason
 from nanofw.llm.logprobs import PositionLogprobs, readable
 from nanofw.llm.prompts import Prompt
-from nanofw.llm.results import Completion, RequestResult, Timings, make_timings
+from nanofw.llm.results import Completion, RequestResult, Timings, make_timings, refused
 from nanofw.text.stream import TextStream
 from nanofw.text.tokenizer import Tokenizer
 
@@ -36,6 +36,10 @@ class LiveRequest:
     Args:
         show: its text is reported as it comes.
         token_times: note when each token came.
+
+    Attributes:
+        has_started: a step has run it.
+        shed_reason: why it is given up before it was started; empty: it is not.
     """
 
     def __init__(
@@ -54,6 +58,7 @@ class LiveRequest:
         self.prompt_token_ids = tuple(map(int, prompt.token_ids))
         self._sampling, self._tokenizer = prompt.sampling, tokenizer
         self._token_times = token_times
+        self.has_started, self.shed_reason = False, ""
         follows = tokenizer is not None and (show or prompt.stop_strings is not None)
         self.samples = [
             LiveSample(_text_stream(tokenizer, prompt) if tokenizer and follows else None)
@@ -112,6 +117,8 @@ class LiveRequest:
 
     def result(self) -> RequestResult:
         """The result of a request that ended."""
+        if self.shed_reason:
+            return refused(self.request_id, self.shed_reason, self.prompt_text, FinishReason.SHED)
         outputs = [sample.output for sample in self.samples if sample.output is not None]
         first = self.first_output
         return RequestResult(
@@ -120,6 +127,7 @@ class LiveRequest:
             prompt_token_ids=self.prompt_token_ids,
             outputs=[sample.completion for sample in self.samples if sample.completion is not None],
             error=next((output.error for output in outputs if output.error), None),
+            retry_after_s=first.retry_after_s,
             timings=self._timings(),
             num_cached_tokens=first.num_cached_tokens,
             num_preemptions=sum(output.num_preemptions for output in outputs),

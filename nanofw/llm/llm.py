@@ -41,6 +41,9 @@ Message = Mapping[str, object]
 FIELD_NAMES = (*REQUEST_NAMES, *SAMPLING_NAMES)
 """Keys of a JSONL line that `generate` takes as keywords."""
 
+CHAT_FIELD_NAMES = (*FIELD_NAMES, *CHAT_NAMES)
+"""Those that `chat` takes."""
+
 
 class LLM:
     """Runs a model on prompts.
@@ -150,7 +153,7 @@ class LLM:
         several = isinstance(messages, Sequence) and bool(messages)
         chats = messages if several and isinstance(messages[0], (list, tuple)) else [messages]
         variables = self._session.encoder.template_variables
-        check_fields(fields, (*FIELD_NAMES, *CHAT_NAMES), len(chats), variables)
+        check_fields(fields, CHAT_FIELD_NAMES, len(chats), variables)
         own = {name: item for name, item in fields.items() if name in RECORD_NAMES}
         for_template = {name: item for name, item in fields.items() if name not in own}
         common = {

@@ -82,12 +82,15 @@ def parse_prompt(
     """A prompt as the user gave it.
 
     Args:
+        value: a `Prompt`, which is encoded already, stays as it is.
         sampling: `SamplingParams`, how it is sampled where it does not say otherwise.
         arguments: of plugins for which it brings none.
 
     Raises:
         ValueError: it is not a prompt, or has an unknown key.
     """
+    if isinstance(value, Prompt):
+        return value
     if not isinstance(sampling, SamplingParams):
         raise ValueError(f"sampling parameters are a SamplingParams object, not {shown(sampling)}")
     if arguments is not None and not is_object(arguments):

@@ -106,7 +106,9 @@ class RequestResult:
     Attributes:
         prompt: its text; None when it came as token ids. A chat's is the rendered template.
         outputs: a completion for each of the `n` samples; one without text when refused.
-        error: a sentence for the user when the reason is `refused` or `error`.
+        error: a sentence for the user when the reason is `refused`, `shed` or `error`.
+        retry_after_s: when it may be worth to try again, in seconds, where the policy refused it
+            and said so.
         timings: None when it was refused.
         num_cached_tokens: prompt tokens taken from the prefix cache.
         metadata: what the request brought under this key.
@@ -118,6 +120,7 @@ class RequestResult:
     prompt_token_ids: tuple[int, ...] = ()
     outputs: list[Completion]
     error: str | None = None
+    retry_after_s: float | None = None
     timings: Timings | None = None
     num_cached_tokens: int = 0
     num_preemptions: int = 0
@@ -205,6 +208,7 @@ def refused(
     error: str,
     prompt: str | None = None,
     reason: FinishReason = FinishReason.REFUSED,
+    retry_after_s: float | None = None,
 ) -> RequestResult:
     """The result of a request that was never accepted."""
     return RequestResult(
@@ -212,6 +216,7 @@ def refused(
         prompt=prompt,
         outputs=[Completion(finish_reason=reason)],
         error=error,
+        retry_after_s=retry_after_s,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from nanofw.contracts.outputs import RequestOutput, StepOutput, StepReport, TokenDelta
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.engine.base import BaseEngine
-from nanofw.errors import RequestError
+from nanofw.errors import RequestError, RequestShed
 from nanofw.llm.encoding import Encoder, engine_request
 from nanofw.llm.live import LiveRequest
 from nanofw.llm.logprobs import readable
@@ -160,6 +160,17 @@ class Session:
         request_id = self._ids.get(ticket)
         return request_id is not None and self.engine.abort_request(request_id)
 
+    def shed(self, ticket: int, reason: str) -> bool:
+        """End a request that no step has run yet; its result, `shed`, comes with a later step.
+
+        Returns whether there was one.
+        """
+        live = self._live.get(self._ids.get(ticket, ""))
+        if live is None or live.has_started:
+            return False
+        live.shed_reason = reason
+        return self.engine.abort_request(live.request_id)
+
     def step(self) -> SessionStep:
         """One step of the engine, in text.
 
@@ -174,6 +185,10 @@ class Session:
             clock.wait_until(min(output.wake_at, clock.now() + LONGEST_WAIT_S))
         step = SessionStep(events=self._refused, outputs={}, report=output.report)
         self._refused = []
+        if output.report is not None:
+            for admitted in output.report.admitted:
+                if (live := self._live.get(admitted.id)) is not None:
+                    live.has_started = True
         ends = {(end.id, end.sample_index): end for end in output.finished}
         for delta in output.deltas:
             self._take_delta(delta, ends.get((delta.id, delta.sample_index)), step)
@@ -229,7 +244,8 @@ class Session:
     def _refuse(
         self, ticket: int, request_id: str, error: RequestError, prompt: str | None
     ) -> None:
-        result = refused(request_id, error.reason, prompt, FinishReason.of_refusal(error))
+        after = error.retry_after_s if isinstance(error, RequestShed) else None
+        result = refused(request_id, error.reason, prompt, FinishReason.of_refusal(error), after)
         self._refused.append((ticket, StreamEvent(result=result)))
 
     def _lose(self, ticket: int, request_id: str, error: Exception, prompt: str | None) -> None:

@@ -20,7 +20,7 @@ from nanofw.config.load import LoadedConfig
 from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.engine import Engine
-from nanofw.errors import NanofwError, RequestError
+from nanofw.errors import NanofwError, RequestError, RequestShed
 from nanofw.plugins import Component, load_plugin
 from nanofw.replicas.messages import (
     AbortRequest,
@@ -203,8 +203,12 @@ def _in_process(selection: Selection) -> Selection:
 
 def _refused(request: Request, error: RequestError) -> StepOutput:
     reason, now = FinishReason.of_refusal(error), request.arrival or 0.0
+    after = error.retry_after_s if isinstance(error, RequestShed) else None
     ends = [
-        RequestOutput.of_unserved(request, reason, now, error=error.reason, sample_index=index)
+        replace(
+            RequestOutput.of_unserved(request, reason, now, error=error.reason, sample_index=index),
+            retry_after_s=after,
+        )
         for index in range(request.sampling.n)
     ]
     return StepOutput(finished=ends)

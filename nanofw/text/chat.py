@@ -87,6 +87,10 @@ class ChatTemplate:
             read |= find_undeclared_variables(environment.parse(source))
         return frozenset(read - _OWN_VARIABLES - set(environment.globals) - set(self._variables))
 
+    def contains(self, text: str) -> bool:
+        """Whether the source of some template contains a text."""
+        return any(text in source for source in self._sources.values())
+
     def render(
         self,
         messages: Sequence[Message],

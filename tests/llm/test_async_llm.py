@@ -10,12 +10,14 @@ from typing import Any, TypeVar
 import pytest
 
 from nanofw import LLM, SamplingParams
+from nanofw.contracts.requests import FinishReason
 from nanofw.errors import ExecutorError, NanofwError, RequestError
 from nanofw.llm.async_llm import AsyncLLM
 from nanofw.llm.results import RequestResult
 from tests.llm.test_llm import FAILING
 
 T = TypeVar("T")
+FAST = "executor.seconds_per_step=0.0005"
 LONG = SamplingParams(max_tokens=1900, seed=3)
 PROMPTS = [f"prompt number {index}" for index in range(20)]
 
@@ -194,3 +196,76 @@ def test_metrics_are_prometheus_text() -> None:
     assert samples['nanofw_ttft_seconds_bucket{le="+Inf"}'] == 20
     assert samples['nanofw_kv_blocks{state="used"}'] == 0
     assert samples["nanofw_running_requests"] == 0
+
+
+REFUSING = """
+from nanofw.plugins import Plugin, Policy, Refuse, hookimpl
+
+
+class Refusing(Policy):
+    def key(self, request, view):
+        return Refuse("too late", 3.0) if request.client == "arrival" else request.arrival
+
+    def admit(self, request, view):
+        return Refuse("no room", 7.0) if request.client == "admission" else True
+
+
+@hookimpl
+def scheduler():
+    return Plugin("refusing", ":Refusing", api="scheduler/2")
+"""
+
+
+def test_a_refusal_of_the_policy_says_when_to_come_again(tmp_path: Path) -> None:
+    path = tmp_path / "refusing.py"
+    path.write_text(REFUSING, encoding="utf-8")
+
+    async def result_of(llm: AsyncLLM, client: str) -> RequestResult | None:
+        return [event async for event in llm.generate("a", params(1), client=client)][-1].result
+
+    async def main() -> None:
+        overrides = (f"plugins.load=[{path}]", "scheduler.name=refusing")
+        async with AsyncLLM.from_config("sim", *overrides) as llm:
+            for client, after in (("arrival", 3.0), ("admission", 7.0)):
+                result = await result_of(llm, client)
+                assert result is not None
+                assert result.finish_reason is FinishReason.SHED
+                assert result.retry_after_s == after
+
+    run(main())
+
+
+def test_who_waits_too_long_for_the_first_step_is_shed() -> None:
+    async def main() -> None:
+        async with AsyncLLM.from_config("sim", FAST, "engine.max_num_seqs=1") as llm:
+            first = llm.generate("a", LONG, queue_timeout_s=0.001)
+            await anext(first)
+            waiting = llm.generate("b", params(1), queue_timeout_s=0.001)
+            (event,) = [event async for event in waiting]
+            assert event.result is not None
+            assert event.result.finish_reason is FinishReason.SHED
+            assert "waited 0.001 s" in str(event.result.error)
+            await first.aclose()
+
+    run(main())
+
+
+def test_events_that_wait_for_a_slow_caller_are_joined() -> None:
+    async def main() -> None:
+        async with AsyncLLM.from_config("sim", FAST) as llm:
+            stream = llm.generate("a", SamplingParams(max_tokens=1000, seed=1, n=2, logprobs=0))
+            events = [await anext(stream)]
+            while (await llm.stats())["num_running"]:
+                pass
+            events += [event async for event in stream]
+            assert len(events) < 300
+            result = events[-1].result
+            assert result is not None
+            for output in result.outputs:
+                mine = [event for event in events[:-1] if event.index == output.index]
+                assert "".join(event.text for event in mine) == output.text
+                assert sum((event.token_ids for event in mine), ()) == output.token_ids
+                logprobs = [one for event in mine for one in event.logprobs or []]
+                assert logprobs == output.logprobs
+
+    run(main())

@@ -1,0 +1,1 @@
+"""`nanofw serve`: an OpenAI server over `AsyncLLM`, in which the policy is a plugin."""

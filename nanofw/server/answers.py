@@ -1,0 +1,255 @@
+"""From a request to its answer: the way of every endpoint that gives text."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import msgspec
+from sse_starlette import EventSourceResponse, ServerSentEvent
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from nanofw.contracts.requests import SamplingParams
+from nanofw.errors import RequestError
+from nanofw.llm.prompts import Prompt
+from nanofw.llm.results import RequestResult, StreamEvent
+from nanofw.server.bodies import parsed_body
+from nanofw.server.door import Client, Entry
+from nanofw.server.errors import ApiError, error_of, json_response, refusal
+from nanofw.server.formats import Format
+from nanofw.server.request_log import log_request
+from nanofw.server.schemas import Generation
+from nanofw.server.service import Service
+from nanofw.server.streams import Events, numbered, unless_disconnected
+
+G = TypeVar("G", bound=Generation)
+CLOSED_REQUEST = 499
+"""The status in logs of a request whose client went away; nobody is answered."""
+_DONE = ServerSentEvent("[DONE]", sep="\n")
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What a request asks for.
+
+    Attributes:
+        records: a prompt for `AsyncLLM` each.
+        sampling: where they do not say otherwise.
+        format: of the answer.
+    """
+
+    records: list[dict[str, Any]]
+    sampling: SamplingParams
+    format: Format
+
+
+@dataclass(slots=True, kw_only=True)
+class Call:
+    """A request on its way.
+
+    Attributes:
+        results: by prompt, of those that ended.
+        status: of the answer; of a stream what became of it.
+    """
+
+    service: Service
+    request: Request
+    owner: Client | None = None
+    client: str = ""
+    plan: Plan | None = None
+    entry: Entry | None = None
+    is_stream: bool = False
+    params: frozenset[str] = frozenset()
+    results: dict[int, RequestResult] = field(default_factory=dict[int, RequestResult])
+    status: int = 200
+    user: str | None = None
+    error: str | None = None
+    _begin: float = field(default_factory=time.monotonic)
+    _times: dict[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
+
+    def end(self) -> None:
+        """Count and log it."""
+        results = self.in_order()
+        if self.entry is not None:
+            self.entry.leave(results)
+        path = self.request.url.path
+        self.service.metrics.answered(path, self.status)
+        facts: dict[str, Any] = {
+            "request_id": self.request.state.request_id,
+            "id": None if self.plan is None else self.plan.format.id,
+            "client": self.client,
+            "user": self.user,
+            "path": path,
+            "status": self.status,
+            "stream": self.is_stream,
+            "prompts": 0 if self.plan is None else len(self.plan.records),
+            "error": self.error,
+        }
+        log_request(facts, results, time.monotonic() - self._begin)
+
+    def fail(self, error: ApiError) -> None:
+        """It ends with an error."""
+        self.status, self.error = error.status, error.message
+
+    def note(self, number: int, event: StreamEvent) -> None:
+        """An event came."""
+        if event.result is None:
+            place, now = (number, event.index), time.monotonic()
+            if (before := self._times.get(place)) is not None:
+                self.service.metrics.inter_token.observe(now - before)
+            self._times[place] = now
+
+    def in_order(self) -> list[RequestResult]:
+        """All results; for a request that was served."""
+        return [self.results[number] for number in sorted(self.results)]
+
+    def take(self, number: int, result: RequestResult) -> None:
+        """A prompt ended. Raises `ApiError` when it was not served."""
+        if number not in self.results:
+            self.results[number] = result
+            self.service.metrics.ended(self.client, result)
+        if (error := error_of(result, self.params)) is not None:
+            raise error
+
+
+async def serve_text(
+    request: Request, model: type[G], make_plan: Callable[[Service, G, str], Plan]
+) -> Response:
+    """Answer a request for text.
+
+    Args:
+        model: of its body.
+        make_plan: from the body, and the client that it is for.
+    """
+    service: Service = request.app.state.service
+    call = Call(service=service, request=request, params=frozenset(model.model_fields))
+    try:
+        response = await _answer(call, model, make_plan)
+    except ApiError as error:
+        call.fail(error)
+        response = error.to_response()
+    except ClientDisconnect:
+        call.status = CLOSED_REQUEST
+        response = Response(status_code=CLOSED_REQUEST)
+    except BaseException:
+        call.status = 500
+        call.end()
+        raise
+    if not isinstance(response, StreamResponse):
+        call.end()
+    return response
+
+
+async def _answer(
+    call: Call, model: type[G], make_plan: Callable[[Service, G, str], Plan]
+) -> Response:
+    service = call.service
+    call.owner = service.door.identify(call.request.headers.get("authorization"))
+    _ = service.llm  # who cannot be served need not send a body
+    body = await parsed_body(call.request, model, service.limits)
+    call.client = service.door.client_named(call.owner, body.client)
+    call.is_stream, call.user = bool(body.stream), body.user
+    if body.stream_options is not None and not call.is_stream:
+        raise ApiError(400, "stream_options needs stream: true", param="stream_options")
+    plan = call.plan = make_plan(service, body, call.client)
+    call.entry = service.door.enter(call.owner, call.client, len(plan.records))
+    prompts = await _encoded(call, plan)
+    plan.format.begin(prompts)
+    events = numbered([service.generate(prompt) for prompt in prompts])
+    if not call.is_stream:
+        return json_response(await unless_disconnected(call.request, _whole(call, events)))
+    try:
+        first = await unless_disconnected(call.request, anext(events))
+        if first[1].result is not None:
+            call.take(first[0], first[1].result)
+    except BaseException:
+        await events.aclose()
+        raise
+    usage = body.stream_options is not None and body.stream_options.include_usage
+    return StreamResponse(call, events, _lines(call, first, events, include_usage=usage))
+
+
+async def _encoded(call: Call, plan: Plan) -> list[Prompt]:
+    """The prompts of a request, each with an id of its own."""
+    llm, prompts = call.service.llm, list[Prompt]()
+    for number, record in enumerate(plan.records):
+        record["id"] = f"{plan.format.id}-{number}"
+        try:
+            prompts.append(await llm.encode(record, plan.sampling))
+        except RequestError as error:
+            raise refusal(error.reason, call.params) from None
+    return prompts
+
+
+async def _whole(call: Call, events: Events) -> dict[str, Any]:
+    """The answer that is not streamed."""
+    assert call.plan is not None
+    async with aclosing(events):
+        async for number, event in events:
+            call.note(number, event)
+            if event.result is not None:
+                call.take(number, event.result)
+    return call.plan.format.whole(call.in_order())
+
+
+async def _lines(
+    call: Call, first: tuple[int, StreamEvent], events: Events, *, include_usage: bool
+) -> AsyncGenerator[ServerSentEvent]:
+    """The events of a stream, to its end."""
+    assert call.plan is not None
+    answer = call.plan.format
+    has_opened: set[int] = set()
+    item: tuple[int, StreamEvent] | None = first
+    try:
+        while item is not None:
+            number, event = item
+            call.note(number, event)
+            if number not in has_opened:
+                has_opened.add(number)
+                for record in answer.opening(number):
+                    yield _event(record)
+            if event.result is not None:
+                call.take(number, event.result)
+                for record in answer.ending(number, event.result):
+                    yield _event(record)
+            else:
+                for record in answer.piece(number, event):
+                    yield _event(record)
+            item = await anext(events, None)
+    except ApiError as error:
+        call.fail(error)
+        yield _event(error.to_record())
+    else:
+        if include_usage:
+            yield _event(answer.usage_event(call.in_order()))
+    yield _DONE
+
+
+def _event(record: dict[str, Any]) -> ServerSentEvent:
+    return ServerSentEvent(msgspec.json.encode(record).decode(), sep="\n")
+
+
+class StreamResponse(EventSourceResponse):
+    """A stream that ends its requests however it ends itself."""
+
+    def __init__(self, call: Call, events: Events, lines: AsyncGenerator[ServerSentEvent]) -> None:
+        super().__init__(lines, sep="\n")  # pyright: ignore[reportUnknownMemberType]
+        self._call, self._events = call, events
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        call = self._call
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            assert call.plan is not None
+            if call.status == 200 and len(call.results) < len(call.plan.records):
+                call.status = CLOSED_REQUEST
+            try:
+                await self._events.aclose()
+            finally:
+                call.end()

@@ -1,0 +1,85 @@
+"""The body of a request: read within bounds, parsed, and held to its model."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails, from_json
+from starlette.requests import Request
+
+from nanofw.config.schema import ServerLimits
+from nanofw.errors import shown
+from nanofw.narrowing import is_object
+from nanofw.server.errors import ApiError
+from nanofw.server.schemas import Body
+from nanofw.server.unsupported import unknown, without_neutral
+
+B = TypeVar("B", bound=Body)
+
+
+async def parsed_body(request: Request, model: type[B], limits: ServerLimits) -> B:
+    """The body as a model.
+
+    Raises:
+        ApiError: it is too large, comes too slowly, is not JSON, or says what cannot be done.
+        ClientDisconnect: the client went away.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, f"send Content-Type: application/json, not {shown(kind)}")
+    data = await _read(request, limits)
+    try:
+        value: object = from_json(data, allow_inf_nan=False)
+    except ValueError as error:
+        raise ApiError(400, f"the body is not JSON: {error}") from None
+    if not is_object(value):
+        raise ApiError(400, f"the body must be a JSON object, not {shown(value)}")
+    try:
+        return model.model_validate(without_neutral(value))
+    except ValidationError as error:
+        raise _invalid(error, model) from None
+
+
+async def _read(request: Request, limits: ServerLimits) -> bytes:
+    most = limits.max_body_bytes
+    length = request.headers.get("content-length", "0")
+    too_large = ApiError(413, f"the body is larger than {most} bytes: server.limits.max_body_bytes")
+    if length.isdecimal() and int(length) > 2 * most:
+        raise too_large
+    parts: list[bytes] = []
+    num_bytes = 0
+    try:
+        async with asyncio.timeout(limits.read_timeout_s):
+            async for part in request.stream():
+                num_bytes += len(part)
+                if num_bytes <= most:
+                    parts.append(part)
+                elif num_bytes > 2 * most:
+                    break  # what is a little too large is read, so that its sender hears of it
+    except TimeoutError:
+        reason = f"the body did not come within {limits.read_timeout_s:g} s"
+        raise ApiError(408, reason) from None
+    if num_bytes > most:
+        raise too_large
+    return b"".join(parts)
+
+
+def _invalid(error: ValidationError, model: type[Body]) -> ApiError:
+    """The first of the problems, named by its parameter."""
+    details = error.errors(include_url=False, include_context=True)
+    extra = [detail for detail in details if detail["type"] == "extra_forbidden"]
+    detail = (extra or details)[0]
+    place = [str(part) for part in detail["loc"]]
+    param = place[0] if place else None
+    if extra and len(place) == 1:
+        message = unknown(place[0], list(model.model_fields))
+        return ApiError(400, message, param=param, code="unknown_parameter")
+    return ApiError(400, _sentence(detail, place), param=param, code="invalid_value")
+
+
+def _sentence(detail: ErrorDetails, place: list[str]) -> str:
+    value: Any = detail["input"]
+    given = "" if detail["type"] == "missing" else f", not {shown(value)}"
+    return f"{'.'.join(place)}: {detail['msg'][:1].lower()}{detail['msg'][1:]}{given}"

@@ -1,0 +1,126 @@
+"""What answers look like: whole, or as the events of a stream."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from nanofw import __version__
+from nanofw.llm.prompts import Prompt
+from nanofw.llm.results import Completion, RequestResult, StreamEvent
+
+FINGERPRINT = f"nanofw-{__version__}"
+
+
+def usage_of(results: Sequence[RequestResult], num_dropped: int = 0) -> dict[str, Any]:
+    """The tokens of a request.
+
+    Args:
+        num_dropped: generated tokens that are not part of the answer.
+    """
+    num_prompt = sum(len(result.prompt_token_ids) for result in results)
+    num_output = sum(result.num_output_tokens for result in results) - num_dropped
+    return {
+        "prompt_tokens": num_prompt,
+        "completion_tokens": num_output,
+        "total_tokens": num_prompt + num_output,
+        "prompt_tokens_details": {
+            "cached_tokens": sum(result.num_cached_tokens for result in results)
+        },
+    }
+
+
+@dataclass(slots=True, kw_only=True)
+class Format(ABC):
+    """The answer to one request.
+
+    Attributes:
+        model: what the request called it.
+        num_samples: of each prompt.
+        token_ids: choices have those of their tokens.
+    """
+
+    model: str
+    num_samples: int = 1
+    token_ids: bool = False
+    id: str = field(init=False)
+    created: int = field(default_factory=lambda: int(time.time()), init=False)
+
+    def __post_init__(self) -> None:
+        self.id = f"{self._id_prefix()}-{uuid.uuid4().hex}"
+
+    @abstractmethod
+    def _id_prefix(self) -> str: ...
+
+    @abstractmethod
+    def _object(self, *, is_chunk: bool) -> str:
+        """The value of `object`."""
+
+    @abstractmethod
+    def begin(self, prompts: Sequence[Prompt]) -> None:
+        """Called with the encoded prompts, before anything else."""
+
+    @abstractmethod
+    def opening(self, number: int) -> list[dict[str, Any]]:
+        """Events before the first one of a prompt's answer."""
+
+    @abstractmethod
+    def piece(self, number: int, event: StreamEvent) -> list[dict[str, Any]]:
+        """The events of a piece of text; none for one that has nothing to show."""
+
+    @abstractmethod
+    def ending(self, number: int, result: RequestResult) -> list[dict[str, Any]]:
+        """The events with which a prompt's answer ends."""
+
+    @abstractmethod
+    def choices(self, number: int, result: RequestResult) -> list[dict[str, Any]]:
+        """The choices of a prompt in an answer that is not streamed."""
+
+    def num_dropped(self, results: Sequence[RequestResult]) -> int:
+        """Generated tokens that are not part of the answer."""
+        return 0
+
+    def whole(self, results: Sequence[RequestResult]) -> dict[str, Any]:
+        """The answer that is not streamed."""
+        choices = [c for number, r in enumerate(results) for c in self.choices(number, r)]
+        usage = usage_of(results, self.num_dropped(results))
+        return {**self._head(is_chunk=False), "choices": choices, "usage": usage}
+
+    def usage_event(self, results: Sequence[RequestResult]) -> dict[str, Any]:
+        """The event with the usage, after all others."""
+        usage = usage_of(results, self.num_dropped(results))
+        return {**self._head(is_chunk=True), "choices": [], "usage": usage}
+
+    def event(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+        """An event with one choice."""
+        return {**self._head(is_chunk=True), "choices": [choice]}
+
+    def _head(self, *, is_chunk: bool) -> dict[str, Any]:
+        return {
+            "id": self.id,
+            "object": self._object(is_chunk=is_chunk),
+            "created": self.created,
+            "model": self.model,
+            "system_fingerprint": FINGERPRINT,
+        }
+
+    def index(self, number: int, sample_index: int) -> int:
+        """Of a choice: prompt by prompt, and within a prompt sample by sample."""
+        return number * self.num_samples + sample_index
+
+    def reasons(self, output: Completion) -> dict[str, Any]:
+        """Why a choice ended."""
+        return {"finish_reason": str(output.finish_reason), "stop_reason": output.stop_reason}
+
+    def ids(self, output: Completion, result: RequestResult) -> dict[str, Any]:
+        """The ids of a choice's tokens, where they are wanted; its prompt's with the first."""
+        if not self.token_ids:
+            return {}
+        record: dict[str, Any] = {"token_ids": output.token_ids}
+        if output.index == 0:
+            record["prompt_token_ids"] = result.prompt_token_ids
+        return record

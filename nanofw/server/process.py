@@ -1,0 +1,142 @@
+"""The process of a server: it listens at once, loads, serves, and ends when it is asked to."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable, Generator
+from contextlib import contextmanager, suppress
+
+import uvicorn
+from sse_starlette.sse import AppStatus
+
+from nanofw.assembly import select
+from nanofw.config.load import LoadedConfig
+from nanofw.config.schema import ServerSection
+from nanofw.errors import ConfigError
+from nanofw.llm.async_llm import AsyncLLM
+from nanofw.server.app import make_app
+from nanofw.server.protocol import protocol_of
+from nanofw.server.request_log import log_to_stderr
+from nanofw.server.service import Service
+
+FAREWELL_S = 5.0
+"""For the last events of streams after `drain_s`."""
+BACKLOG = 2048
+"""Connections that may wait to be accepted."""
+MAX_FILES = 65_536
+"""Open files, connections too, that the process asks the system for."""
+
+
+class Server(uvicorn.Server):
+    """Uvicorn's server, which lets open requests end before it does."""
+
+    service: Service
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        draining = asyncio.create_task(self.service.drain())
+        await super().shutdown(sockets)
+        await draining
+
+    def stop(self) -> None:
+        """End as after a signal."""
+        self.should_exit = True
+
+
+def serve(loaded: LoadedConfig, say: Callable[[str], None]) -> None:
+    """Serve until a signal comes; what was open then has `server.limits.drain_s` to end.
+
+    Args:
+        say: tells whoever started it what happens.
+
+    Raises:
+        NanofwError: the configuration cannot be used, or the engine cannot be made or failed.
+    """
+    select(loaded)  # what is wrong with the configuration is said before anything listens
+    section = loaded.config.server
+    server: Server
+
+    def make_llm() -> AsyncLLM:
+        return AsyncLLM(loaded, max_requests=section.limits.max_requests)
+
+    service = Service(loaded, make_llm, stop=lambda: server.stop(), say=say)
+    if section.log_requests:
+        log_to_stderr()
+    AppStatus.disable_automatic_graceful_drain()  # streams end as `Service.drain` says
+    _allow_many_files()
+    with _listening(section) as listener, _quiet_signals():
+        address = _url(listener)
+        if not section.clients and not _is_loopback(listener):
+            say("warning: there are no server.clients: everyone who reaches it may use it")
+        say(f"listening at {address}, loading {', '.join(service.model_names)}")
+        config = uvicorn.Config(
+            make_app(service),
+            http=protocol_of(section.limits),
+            ws="none",
+            loop="asyncio",
+            lifespan="on",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            timeout_keep_alive=max(1, round(section.limits.keep_alive_s)),
+            timeout_graceful_shutdown=round(section.limits.drain_s + FAREWELL_S),
+        )
+        server = Server(config)
+        server.service = service
+        server.run([listener])
+    if service.failure is not None:
+        raise service.failure
+    say("ended")
+
+
+@contextmanager
+def _listening(section: ServerSection) -> Generator[socket.socket]:
+    host, port = section.host, section.port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        listener = socket.create_server((host, port), family=family, backlog=BACKLOG)
+    except OSError as error:
+        key = "server.host" if isinstance(error, socket.gaierror) else "server.port"
+        reason = f"cannot listen at {host}:{port}: {error.strerror or error}"
+        raise ConfigError(reason, key=key) from None
+    with listener:
+        yield listener
+
+
+@contextmanager
+def _quiet_signals() -> Generator[None]:
+    """Uvicorn hands on the signals that ended it; here an orderly end is the end."""
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    for each in before:
+        signal.signal(each, _ignored)
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            signal.signal(each, handler)
+
+
+def _ignored(number: int, frame: object) -> None:
+    pass
+
+
+def _url(listener: socket.socket) -> str:
+    host, port, *_ = listener.getsockname()
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _is_loopback(listener: socket.socket) -> bool:
+    host: str = listener.getsockname()[0]
+    return host.startswith("127.") or host == "::1"
+
+
+def _allow_many_files() -> None:
+    """Raise the soft bound on open files: each connection is one."""
+    with suppress(ImportError, ValueError, OSError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = MAX_FILES if hard == resource.RLIM_INFINITY else min(hard, MAX_FILES)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))

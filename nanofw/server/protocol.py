@@ -1,0 +1,62 @@
+"""HTTP connections of uvicorn that do not wait for ever: neither for a head nor for a reader."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import ClassVar
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from nanofw.config.schema import ServerLimits
+
+
+class BoundedProtocol(H11Protocol):
+    """Cuts off a client whose request's head does not come, and one that does not read.
+
+    What was sent and not read is bounded by the transport; further events wait at their stream,
+    where they are joined. Losing the connection ends the request.
+    """
+
+    read_timeout_s: ClassVar[float] = 30.0
+    write_timeout_s: ClassVar[float] = 30.0
+    _head_timer: asyncio.TimerHandle | None = None
+    _write_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().connection_made(transport)
+        self._expect_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._head_timer = _cancelled(self._head_timer)
+        elif self.conn.trailing_data[0] and self._head_timer is None:
+            self._expect_head()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._write_timer = self.loop.call_later(self.write_timeout_s, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._write_timer = _cancelled(self._write_timer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._head_timer = _cancelled(self._head_timer)
+        self._write_timer = _cancelled(self._write_timer)
+        super().connection_lost(exc)
+
+    def _expect_head(self) -> None:
+        self._head_timer = self.loop.call_later(self.read_timeout_s, self.transport.abort)
+
+
+def _cancelled(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()
+
+
+def protocol_of(limits: ServerLimits) -> type[BoundedProtocol]:
+    """The protocol with the times of a configuration."""
+    times = {"read_timeout_s": limits.read_timeout_s, "write_timeout_s": limits.write_timeout_s}
+    return type("BoundedProtocol", (BoundedProtocol,), times)

@@ -1,0 +1,197 @@
+"""What requests may say, as pydantic models: OpenAI's parameters, and those of nanofw.
+
+A parameter that is not here is refused by its name; `unsupported.py` says why.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag
+
+from nanofw.narrowing import is_object
+
+T = TypeVar("T")
+JsonObject: TypeAlias = dict[str, Any]
+
+
+class _FailsFast:
+    """The first wrong item of a list is told, not each of a million."""
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> Any:
+        return {**handler(source), "fail_fast": True}
+
+
+List: TypeAlias = Annotated[list[T], _FailsFast()]
+
+
+class Body(BaseModel):
+    """Base of all: strict, without keys that nothing reads."""
+
+    model_config = ConfigDict(
+        extra="forbid", strict=True, allow_inf_nan=False, frozen=True, protected_namespaces=()
+    )
+
+
+class StreamOptions(Body):
+    """How a stream is sent."""
+
+    include_usage: bool = False
+    """A last event without choices has the usage."""
+
+
+class Generation(Body):
+    """What a completion and a chat have in common."""
+
+    model: str | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    n: int | None = None
+    stop: str | List[str] | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    max_tokens: int | None = None
+    user: str | None = None
+    """Written into the log of requests."""
+    # sampling beyond OpenAI's
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    min_tokens: int | None = None
+    bad_words: List[str] | None = None
+    stop_token_ids: List[int] | None = None
+    ignore_eos: bool | None = None
+    skip_special_tokens: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    # for policies and plugins
+    client: str | None = None
+    priority: int | None = None
+    deadline_s: float | None = None
+    expected_output_tokens: int | None = None
+    arguments: dict[str, Any] | None = None
+    cache_salt: str | None = None
+    return_token_ids: bool | None = None
+    """Choices have the ids of their tokens, and the first event of each those of its prompt."""
+
+
+class CompletionRequest(Generation):
+    """`POST /v1/completions`."""
+
+    prompt: str | List[str] | List[int] | List[List[int]]
+    echo: bool | None = None
+    logprobs: int | None = None
+
+
+class TextFormat(Body):
+    """Any text."""
+
+    type: Literal["text"]
+
+
+class JsonObjectFormat(Body):
+    """Any JSON object."""
+
+    type: Literal["json_object"]
+
+
+class JsonSchema(Body):
+    """A schema with its name."""
+
+    name: str = ""
+    description: str | None = None
+    schema_: Annotated[JsonObject | None, Field(alias="schema")] = None
+    strict: bool | None = None
+    """Schemas are always enforced."""
+
+
+class JsonSchemaFormat(Body):
+    """JSON that a schema allows."""
+
+    type: Literal["json_schema"]
+    json_schema: JsonSchema
+
+
+def _format_type(value: object) -> str:
+    kind: object = value.get("type") if is_object(value) else getattr(value, "type", None)
+    return str(kind)
+
+
+ResponseFormat: TypeAlias = Annotated[
+    Annotated[TextFormat, Tag("text")]
+    | Annotated[JsonObjectFormat, Tag("json_object")]
+    | Annotated[JsonSchemaFormat, Tag("json_schema")],
+    Discriminator(_format_type),
+]
+
+
+class Function(Body):
+    """A function that the model may call."""
+
+    name: Annotated[str, Field(pattern=r"^[a-zA-Z0-9_.\-]{1,128}$")]
+    description: str | None = None
+    parameters: JsonObject | None = None
+    strict: bool | None = None
+    """Arguments keep to `parameters` wherever a call is forced."""
+
+
+class Tool(Body):
+    """A tool of a chat."""
+
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionName(Body):
+    """A function by its name."""
+
+    name: str
+
+
+class NamedTool(Body):
+    """The tool that must be called."""
+
+    type: Literal["function"]
+    function: FunctionName
+
+
+class ChatRequest(Generation):
+    """`POST /v1/chat/completions`."""
+
+    messages: List[JsonObject]
+    max_completion_tokens: int | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
+    response_format: ResponseFormat | None = None
+    tools: List[Tool] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
+    reasoning_effort: str | None = None
+    # of the chat template
+    chat_template: str | None = None
+    chat_template_kwargs: JsonObject | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+
+class TokenizeRequest(Body):
+    """`POST /tokenize`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: List[JsonObject] | None = None
+    tools: List[Tool] | None = None
+    chat_template: str | None = None
+    chat_template_kwargs: JsonObject | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+
+
+class DetokenizeRequest(Body):
+    """`POST /detokenize`."""
+
+    model: str | None = None
+    tokens: List[int]

@@ -1,0 +1,71 @@
+"""Which tools a chat may, must or must not call."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nanofw.server.errors import ApiError
+from nanofw.server.parameters import constrain
+from nanofw.server.schemas import ChatRequest, NamedTool
+from nanofw.server.service import Service
+from nanofw.server.tool_formats import ToolFormat
+
+
+def apply_tools(
+    record: dict[str, Any], request: ChatRequest, service: Service
+) -> ToolFormat | None:
+    """How calls in the reply are written; None: there will not be any.
+
+    A call that is forced is constrained by a grammar: the function's name, and arguments that its
+    schema allows.
+
+    Args:
+        record: the prompt, which gets the grammar.
+
+    Raises:
+        ApiError: the parameters contradict each other, or this server cannot do it.
+    """
+    _check(request)
+    if not request.tools:
+        return None
+    choice = request.tool_choice or "auto"
+    if choice == "none":
+        del record["tools"]
+        return None
+    written = service.tools
+    if written is None:
+        reason = (
+            "tools are not supported by this model: its chat template does not say how calls are "
+            "written; server.tool_format names a format"
+        )
+        raise ApiError(400, reason, param="tools")
+    if choice == "auto":
+        if request.parallel_tool_calls is False:  # the reply ends with its first call
+            stops = record.get("stop", ())
+            record["stop"] = [*([stops] if isinstance(stops, str) else stops), written.end]
+        return written
+    functions = [tool["function"] for tool in record["tools"]]
+    if isinstance(choice, NamedTool):
+        functions = [item for item in functions if item["name"] == choice.function.name]
+    several = not isinstance(choice, NamedTool) and request.parallel_tool_calls is not False
+    grammar = written.grammar(functions, several=several)
+    constrain(record, {"lark": grammar}, "tool_choice", service.limits, service.defaults)
+    return written
+
+
+def _check(request: ChatRequest) -> None:
+    tools, choice = request.tools or [], request.tool_choice
+    if not tools:
+        for name in ("tool_choice", "parallel_tool_calls"):
+            if getattr(request, name) not in (None, "none", "auto"):
+                raise ApiError(400, f"{name} needs tools", param=name)
+        return
+    names = [tool.function.name for tool in tools]
+    if len(set(names)) < len(names):
+        raise ApiError(400, "two tools have the same name", param="tools")
+    if isinstance(choice, NamedTool) and choice.function.name not in names:
+        reason = f"tool_choice names {choice.function.name[:128]!r}, which is not among the tools"
+        raise ApiError(400, reason, param="tool_choice")
+    if choice not in (None, "none", "auto") and request.response_format is not None:
+        reason = "tool_choice forces a call, so the reply cannot have a response_format"
+        raise ApiError(400, reason, param="response_format")
