@@ -253,7 +253,7 @@ def test_who_waits_too_long_for_the_first_step_is_shed() -> None:
 def test_events_that_wait_for_a_slow_caller_are_joined() -> None:
     async def main() -> None:
         async with AsyncLLM.from_config("sim", FAST) as llm:
-            stream = llm.generate("a", SamplingParams(max_tokens=1000, seed=1, n=2, logprobs=0))
+            stream = llm.generate("a", SamplingParams(max_tokens=1000, seed=1, n=2))
             events = [await anext(stream)]
             while (await llm.stats())["num_running"]:
                 pass
@@ -265,7 +265,5 @@ def test_events_that_wait_for_a_slow_caller_are_joined() -> None:
                 mine = [event for event in events[:-1] if event.index == output.index]
                 assert "".join(event.text for event in mine) == output.text
                 assert sum((event.token_ids for event in mine), ()) == output.token_ids
-                logprobs = [one for event in mine for one in event.logprobs or []]
-                assert logprobs == output.logprobs
 
     run(main())
