@@ -238,7 +238,7 @@ def test_a_refusal_of_the_policy_says_when_to_come_again(tmp_path: Path) -> None
 def test_who_waits_too_long_for_the_first_step_is_shed() -> None:
     async def main() -> None:
         async with AsyncLLM.from_config("sim", FAST, "engine.max_num_seqs=1") as llm:
-            first = llm.generate("a", LONG, queue_timeout_s=0.001)
+            first = llm.generate("a", LONG)
             await anext(first)
             waiting = llm.generate("b", params(1), queue_timeout_s=0.001)
             (event,) = [event async for event in waiting]
