@@ -107,7 +107,11 @@ with LLM("embedded:demo", max_num_seqs=2, executor={"name": "torch", "num_thread
 
 @pytest.mark.parametrize(
     ("set_by_user", "expected"),
-    [({}, "0 3"), ({"GOMP_SPINCOUNT": "7"}, "7 3"), ({"OMP_WAIT_POLICY": "active"}, "None 3")],
+    [
+        ({}, "0 3"),
+        ({"GOMP_SPINCOUNT": "7"}, "7 3"),
+        pytest.param({"OMP_WAIT_POLICY": "active"}, "None 3", marks=pytest.mark.slow),
+    ],
 )
 def test_idle_threads_sleep_unless_the_user_decides(
     set_by_user: dict[str, str], expected: str

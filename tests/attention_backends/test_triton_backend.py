@@ -12,10 +12,13 @@ from nanofw.contracts.attention_backend import FusedAttentionBackend, FusedInput
 from nanofw.testing import AttentionBackendChecks
 from tests.attention_backends.batches import make_config, make_rows
 from tests.attention_backends.passes import plain, run_passes
+from tests.kernels.interpreter import slow_in_interpreter
 from tests.kernels.paged import attention, device, relative_error, tolerance
 
 
-@pytest.mark.parametrize("block_size", [1, 4, 16, 64])
+@pytest.mark.parametrize(
+    "block_size", [1, 16, *[pytest.param(n, marks=slow_in_interpreter) for n in (4, 64)]]
+)
 @pytest.mark.parametrize("window", [None, 9])
 def test_passes_equal_attention_over_the_whole_row(block_size, window) -> None:
     config = make_config(block_size=block_size, sliding_windows=(window,))

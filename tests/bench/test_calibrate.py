@@ -170,7 +170,7 @@ class TestFile:
             Fit.read(tmp_path / "gone.json")
 
 
-@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize("watched", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_progress_is_shown_where_somebody_watches(tmp_path: Path, watched: bool) -> None:
     terminal, inside = pty.openpty()
     words = ("calibrate", "engine.max_num_seqs=2", "calibrate.max_output=16", "engine.device=cpu")

@@ -64,7 +64,13 @@ def _is_alive(pid: int) -> bool:
     return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *[pytest.param(s, marks=pytest.mark.slow) for s in (signal.SIGHUP, signal.SIGKILL)],
+    ],
+)
 def test_F026_a_signal_ends_the_workers_and_keeps_what_was_finished(
     tmp_path: Path, number: signal.Signals
 ) -> None:

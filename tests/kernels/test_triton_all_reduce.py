@@ -11,6 +11,7 @@ from torch import multiprocessing
 from nanofw.kernels.all_reduce import Inboxes, inbox_elements
 from nanofw.kernels.triton.all_reduce import sum_add_rms_norm
 from nanofw.kernels.triton.common import INTERPRETED
+from tests.kernels.interpreter import slow_in_interpreter
 from tests.kernels.paged import relative_error, tolerance
 
 pytestmark = pytest.mark.skipif(
@@ -47,7 +48,11 @@ def run_rank(
 
 
 @pytest.mark.parametrize(
-    ("size", "width", "dtype"), [(2, 8, torch.bfloat16), (3, 20, torch.float16)]
+    ("size", "width", "dtype"),
+    [
+        (2, 8, torch.bfloat16),
+        pytest.param(3, 20, torch.float16, marks=slow_in_interpreter),
+    ],
 )
 def test_every_rank_has_the_sum_and_its_norm(size: int, width: int, dtype: torch.dtype) -> None:
     context = multiprocessing.get_context("spawn")

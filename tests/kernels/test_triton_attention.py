@@ -12,6 +12,7 @@ from nanofw.kernels.triton import attention_prefill as prefill
 from nanofw.kernels.triton.common import next_power_of_2
 from nanofw.kernels.triton.paging import PagedAttention
 from nanofw.kernels.triton.tuning import DecodeConfig, PrefillConfig, decode_config
+from tests.kernels.interpreter import slow_in_interpreter
 from tests.kernels.paged import attention, device, make_paged, relative_error, tolerance
 
 LENGTHS = [1, 0, 37, 64, 130, 16]
@@ -111,7 +112,10 @@ def run_prefill(paged, query, query_lens, first_row, config, window=None, spare=
     return out, starts.tolist()
 
 
-@pytest.mark.parametrize(("head_dim", "dtype", "page", "group", "window"), SHAPES)
+@pytest.mark.parametrize(
+    ("head_dim", "dtype", "page", "group", "window"),
+    [*SHAPES[::2], *[pytest.param(*shape, marks=slow_in_interpreter) for shape in SHAPES[1::2]]],
+)
 def test_prefill_over_a_prefix_equals_plain_attention(head_dim, dtype, page, group, window) -> None:
     # The first two rows decode; then a whole prompt, a chunk, one token, a chunk after a prefix.
     lengths, query_lens = [9, 1, 37, 64, 16, 70], [1, 1, 37, 33, 1, 21]

@@ -9,6 +9,7 @@ from nanofw.kernels import random
 from nanofw.kernels.sampling import RowSampling
 from nanofw.kernels.triton.cutoff import cutoffs_of
 from nanofw.kernels.triton.sampling import sample_tokens
+from tests.kernels.interpreter import slow_in_interpreter
 from tests.kernels.paged import device
 
 
@@ -163,7 +164,7 @@ def kept_by(found, logits) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("vocab", [50, 9000])
+@pytest.mark.parametrize("vocab", [50, pytest.param(9000, marks=slow_in_interpreter)])
 def test_cutoffs_keep_what_sorting_keeps(vocab, dtype) -> None:
     generator = torch.Generator().manual_seed(1)
     logits = torch.randn(len(CASES), vocab, generator=generator).to(dtype).to(device())

@@ -48,7 +48,7 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("half", [0, 1])
+@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_run_launches_what_was_compiled_ahead(half: int, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.runtime.test_compilations"]
     environment = {**os.environ, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
@@ -59,7 +59,7 @@ def test_a_run_launches_what_was_compiled_ahead(half: int, tmp_path: Path) -> No
     assert done.returncode == 0, done.stderr[-3000:]
 
 
-@pytest.mark.parametrize("family", ["Qwen3", "Qwen2"])
+@pytest.mark.parametrize("family", ["Qwen3", pytest.param("Qwen2", marks=pytest.mark.slow)])
 def test_a_dry_run_does_not_import_half_of_pytorch(family: str, tmp_path: Path) -> None:
     """Imports hold up all other threads: here, two seconds."""
     from tests.runtime.checkpoints import write_model

@@ -17,6 +17,7 @@ from nanofw.kernels.step_inputs import StepInputs, gather_step_inputs
 from nanofw.kernels.triton import step_inputs as triton_step_inputs
 from nanofw.runtime.graphs import prefill as prefill_graphs
 from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
+from tests.kernels.interpreter import slow_in_interpreter
 from tests.kernels.paged import device
 from tests.runtime.captured import carry_out, make_driver, prompt
 from tests.runtime.checkpoints import reference_logits, write_qwen3
@@ -98,6 +99,7 @@ def test_chunks_of_a_prompt_see_all_that_came_before(checkpoint) -> None:
     assert driver.executor.facts().graph_steps == {"replayed": 7, "replayed with prefill": 4}
 
 
+@slow_in_interpreter
 def test_what_no_graph_serves_runs_eagerly_and_is_counted(
     checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,6 +131,7 @@ def test_what_no_graph_serves_runs_eagerly_and_is_counted(
     }
 
 
+@slow_in_interpreter
 def test_rows_that_need_the_host_draw_outside_of_the_graph(checkpoint) -> None:
     folder, _ = checkpoint
     target = "nanofw.samplers.logits_processors.suppress_tokens:SuppressTokens"
@@ -172,7 +175,8 @@ def pair(checkpoint):
     return eager(folder), captured(folder)
 
 
-# The interpreter is slow; `test_graph_steps.py` tries more mixes.
+# `test_graph_steps.py` tries more mixes.
+@slow_in_interpreter
 @settings(max_examples=2 if device().type == "cpu" else 40, deadline=None, derandomize=True)
 @given(actions=steps)
 def test_any_mix_of_steps_draws_the_same_tokens(pair, actions) -> None:

@@ -12,3 +12,9 @@ from tests.kernels.interpreter import run_in_interpreter, triton_tests
 @pytest.mark.parametrize("path", triton_tests(Path(__file__).parent), ids=lambda path: path.stem)
 def test_in_interpreter(path: Path) -> None:
     run_in_interpreter(path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", triton_tests(Path(__file__).parent), ids=lambda path: path.stem)
+def test_slow_ones_in_interpreter(path: Path) -> None:
+    run_in_interpreter(path, slow=True)

@@ -116,7 +116,11 @@ def alone() -> dict[str, list[int]]:
 @BOTH
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"num_blocks": 60}, {"chunk_tokens": 5, "max_num_batched_tokens": 16}],
+    [
+        {},
+        {"num_blocks": 60},
+        pytest.param({"chunk_tokens": 5, "max_num_batched_tokens": 16}, marks=pytest.mark.slow),
+    ],
     ids=["batched", "preempted", "chunked"],
 )
 def test_every_output_is_valid(

@@ -13,7 +13,7 @@ from tests.samplers.test_mixes import Requests, check_against_the_plain_referenc
 
 # The interpreter's numpy warns where a GPU is silent.
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
-COUNT = 500 if device().type == "cuda" else 16
+COUNT = 500 if device().type == "cuda" else 6  # the interpreter is slow
 
 
 def make_requests(seed: int, count: int, vocab: int) -> Requests:

@@ -14,6 +14,7 @@ from nanofw.contracts.requests import SamplingParams
 from nanofw.contracts.sampler import SamplerConfig
 from nanofw.samplers.standard import StandardSampler
 from nanofw.samplers.standard_cuda import CudaSampler
+from tests.kernels.interpreter import slow_in_interpreter
 from tests.kernels.paged import device
 
 pytestmark = pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -91,7 +92,10 @@ def draw_on_ranks(kind: Any, logits: torch.Tensor, size: int) -> list[Any]:
 
 
 @pytest.mark.parametrize("kind", [StandardSampler, CudaSampler])
-@pytest.mark.parametrize(("vocab", "size"), [(40, 2), (41, 2), (101, 4)])
+@pytest.mark.parametrize(
+    ("vocab", "size"),
+    [(41, 2), *[pytest.param(*case, marks=slow_in_interpreter) for case in ((40, 2), (101, 4))]],
+)
 def test_ranks_draw_what_one_draws(kind: Any, vocab: int, size: int) -> None:
     generator = torch.Generator().manual_seed(vocab)
     rows = np.arange(len(TEMPERATURES), dtype=np.int32)

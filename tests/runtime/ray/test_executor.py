@@ -104,6 +104,7 @@ def test_ranks_on_two_nodes_draw_the_tokens_of_one() -> None:
     wait_until_gone(executor.facts().process_ids)
 
 
+@pytest.mark.slow
 def test_a_rank_that_raises_ends_the_run_with_its_traceback() -> None:
     executor = faulty(1, "decode", "raise")
     engine = engine_over(executor, DEMO)
@@ -173,7 +174,8 @@ def test_every_fault_ends_the_run(rank: int, phase: str, deed: str) -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("phase", ["decode", pytest.param("idle", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["decode", "idle"])
 def test_a_killed_driver_takes_its_ranks_along(cluster: Any, phase: str) -> None:
     driver = subprocess.Popen(
         [sys.executable, "-m", "tests.runtime.ray.driver_process", cluster.address, phase],
