@@ -63,6 +63,7 @@ class FlashAttention(PagedPool):
         self, batch: ForwardBatch, max_query_len: int, window: int | None
     ) -> torch.Tensor:
         c = self.config
+        capped = {} if c.soft_cap is None else {"has_softcap": True}
         return self.version.module.get_scheduler_metadata(
             batch.context_lens.shape[0],
             max_query_len,
@@ -76,6 +77,7 @@ class FlashAttention(PagedPool):
             page_size=c.block_size,
             causal=True,
             window_size=_window_size(window),
+            **capped,
         )
 
     def attend(
@@ -85,6 +87,8 @@ class FlashAttention(PagedPool):
         module, number = self.version.module, self.version.number
         arguments = self._arguments(batch, self.window(layer))
         arguments |= {"softmax_scale": scale, "causal": True}
+        if self.config.soft_cap is not None:
+            arguments["softcap"] = self.config.soft_cap
         if metadata.max_query_len == 1 and number != 4:
             attend = module.flash_attn_with_kvcache
             return attend(query.unsqueeze(1), kv[0], kv[1], **arguments).squeeze(1)

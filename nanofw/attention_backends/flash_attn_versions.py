@@ -116,6 +116,8 @@ def _limits_3() -> dict[str, Any]:
     }
     if flags.get("FLASHATTENTION_DISABLE_LOCAL"):
         limits["sliding_window"] = False
+    if flags.get("FLASHATTENTION_DISABLE_SOFTCAP"):
+        limits["soft_cap"] = False
     return limits
 
 
@@ -124,12 +126,13 @@ def _limits_2() -> dict[str, Any]:
 
 
 def _limits_4() -> dict[str, Any]:
-    # Pages that are one key tile of the kernel; not captured so far.
+    # Pages that are one key tile of the kernel; not captured so far, nor run with capped scores.
     return {
         "block_sizes": (128,),
         "head_dims": (64, 96, 128),
         "cuda_graph": False,
         "cuda_graph_prefill": False,
+        "soft_cap": False,
     }
 
 

@@ -7,9 +7,10 @@ from typing import Literal
 from nanofw.plugins import Options, Plugin, hookimpl
 
 _FEATURES = dict.fromkeys(
-    ("sliding_window", "cuda_graph", "cuda_graph_prefill", "tensor_parallel", "overlap", "fused"),
+    ("sliding_window", "soft_cap", "cuda_graph", "cuda_graph_prefill", "tensor_parallel", "overlap",
+     "fused"),
     True,
-)
+)  # fmt: skip
 
 
 class FlashAttentionOptions(Options):

@@ -18,6 +18,7 @@ def attention_backend() -> Plugin:
             # 32 wastes little of a row's last block, and products of it are long enough.
             "block_sizes": (32, "*"),
             "sliding_window": True,
+            "soft_cap": True,
             "tensor_parallel": True,
             "overlap": True,
             "lookahead": 0,

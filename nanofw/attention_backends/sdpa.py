@@ -136,8 +136,8 @@ class SdpaBackend(AttentionBackend):
         if metadata.num_tokens < out.shape[0]:
             out[metadata.num_tokens :] = 0  # what lies there could be slow to multiply
         if metadata.decode:
-            attend_decode(query, kv, metadata.decode[window], scale, out)
-        inputs = PrefillInputs(query, key, value, kv, scale, out)
+            attend_decode(query, kv, metadata.decode[window], scale, out, self._config.soft_cap)
+        inputs = PrefillInputs(query, key, value, kv, scale, out, self._config.soft_cap)
         for row in metadata.prefill:
             attend_prefill(inputs, row, window)
         return out

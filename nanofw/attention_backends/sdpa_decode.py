@@ -121,7 +121,12 @@ def prepare_decode(
 
 
 def attend_decode(
-    query: torch.Tensor, kv: LayerPool, part: DecodePart, scale: float, out: torch.Tensor
+    query: torch.Tensor,
+    kv: LayerPool,
+    part: DecodePart,
+    scale: float,
+    out: torch.Tensor,
+    soft_cap: float | None = None,
 ) -> None:
     """Write the outputs of the part's rows into `out`; query and out are [t, num_heads, d]."""
     heads, size, dim = kv.keys.shape[1:]
@@ -133,6 +138,8 @@ def attend_decode(
     by_entry = query.index_select(0, part.queries).view(lines, group, dim)
     scores = _products(kv.keys, by_entry.transpose(1, 2), part.segments)
     scores = scores.view(num_entries, heads, size, group)
+    if soft_cap is not None:
+        scores, scale = capped(scores, scale, soft_cap), 1.0
     weights, total = _softmax(scores, part, num_rows, scale)
     weights = weights.to(query.dtype).view(lines, group, size)
     partial = _products(kv.values, weights.transpose(1, 2), part.segments)
@@ -141,6 +148,11 @@ def attend_decode(
     summed.index_add_(0, part.owners, partial.to(summed.dtype))
     result = (summed / total.unsqueeze(2))[:num_rows].transpose(2, 3)
     out.index_copy_(0, part.tokens, result.reshape(num_rows, -1, dim).to(out.dtype))
+
+
+def capped(scores: torch.Tensor, scale: float, soft_cap: float) -> torch.Tensor:
+    """Scores in float32, scaled and bounded by `soft_cap`."""
+    return scores.float().mul_(scale / soft_cap).tanh_().mul_(soft_cap)
 
 
 def _products(pool: torch.Tensor, right: torch.Tensor, segments: list[Segment]) -> torch.Tensor:

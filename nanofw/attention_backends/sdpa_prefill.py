@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from nanofw.attention_backends.sdpa_decode import LayerPool
+from nanofw.attention_backends.sdpa_decode import LayerPool, capped
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.attention_backend import ForwardBatch
 from nanofw.kernels.transfer import to_device
@@ -42,6 +42,7 @@ class PrefillInputs:
         key, value: [t, num_kv_heads, d], of this pass.
         kv: pool of the layer.
         scale: of the scores.
+        soft_cap: their bound; None: they have none.
     """
 
     query: torch.Tensor
@@ -50,6 +51,7 @@ class PrefillInputs:
     kv: LayerPool
     scale: float
     out: torch.Tensor
+    soft_cap: float | None = None
 
 
 def prepare_prefill(
@@ -87,7 +89,8 @@ def attend_prefill(inputs: PrefillInputs, row: PrefillRow, window: int | None) -
     # Heads of a group share keys: expanded with stride zero, nothing is repeated in memory.
     context_keys = context_keys.unsqueeze(1).expand(-1, group, -1, -1)
     context_values = context_values.unsqueeze(1).expand(-1, group, -1, -1)
-    if row.blocks is None and (window is None or window >= row.num_tokens):
+    sees_all = row.blocks is None and (window is None or window >= row.num_tokens)
+    if sees_all and inputs.soft_cap is None:
         results.copy_(
             scaled_dot_product_attention(
                 queries, context_keys, context_values, is_causal=True, scale=inputs.scale
@@ -95,14 +98,31 @@ def attend_prefill(inputs: PrefillInputs, row: PrefillRow, window: int | None) -
         )
         return
     before = row.context_len - row.num_tokens
-    step = max(1, _MAX_MASK // row.context_len)
+    copies = 1 if inputs.soft_cap is None else heads * group  # a fused kernel keeps no scores
+    step = max(1, _MAX_MASK // (row.context_len * copies))
     for first in range(0, row.num_tokens, step):
         last = min(row.num_tokens, first + step)
         visible = _visible(before + first, before + last, row.context_len, window, queries.device)
-        results[:, :, first:last] = scaled_dot_product_attention(
-            queries[:, :, first:last], context_keys, context_values,
-            attn_mask=visible, scale=inputs.scale,
-        )  # fmt: skip
+        results[:, :, first:last] = _attend(
+            queries[:, :, first:last], context_keys, context_values, visible, inputs
+        )
+
+
+def _attend(
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    visible: torch.Tensor,
+    inputs: PrefillInputs,
+) -> torch.Tensor:
+    """Attention of [kv_heads, group, n, d] queries to what is visible."""
+    if inputs.soft_cap is None:
+        return scaled_dot_product_attention(
+            queries, keys, values, attn_mask=visible, scale=inputs.scale
+        )
+    scores = (queries * inputs.scale) @ keys.transpose(2, 3)  # scaled first: float16 is narrow
+    scores = capped(scores, 1.0, inputs.soft_cap).masked_fill_(~visible, -torch.inf)
+    return scores.softmax(-1).to(values.dtype) @ values
 
 
 def _context(inputs: PrefillInputs, row: PrefillRow) -> tuple[torch.Tensor, torch.Tensor]:

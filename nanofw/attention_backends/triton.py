@@ -116,14 +116,15 @@ class TritonAttention(PagedPool):
         if n:
             rows = self._paging.PagedAttention(
                 query[:n], kv[0], kv[1], batch.block_tables[:n], batch.context_lens[:n],
-                scale, window, out[:n],
+                scale, window, out[:n], self.config.soft_cap,
             )  # fmt: skip
             starts = metadata.decode_starts[window]
             self._decode.decode_attention(rows, starts, self.workspace, self.decode_config)
         if metadata.prefill is not None:
             batch_attention = self._paging.PagedAttention(
-                query, kv[0], kv[1], batch.block_tables, batch.context_lens, scale, window, out
-            )
+                query, kv[0], kv[1], batch.block_tables, batch.context_lens, scale, window, out,
+                self.config.soft_cap,
+            )  # fmt: skip
             self._prefill.prefill_attention(batch_attention, metadata.prefill, self.prefill_config)
         return out
 

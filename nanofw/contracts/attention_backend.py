@@ -27,6 +27,10 @@ class AttentionConfig:
     """Facts that a backend is built with, beside its options. Head counts are this rank's.
 
     Attributes:
+        sliding_windows: by layer, the keys that a query sees at most; None: all. Empty: all, in
+            every layer.
+        soft_cap: scores s, scaled, become soft_cap * tanh(s / soft_cap); None: they stay. Only
+            backends with the capability `soft_cap` get one.
         name: what the configuration calls it.
     """
 
@@ -41,6 +45,7 @@ class AttentionConfig:
     dtype: torch.dtype
     device: torch.device
     sliding_windows: tuple[int | None, ...] = ()
+    soft_cap: float | None = None
     name: str = ""
 
 

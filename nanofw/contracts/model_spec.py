@@ -39,6 +39,7 @@ class ModelSpec:
         rope: `rope_type`, `rope_theta` and the parameters of that type; empty: the model reads its
             own, per layer for example.
         sliding_windows: per layer the window in tokens, or None for full attention.
+        soft_cap: bound of the attention's scores, see `AttentionConfig`; None: they have none.
         num_token_ids: ids that the model's tokenizer has. Those past them only pad the vocabulary
             and are never sampled; None: the vocabulary has no padding that is known.
         attention_bias, mlp_bias: whether the family has these biases in this checkpoint.
@@ -70,6 +71,7 @@ class ModelSpec:
     mlp_bias: bool = False
     rope: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     sliding_windows: tuple[int | None, ...] = ()
+    soft_cap: float | None = None
     num_token_ids: int | None = None
     layer_parameters: int | None = None
     active_parameters: int | None = None

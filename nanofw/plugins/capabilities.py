@@ -224,6 +224,13 @@ CAPABILITIES: Mapping[str, Capability] = _by_key(
         needed=lambda needs: True if any(needs.spec.sliding_windows) else None,
     ),
     Capability(
+        key="soft_cap",
+        kinds=("model", "attention_backend"),
+        value=FLAG,
+        text="the model bounds the scores of its attention (`ModelSpec.soft_cap`)",
+        needed=lambda needs: True if needs.spec.soft_cap is not None else None,
+    ),
+    Capability(
         key="tensor_parallel",
         kinds=_COMPUTING,
         value=FLAG,

@@ -225,5 +225,6 @@ class Runner:
             dtype=self.dtype,
             device=self.device,
             sliding_windows=spec.sliding_windows,
+            soft_cap=spec.soft_cap,
             name=name,
         )

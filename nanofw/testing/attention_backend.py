@@ -27,7 +27,8 @@ class AttentionBackendChecks(ABC):
 
     Attributes:
         capabilities: what the manifest claims: `dtypes`, `head_dims`, `block_sizes`,
-            `sliding_window`, `fused`, `cuda_graph_prefill`. What is not claimed is not tried.
+            `sliding_window`, `soft_cap`, `fused`, `cuda_graph_prefill`. What is not claimed is
+            not tried.
         device: where to run.
     """
 
@@ -171,6 +172,15 @@ class AttentionBackendChecks(ABC):
             )
             for passed in growth(3):
                 driver.forward(passed)
+
+    def test_capped_scores(self) -> None:
+        """With `soft_cap`: scores that it bends, with and without a window."""
+        if not self.capabilities.get("soft_cap"):
+            raise SkipTest("soft_cap is not claimed")
+        windows = (None, 7) if self.capabilities.get("sliding_window") else (None, None)
+        driver = self.driver(num_layers=2, sliding_windows=windows, soft_cap=0.5)
+        for passed in growth(3):
+            driver.forward(passed)
 
     def test_fused_entry(self) -> None:
         """With `fused`: norm and rotation as the model would do them, then attention."""

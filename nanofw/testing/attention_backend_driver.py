@@ -27,6 +27,7 @@ def reference_attention(
     values: torch.Tensor,
     scale: float,
     window: int | None = None,
+    soft_cap: float | None = None,
 ) -> torch.Tensor:
     """Causal attention of the last n positions of a row, the definition written out.
 
@@ -34,6 +35,7 @@ def reference_attention(
         query: [n, num_heads, head_dim].
         keys, values: [c, num_kv_heads, head_dim]; query i sits at position c - n + i.
         window: a query sees itself and the `window - 1` keys before it; None: all before it.
+        soft_cap: bound of the scaled scores; None: they have none.
 
     Returns:
         float32[n, num_heads, head_dim].
@@ -42,6 +44,8 @@ def reference_attention(
     key = keys.float().repeat_interleave(group, dim=1)
     value = values.float().repeat_interleave(group, dim=1)
     scores = torch.einsum("qhd,khd->hqk", query.float(), key) * scale
+    if soft_cap is not None:
+        scores = soft_cap * torch.tanh(scores / soft_cap)
     ends = torch.arange(len(keys) - len(query), len(keys), device=keys.device)[:, None]
     positions = torch.arange(len(keys), device=keys.device)[None, :]
     seen = positions <= ends
@@ -319,6 +323,7 @@ class AttentionBackendDriver:
                 state.values[layer],
                 self.scale,
                 windows[layer] if windows else None,
+                self.config.soft_cap,
             )
             error = (out[span].float() - expected).abs().max() / expected.abs().max()
             allowed = TOLERANCES[self.config.dtype]

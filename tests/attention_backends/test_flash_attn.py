@@ -99,13 +99,17 @@ def test_a_broken_installation_is_told_from_a_missing_one(installed, tmp_path, m
 
 
 def test_build_flags_narrow_the_claim(installed) -> None:
-    installed(flash_3(), flash_3_flags(HDIM96=True, HDIM192=True, HDIM256=True, LOCAL=True))
+    installed(
+        flash_3(), flash_3_flags(HDIM96=True, HDIM192=True, HDIM256=True, LOCAL=True, SOFTCAP=True)
+    )
     limits = find_version(HOPPER, None).limits
     assert limits["head_dims"] == (64, 80, 96, 112, 128)
     assert limits["sliding_window"] is False
+    assert limits["soft_cap"] is False
     installed(flash_3(), flash_3_flags(FP16=True))
     limits = find_version(HOPPER, None).limits
     assert limits["dtypes"] == ("bfloat16",)
+    assert "soft_cap" not in limits
     assert "sliding_window" not in limits
     assert 256 in limits["head_dims"]
 
@@ -175,6 +179,18 @@ def test_a_mixed_batch_is_one_call_with_the_longest_row() -> None:
     assert metadata.max_query_len == 30
     assert len(recorder.calls) == 1
     assert recorder.calls[0][1]["cu_seqlens_q"] is batch.query_starts
+
+
+def test_capped_scores_reach_the_library_and_its_scheduler() -> None:
+    recorder, calls = Recorder(), Recorder()
+    made = made_backend(3, recorder, soft_cap=30.0)
+    made.version.module.flash_attn_with_kvcache = lambda *a, **k: (calls(*a, **k), a[0])[1]
+    rows, blocks = make_rows([40, 40], 16)
+    batch = rows.batch([1, 1], [0, 1])
+    batch.attention = made.prepare(batch)
+    made.attend(torch.zeros(2, 4, 64), 0, made.allocate(blocks)[0], batch, 0.125)
+    assert recorder.calls[0][1]["has_softcap"] is True
+    assert calls.calls[0][1]["softcap"] == 30.0
 
 
 def test_flash_attention_2_gets_prefix_sums_of_the_contexts() -> None:

@@ -91,6 +91,7 @@ class CapturedChecks(AttentionBackendChecks):
     __test__ = False
     capabilities: ClassVar = {
         "block_sizes": (16, 1), "sliding_window": True, "cuda_graph_prefill": True,
+        "soft_cap": True,
     }  # fmt: skip
     device = device().type
 
@@ -102,6 +103,11 @@ class CapturedChecks(AttentionBackendChecks):
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_captured_passes_serve_any_mix_of_rows() -> None:
     CapturedChecks().test_captured_passes_of_any_mix()
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+def test_capped_scores_bend_in_both_kernels() -> None:
+    CapturedChecks().test_capped_scores()
 
 
 def test_copied_blocks_are_equal_and_the_others_untouched() -> None:

@@ -31,6 +31,7 @@ from nanofw.kernels.triton.common import (
     next_power_of_2,
     num_multiprocessors,
     pdl_options,
+    soft_capped,
     wait_for_previous,
 )
 from nanofw.kernels.triton.paging import PagedAttention, load_blocks, load_key_value_tiles
@@ -127,6 +128,7 @@ def _decode_kernel(
     BATCH_PAD: tl.constexpr,
     PARTS: tl.constexpr,
     WINDOW: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
     TMA: tl.constexpr,
     PDL: tl.constexpr,
 ):
@@ -197,6 +199,8 @@ def _decode_kernel(
                 True,
             )
             scores = dot(q, tl.trans(k)) * scale_log2
+            if SOFT_CAP > 0:
+                scores = soft_capped(scores, SOFT_CAP)
             if WINDOW > 0:
                 seen = seen & (position >= lowest)
             scores = tl.where(seen[None, :], scores, float("-inf"))

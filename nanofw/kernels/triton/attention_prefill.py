@@ -21,7 +21,7 @@ import triton
 import triton.language as tl
 
 from nanofw.kernels.dispatch import launch
-from nanofw.kernels.triton.common import LOG2_E, dot
+from nanofw.kernels.triton.common import LOG2_E, dot, soft_capped
 from nanofw.kernels.triton.paging import PagedAttention, load_blocks, load_key_value_tiles
 from nanofw.kernels.triton.tuning import PrefillConfig
 
@@ -52,6 +52,7 @@ def _attend(
     PAGE: tl.constexpr,
     TILE: tl.constexpr,
     WINDOW: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
     TMA: tl.constexpr,
     DIAGONAL: tl.constexpr,
 ):
@@ -79,6 +80,8 @@ def _attend(
         DIAGONAL,
     )
     scores = dot(q, tl.trans(k)) * scale_log2
+    if SOFT_CAP > 0:
+        scores = soft_capped(scores, SOFT_CAP)
     if DIAGONAL:
         scores = tl.where(position[None, :] <= query_position[:, None], scores, float("-inf"))
     if WINDOW > 0:
@@ -129,6 +132,7 @@ def _prefill_kernel(
     BLOCK_Q: tl.constexpr,
     BATCH_PAD: tl.constexpr,
     WINDOW: tl.constexpr,
+    SOFT_CAP: tl.constexpr,
     TMA: tl.constexpr,
 ):
     offs_b = tl.arange(0, BATCH_PAD)
@@ -207,6 +211,7 @@ def _prefill_kernel(
                 PAGE,
                 TILE,
                 WINDOW,
+                SOFT_CAP,
                 TMA,
                 DIAGONAL,
             )

@@ -19,6 +19,7 @@ from nanofw.kernels.aot.meta_device import cuda_device
 INTERPRETED = os.environ.get("TRITON_INTERPRET", "0") == "1"
 WIDEN = tl.constexpr(INTERPRETED)
 LOG2_E = 1.4426950408889634
+_LOG2_E = tl.constexpr(LOG2_E)
 NO_PDL = {"PDL": False, "launch_pdl": False}
 
 
@@ -29,6 +30,14 @@ def dot(a, b):
         a = a.to(tl.float32)
         b = b.to(tl.float32)
     return tl.dot(a, b, input_precision="ieee")
+
+
+@triton.jit
+def soft_capped(scores, SOFT_CAP: tl.constexpr):
+    """Scores s, in units of log 2, as SOFT_CAP * tanh(s / SOFT_CAP): never more than the cap."""
+    decay = tl.exp2(-tl.abs(scores) * (2.0 / SOFT_CAP))
+    capped = (1.0 - decay) / (1.0 + decay) * (SOFT_CAP * _LOG2_E)
+    return tl.where(scores < 0.0, -capped, capped)
 
 
 @triton.jit

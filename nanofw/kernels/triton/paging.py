@@ -117,6 +117,7 @@ class PagedAttention:
         scale: of the scores.
         window: keys that a query sees at most, itself included; None: all.
         out: like `query`; lines of rows that a kernel does not look at are left as they were.
+        soft_cap: bound of the scaled scores, see `AttentionConfig`; None: they have none.
     """
 
     query: torch.Tensor
@@ -127,6 +128,7 @@ class PagedAttention:
     scale: float
     window: int | None
     out: torch.Tensor
+    soft_cap: float | None = None
 
     @property
     def group(self) -> int:
@@ -145,8 +147,8 @@ class PagedAttention:
         return {
             "NUM_KV_HEADS": num_kv_heads, "GROUP": self.group, "HEAD_DIM": head_dim,
             "HEAD_PAD": next_power_of_2(head_dim), "PAGE": page, "TILE": config.tile,
-            "WINDOW": self.window or 0, "num_warps": config.num_warps,
-            "num_stages": config.num_stages,
+            "WINDOW": self.window or 0, "SOFT_CAP": self.soft_cap or 0.0,
+            "num_warps": config.num_warps, "num_stages": config.num_stages,
         }  # fmt: skip
 
     def descriptors(self, config: DecodeConfig | PrefillConfig) -> tuple[Any, Any]:
