@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
@@ -24,10 +25,21 @@ _COUNTS = (
     "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads",
     "head_dim", "max_model_len",
 )  # fmt: skip
+OFFER = (
+    "transformers may be able to run it, at the price of speed: model.name=transformers "
+    "(pip install 'nanofw[transformers]')"
+)
 _SIZES = ("layer_parameters", "active_parameters", "layer_bytes", "kv_elements")
 
 
 def read_model(loaded: LoadedConfig, registry: Registry, *, weights: bool) -> ModelSpec:
+    """The description of the model of a run; see `_read` for arguments and errors."""
+    is_random = loaded.config.model.weights == "random"
+    spec = _read(loaded, registry, weights=weights and not is_random)
+    return dataclasses.replace(spec, random_weights=True) if is_random and weights else spec
+
+
+def _read(loaded: LoadedConfig, registry: Registry, *, weights: bool) -> ModelSpec:
     """The description of the model that a configuration names.
 
     The plugin's own reader counts (`Plugin.spec`), whatever the core's thinks of the file.
@@ -49,15 +61,26 @@ def read_model(loaded: LoadedConfig, registry: Registry, *, weights: bool) -> Mo
         return read_spec(path, weights=weights)
     folder = locate(path, weights=weights)
     config_json: Mapping[str, Any] = read_json(folder / CONFIG)
-    component = _implementation(loaded, registry, stated_architecture(config_json))
+    architecture = stated_architecture(config_json)
+    component = _implementation(loaded, registry, architecture)
     if component is not None and name is not None:
-        _check_served(component, stated_architecture(config_json), folder)
+        _check_served(component, architecture, folder)
+    if component is None and architecture:
+        return _read_unknown(folder, weights)
     if component is None or component.plugin.spec is None:
         return read_spec(str(folder), weights=weights, family=family)
     spec = _read_by(component, config_json, folder)
     for note in spec.notes:
         logger.warning("%s", note)
     return spec
+
+
+def _read_unknown(folder: Path, weights: bool) -> ModelSpec:
+    """The description of a checkpoint whose architecture no plugin serves."""
+    try:
+        return read_spec(str(folder), weights=weights)
+    except ModelError as error:
+        raise ModelError(f"{error}. {OFFER}") from error
 
 
 def _implementation(

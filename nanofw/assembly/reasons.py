@@ -70,7 +70,7 @@ def facts(needs: Needs, max_model_len: int, block_size: int) -> dict[str, Any]:
     active = spec.num_parameters - spec.num_layer_parameters + spec.num_active_parameters
     counts = {"tensor_parallel_size": needs.tensor_parallel_size, "replicas": needs.replicas}
     return {
-        "model": spec.path,
+        "model": f"{spec.path} (random weights)" if spec.random_weights else spec.path,
         "architecture": spec.architecture,
         "device": needs.device,
         **{name: count for name, count in counts.items() if count > 1},

@@ -17,6 +17,7 @@ from nanofw.assembly.choosing import (
 )
 from nanofw.assembly.explanation import Explanation, Feature
 from nanofw.assembly.features import AUTO
+from nanofw.assembly.model_reading import OFFER
 from nanofw.checkpoints.families import FAMILIES
 from nanofw.checkpoints.families.other import NOT_DENSE
 from nanofw.config.load import LoadedConfig
@@ -213,15 +214,15 @@ def _model_section(chooser: Chooser, needs: Needs) -> NamedSection:
         section = ComponentSection(name=asked.name, **asked.options)
         return NamedSection(("model",), "model", section)
     spec, registry = needs.spec, chooser.registry
-    known = registry.names("model")
+    known = [name for name in registry.names("model") if name != "transformers"]
     left_out = [entry.name for entry, _ in registry.left_out]
     if spec.architecture in (*known, *left_out):
         section = ComponentSection(name=spec.architecture)
         return NamedSection(("model",), "model", section, is_default=True)
     raise ModelError(
         f"{spec.path}: architecture {spec.architecture!r} is not supported"
-        f"{misspelt(spec.architecture, known)}; supported: {', '.join(known)}. Others can be "
-        "added as plugins of kind model, see docs/models.md"
+        f"{misspelt(spec.architecture, known)}; supported: {', '.join(known)}. {OFFER}. "
+        "Others can be added as plugins of kind model, see docs/models.md"
     )
 
 

@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import Any, TypeAlias, cast
 
 from nanofw.checkpoints.files import shown
 from nanofw.checkpoints.generation import read_eos_token_ids
 from nanofw.checkpoints.harmless import HARMLESS
 from nanofw.checkpoints.keys import ConfigKeys
-from nanofw.checkpoints.rope import reach, read_rope, unused_parameters
+from nanofw.checkpoints.rope import USUAL_TYPES, reach, read_rope, unused_parameters
 from nanofw.checkpoints.windows import Windows, no_windows
 from nanofw.contracts.model_spec import BYTES_PER_ELEMENT, ModelSpec
 from nanofw.errors import ModelError
@@ -35,7 +35,15 @@ _ROPE_KEYS = frozenset(
     ("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor",
      "original_max_position_embeddings")
 )  # fmt: skip
+_ACTIVATION_KEYS = ("hidden_act", "hidden_activation")
 _MOST_NAMED = 12
+LayerRopes: TypeAlias = "tuple[dict[str, Any], tuple[Mapping[str, Any] | None, ...]]"
+"""The rope of a model, and that of each layer where they differ; None: no rotation."""
+
+
+def no_values(keys: ConfigKeys) -> Mapping[str, Any]:
+    """The family has no keys of its own."""
+    return {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,6 +59,13 @@ class Family:
             gives a meaning is here; a key that is not changes nothing in this family.
         read_windows: which layers attend to a window.
         rounds_head_dim: heads that do not divide the hidden size are as wide as fits.
+        norm_eps_key, activation_key: what this family calls these two.
+        rope_types: those that it may have.
+        reach_is_stated: `max_position_embeddings` counts what a scaled rope reaches.
+        read_ropes: the rope of the model, and of each layer where they differ, from the keys, the
+            number of layers and the size of heads; None: all layers have the same.
+        read_values: what only this family knows; of it, `soft_cap` bounds the attention's scores.
+        num_mlp_matrices: of the feed-forward part: 3 with a gate, 2 without.
     """
 
     architecture: str
@@ -58,6 +73,13 @@ class Family:
     defaults: Mapping[str, Any] = field(repr=False)
     read_windows: Callable[[ConfigKeys, int], Windows] = no_windows
     rounds_head_dim: bool = False
+    norm_eps_key: str = "rms_norm_eps"
+    activation_key: str = "hidden_act"
+    rope_types: tuple[str, ...] = USUAL_TYPES
+    reach_is_stated: bool = False
+    read_ropes: Callable[[ConfigKeys, int, int], LayerRopes] | None = None
+    read_values: Callable[[ConfigKeys], Mapping[str, Any]] = no_values
+    num_mlp_matrices: int = 3
 
     def read(self, config_json: Mapping[str, Any], folder: Path) -> ModelSpec:
         """The description of a decoder of this family.
@@ -74,7 +96,9 @@ class Family:
         num_kv_heads = self._num_kv_heads(keys, shape["num_attention_heads"])
         head_dim = self._head_dim(keys, shape)
         positions = shape["max_position_embeddings"]
-        rope = read_rope(keys, positions, head_dim)
+        num_layers = shape["num_hidden_layers"]
+        rope, ropes = self._ropes(keys, shape, head_dim)
+        values = dict(self.read_values(keys))
         return ModelSpec(
             architecture=stated_architecture(config_json) or self.architecture,
             path=str(folder),
@@ -82,18 +106,22 @@ class Family:
             vocab_size=shape["vocab_size"],
             hidden_size=shape["hidden_size"],
             intermediate_size=shape["intermediate_size"],
-            num_layers=shape["num_hidden_layers"],
+            num_layers=num_layers,
             num_heads=shape["num_attention_heads"],
             num_kv_heads=num_kv_heads,
             head_dim=head_dim,
-            max_model_len=reach(rope, positions, keys.place),
+            max_model_len=positions if self.reach_is_stated else reach(rope, positions, keys.place),
             eos_token_ids=read_eos_token_ids(keys, folder, shape["vocab_size"]),
-            norm_eps=keys.number("rms_norm_eps"),
+            norm_eps=keys.number(self.norm_eps_key),
             tie_word_embeddings=keys.flag("tie_word_embeddings"),
             attention_bias=keys.flag("attention_bias") if self.knows("attention_bias") else False,
             mlp_bias=keys.flag("mlp_bias") if self.knows("mlp_bias") else False,
             rope=MappingProxyType(rope),
-            sliding_windows=self.read_windows(keys, shape["num_hidden_layers"]),
+            layer_ropes=ropes,
+            sliding_windows=self.read_windows(keys, num_layers),
+            soft_cap=values.pop("soft_cap", None),
+            num_mlp_matrices=self.num_mlp_matrices,
+            family_values=MappingProxyType(values),
             raw=MappingProxyType(self._raw(keys)),
             notes=self._notes(keys, rope),
         )
@@ -111,6 +139,13 @@ class Family:
             and not (self.knows(key) or key in HARMLESS or key in _ROPE_KEYS)
             and not key.startswith("_")
         )
+
+    def _ropes(self, keys: ConfigKeys, shape: Mapping[str, int], head_dim: int) -> LayerRopes:
+        """The rope of the model, and that of each layer where they differ."""
+        positions, num_layers = shape["max_position_embeddings"], shape["num_hidden_layers"]
+        if self.read_ropes is not None:
+            return self.read_ropes(keys, num_layers, head_dim)
+        return read_rope(keys, positions, head_dim, self.rope_types), ()
 
     def _shape(self, keys: ConfigKeys) -> dict[str, int]:
         lacking = [key for key in SHAPE if keys.config.get(key) is None]
@@ -149,12 +184,17 @@ class Family:
         return head_dim
 
     def _raw(self, keys: ConfigKeys) -> dict[str, Any]:
-        """The file; only those families that know it have another name for the activation."""
-        for key in ("hidden_act", "hidden_activation"):
+        """The file, with the activation under this family's name for it, and no other."""
+        for key in _ACTIVATION_KEYS:
             if not isinstance(keys.value(key), str | None):
                 raise keys.error(key, "the name of an activation", keys.value(key))
-        other = () if self.knows("hidden_activation") else ("hidden_activation",)
-        return {key: value for key, value in keys.config.items() if key not in other}
+        if not self.architecture:
+            return dict(keys.config)
+        others = [key for key in _ACTIVATION_KEYS if key != self.activation_key]
+        raw = {key: value for key, value in keys.config.items() if key not in others}
+        if self.defaults.get(self.activation_key) != "silu":
+            raw[self.activation_key] = keys.value(self.activation_key)
+        return raw
 
     def _notes(self, keys: ConfigKeys, rope: Mapping[str, Any]) -> tuple[str, ...]:
         """Sentences about what is taken for granted or left aside."""

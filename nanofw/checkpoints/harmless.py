@@ -11,7 +11,8 @@ _OUTPUTS = (
     "output_hidden_states output_attentions return_dict torchscript use_bfloat16 use_cache "
     "chunk_size_feed_forward is_encoder_decoder is_decoder add_cross_attention pruned_heads "
     "cross_attention_hidden_size tie_encoder_decoder tie_last_hidden_states tf_legacy_loss "
-    "attn_implementation use_flash_attn use_flash_attention max_sequence_length"
+    "attn_implementation cache_implementation use_flash_attn use_flash_attention "
+    "max_sequence_length"
 )
 _TRAINING = (
     "initializer_range attention_dropout attn_dropout hidden_dropout embd_pdrop resid_pdrop "

@@ -11,6 +11,15 @@ from nanofw.checkpoints.files import shown
 from nanofw.errors import ModelError
 
 
+def refuse_both_directions(keys: ConfigKeys) -> None:
+    """Refuse decoders whose tokens see what comes after them."""
+    if keys.flag("use_bidirectional_attention"):
+        raise ModelError(
+            f"{keys.place}: use_bidirectional_attention: tokens that see later ones are not "
+            "supported; a decoder generates from left to right"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class ConfigKeys:
     """A parsed `config.json` over the defaults of its family.
@@ -30,6 +39,10 @@ class ConfigKeys:
         """The file's value, or the family's default."""
         found = self.config.get(key)
         return self.defaults.get(key) if found is None else found
+
+    def stated(self, key: str) -> Any:
+        """The file's value, null included, or the family's default."""
+        return self.config[key] if key in self.config else self.defaults.get(key)
 
     def error(self, key: str, rule: str, value: object) -> ModelError:
         """`config.json: KEY should be RULE, not VALUE`."""
@@ -57,6 +70,17 @@ class ConfigKeys:
         if value is not None and not isinstance(value, bool):
             raise self.error(key, "true or false", value)
         return bool(value)
+
+    def scale(self, key: str) -> float:
+        """A finite number above 0."""
+        value = self.value(key)
+        if type(value) not in (int, float) or not 0 < value < math.inf:
+            raise self.error(key, "a number above 0", value)
+        return float(value)
+
+    def cap(self, key: str) -> float | None:
+        """A finite number above 0; null: none."""
+        return None if self.stated(key) is None else self.scale(key)
 
     def number(self, key: str) -> float:
         """A finite number that is 0 or greater."""

@@ -7,12 +7,13 @@ The precedence is that of transformers. `rope_scaling`, where it says anything, 
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, cast
 
 from nanofw.checkpoints.files import shown
 from nanofw.checkpoints.keys import ConfigKeys
+from nanofw.contracts.model_spec import rotated_size
 from nanofw.errors import ModelError
 
 NEEDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -22,31 +23,66 @@ NEEDED: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "dynamic": ("factor",),
         "yarn": ("factor",),
         "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
+        "longrope": ("short_factor", "long_factor"),
     }
 )
 """Rope types that are read, and the parameters that each cannot do without."""
+USUAL_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
+"""Those of a family that does not name its own."""
+_OLD_NAMES = {"su": "longrope"}
 _YARN = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
 _COMMON = ("rope_theta", "rope_type", "type", "partial_rotary_factor")
 _TRAINED = "original_max_position_embeddings"
+_LONGROPE = ("attention_factor", "factor")
 _NUMBERS = ("rope_theta", "low_freq_factor", "high_freq_factor", "factor", _TRAINED, *_YARN[:-1])
 _MOST_POSITIONS = (1 << 31) - 1  # they are counted in 32 bits
 
 
-def read_rope(keys: ConfigKeys, positions: int, head_dim: int) -> dict[str, Any]:
+def read_rope(
+    keys: ConfigKeys, positions: int, head_dim: int, types: Sequence[str] = USUAL_TYPES
+) -> dict[str, Any]:
     """Type, theta and parameters, from wherever this version of the file keeps them.
 
     Args:
         positions: `max_position_embeddings`.
-        head_dim: elements that are rotated.
+        head_dim: elements of a head.
+        types: those that the family has.
     """
     rope = _stated(keys)
-    kind = _kind(rope, keys.place)
-    given = (rope.get("rope_theta"), keys.config.get("rope_theta"), 10000.0)
-    rope["rope_theta"] = next(value for value in given if value is not None)
-    if "partial_rotary_factor" in keys.config:
-        rope.setdefault("partial_rotary_factor", keys.config["partial_rotary_factor"])
-    _set_trained_length(rope, keys.config, positions)
+    theta = keys.value("rope_theta")
+    return complete_rope(
+        rope, keys, positions, head_dim, 10000.0 if theta is None else theta, types
+    )
+
+
+def complete_rope(
+    rope: dict[str, Any],
+    keys: ConfigKeys,
+    positions: int,
+    head_dim: int,
+    theta: Any,
+    types: Sequence[str] = USUAL_TYPES,
+) -> dict[str, Any]:
+    """Parameters as the file states them, with what it left out, checked. Changes `rope`.
+
+    Args:
+        theta: where the parameters state none.
+    """
+    kind = _kind(rope, keys.place, types)
+    if rope.get("rope_theta") is None:
+        rope["rope_theta"] = theta
+    partly = "partial_rotary_factor"
+    if partly in keys.config or partly in keys.defaults:
+        stated = keys.config.get(partly, keys.defaults.get(partly))
+        rope.setdefault(partly, stated)
+    if partly in keys.defaults:
+        _check_share(rope.get(partly), keys.place, head_dim)
+    _set_trained_length(rope, keys, positions)
     _check_numbers(rope, keys.place)
+    if kind == "longrope":
+        _check_factors(rope, keys.place, head_dim)
+        if rope.get("factor") is None:
+            rope["factor"] = positions / rope[_TRAINED]
     if kind == "yarn" and "factor" in rope and rope["factor"] is None:
         rope["factor"] = positions / rope[_TRAINED]
     missing = [key for key in NEEDED[kind] if rope.get(key) is None]
@@ -60,7 +96,8 @@ def read_rope(keys: ConfigKeys, positions: int, head_dim: int) -> dict[str, Any]
 def unused_parameters(rope: Mapping[str, Any]) -> list[str]:
     """Parameters that the type does not know."""
     kind = rope["rope_type"]
-    known = {*_COMMON, *NEEDED[kind], _TRAINED, *(_YARN if kind == "yarn" else ())}
+    more = {"yarn": _YARN, "longrope": _LONGROPE}.get(kind, ())
+    known = {*_COMMON, *NEEDED[kind], _TRAINED, *more}
     return sorted(set(rope) - known)
 
 
@@ -93,24 +130,25 @@ def _stated(keys: ConfigKeys) -> dict[str, Any]:
     return rope
 
 
-def _kind(rope: dict[str, Any], place: str) -> str:
+def _kind(rope: dict[str, Any], place: str, types: Sequence[str]) -> str:
     """The type, under its one name from here on."""
     kind = rope.pop("rope_type", None) or rope.pop("type", None) or "default"
     rope.pop("type", None)
-    if not isinstance(kind, str) or kind not in NEEDED:
+    kind = _OLD_NAMES.get(kind, kind) if isinstance(kind, str) else kind
+    if not isinstance(kind, str) or kind not in types:
         raise ModelError(
-            f"{place}: rope type {shown(kind)} is not supported; supported: {', '.join(NEEDED)}"
+            f"{place}: rope type {shown(kind)} is not supported; supported: {', '.join(types)}"
         )
     rope["rope_type"] = kind
     return kind
 
 
-def _set_trained_length(rope: dict[str, Any], config: Mapping[str, Any], positions: int) -> None:
+def _set_trained_length(rope: dict[str, Any], keys: ConfigKeys, positions: int) -> None:
     """Positions before scaling: beside the parameters, among them, or those of the model."""
     if rope["rope_type"] == "dynamic":
         rope[_TRAINED] = positions
-    elif rope["rope_type"] in ("yarn", "llama3"):
-        given = (config.get(_TRAINED), rope.get(_TRAINED), positions)
+    elif rope["rope_type"] in ("yarn", "llama3", "longrope"):
+        given = (keys.value(_TRAINED), rope.get(_TRAINED), positions)
         rope[_TRAINED] = next(value for value in given if value is not None)
 
 
@@ -121,6 +159,32 @@ def _check_numbers(rope: Mapping[str, Any], place: str) -> None:
         if value is not None and not (is_number and 0 < value <= sys.float_info.max):
             raise ModelError(
                 f"{place}: rope parameter {key} should be positive, not {shown(value)}"
+            )
+
+
+def _check_share(value: Any, place: str, head_dim: int) -> None:
+    """The rotated elements are pairs, and those that are not rotated are too."""
+    is_share = type(value) in (int, float) and 0 < value <= 1
+    if not is_share or int(head_dim * value) < 2 or int(head_dim * value) % 2:
+        raise ModelError(
+            f"{place}: partial_rotary_factor should leave an even number of the {head_dim} "
+            f"elements of a head to rotate, not {shown(value)}"
+        )
+
+
+def _check_factors(rope: Mapping[str, Any], place: str, head_dim: int) -> None:
+    """One factor for each pair of elements that is rotated, in both sets."""
+    wanted = rotated_size(rope, head_dim) // 2
+    for key in NEEDED["longrope"]:
+        found: Any = rope.get(key)
+        numbers = cast("list[Any]", found) if isinstance(found, list) else []
+        is_right = len(numbers) == wanted and all(
+            type(item) in (int, float) and 0 < item <= sys.float_info.max for item in numbers
+        )
+        if not is_right:
+            raise ModelError(
+                f"{place}: rope parameter {key} should be {wanted} positive numbers, not "
+                f"{shown(cast('Any', found))}"
             )
 
 

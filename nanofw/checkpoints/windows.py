@@ -15,6 +15,7 @@ from nanofw.errors import ModelError
 Windows: TypeAlias = tuple[int | None, ...]
 
 _LAYER_TYPES = ("full_attention", "sliding_attention")
+_MOST_PATTERN = 1 << 14
 _OLD_NAMES = {"attention": "full_attention"}
 
 
@@ -30,6 +31,36 @@ def windows_everywhere(keys: ConfigKeys, num_layers: int) -> Windows:
     if "sliding_window" in keys.config and keys.config["sliding_window"] is None:
         return ()
     return _by_kind(kinds, _window(keys))
+
+
+def windows_in_all_layers(keys: ConfigKeys, num_layers: int) -> Windows:
+    """`sliding_window` is the window of every layer; null, or not there: none has one."""
+    if keys.stated("sliding_window") is None:
+        return ()
+    return (_window(keys),) * num_layers
+
+
+def windows_by_kind(keys: ConfigKeys, num_layers: int) -> Windows:
+    """`sliding_window` holds in the layers that `layer_kinds` says."""
+    kinds = layer_kinds(keys, num_layers)
+    if "sliding_attention" in kinds and keys.stated("sliding_window") is None:
+        raise keys.error("sliding_window", "a number of tokens", None)
+    return _by_kind(kinds, _window(keys)) if "sliding_attention" in kinds else ()
+
+
+def windows_by_types(keys: ConfigKeys, num_layers: int, otherwise: list[bool]) -> Windows:
+    """`sliding_window` holds in the layers that `layer_types` names, or `otherwise` says."""
+    kinds = _layer_types(keys, num_layers) or [_LAYER_TYPES[has] for has in otherwise]
+    return _by_kind(kinds, _window(keys))
+
+
+def layer_kinds(keys: ConfigKeys, num_layers: int) -> list[str]:
+    """`layer_types`, or `full_attention` in each last of `sliding_window_pattern` layers."""
+    kinds = _layer_types(keys, num_layers)
+    if kinds is not None:
+        return kinds
+    pattern = keys.count("sliding_window_pattern", num_layers + _MOST_PATTERN)
+    return [_LAYER_TYPES[(layer + 1) % pattern != 0] for layer in range(num_layers)]
 
 
 def windows_by_layer(keys: ConfigKeys, num_layers: int) -> Windows:

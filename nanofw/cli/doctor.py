@@ -1,4 +1,4 @@
-"""`nanofw doctor`: devices, packages and attention backends, and what is missing."""
+"""`nanofw doctor`: devices, packages, attention backends, and what is missing; or a model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable, Sequence
 from typing import TypedDict
 
-from nanofw.cli import ExitCode, environment
+from nanofw.cli import ExitCode, environment, model_doctor
 from nanofw.cli.environment import BackendFacts, DeviceFacts, PackageFacts, SystemFacts
 from nanofw.cli.stdout import claim
 from nanofw.cli.tables import console, print_json, readable_bytes, table
@@ -27,9 +27,14 @@ class _Report(TypedDict):
 def main(arguments: list[str]) -> int:
     """Entry of the command. A missing package is not a failure: the exit code is 0."""
     parser = argparse.ArgumentParser(prog="nanofw doctor", description=__doc__)
+    help_text = "a folder, a hub id or embedded:demo: say what it is; without it, the machine"
+    parser.add_argument("model", nargs="?", metavar="MODEL", help=help_text)
+    parser.add_argument("settings", nargs="*", metavar="KEY=VALUE", help="with a model")
     parser.add_argument("--json", action="store_true", help="write JSON")
-    options = parser.parse_args(arguments)
+    options = parser.parse_intermixed_args(arguments)
     claim()
+    if options.model is not None:
+        return model_doctor.main(options.model, options.settings, as_json=options.json)
     devices = environment.devices()
     working = [item["device"] for item in devices if "problem" not in item]
     device = "cuda" if any(name.startswith("cuda") for name in working) else "cpu"

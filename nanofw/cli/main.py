@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("nanofw.cli.compare", "run policies on the same traffic, say which is better"),
     "explain": ("nanofw.cli.explain", "say what a configuration chooses, and why"),
     "verify": ("nanofw.cli.verify", "hold a model's logits and tokens against transformers"),
-    "doctor": ("nanofw.cli.doctor", "say what this machine has, and what is missing"),
+    "doctor": ("nanofw.cli.doctor", "say what this machine has and lacks, or what a model is"),
     "config": ("nanofw.cli.config", "show a configuration with its sources, or validate it"),
     "plugins": ("nanofw.cli.plugins", "list plugins, or show one"),
 }

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 from nanofw.cli.files import PENDING_SUFFIX, STDOUT
@@ -17,6 +18,8 @@ from nanofw.cli.stdout import stdout
 from nanofw.config.schema import Config
 from nanofw.errors import ConfigError, NanofwError
 from nanofw.llm.results import Completion, RequestResult
+
+NO_FACTS: Mapping[str, str] = MappingProxyType({})
 
 
 class OutputError(NanofwError):
@@ -54,11 +57,14 @@ class Output:
 
 def open_output(config: Config) -> Output:
     """Where results go: a file, JSONL on standard output, or text for reading."""
-    file = config.output.file
+    file, is_random = config.output.file, config.model.weights == "random"
     if file is not None:
-        return JsonlStream(stdout()) if file.name == STDOUT else JsonlFile(file)
+        facts = {"weights": "random"} if is_random else {}
+        return JsonlStream(stdout(), facts) if file.name == STDOUT else JsonlFile(file, facts)
     if config.input.workload is not None:
         return Output()
+    if is_random:
+        stdout().write("The weights are random: what follows means nothing.\n\n")
     return PlainText(stdout(), live=stdout().isatty())
 
 
@@ -97,11 +103,14 @@ class JsonlFile(Output):
     results are in place. Results of an earlier run stay until `start_run`: a run that fails before
     its first request loses nothing.
 
+    Args:
+        facts: of the run, in every line.
+
     Raises:
         ConfigError: the file cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, facts: Mapping[str, str] = NO_FACTS) -> None:
         self._path, self._pending_path = path, path.with_name(path.name + PENDING_SUFFIX)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -112,7 +121,8 @@ class JsonlFile(Output):
             ) from error
         self._pending: IO[str] | None = None
         self._is_closed = False
-        self._order = InputOrder(partial(_write_line, self._file))
+        self._facts = facts
+        self._order = InputOrder(partial(_write_line, self._file, facts))
         self.written = f"results in {path}"
 
     def start_run(self) -> None:
@@ -125,7 +135,7 @@ class JsonlFile(Output):
             if self._order.put(ticket, result):
                 if self._pending is None:
                     self._pending = self._pending_path.open("w", encoding="utf-8")
-                _write_line(self._pending, ticket, result)
+                _write_line(self._pending, self._facts, ticket, result)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -156,8 +166,8 @@ class JsonlFile(Output):
 class JsonlStream(Output):
     """A result a line on standard output."""
 
-    def __init__(self, file: IO[str]) -> None:
-        self._order = InputOrder(partial(_write_line, file))
+    def __init__(self, file: IO[str], facts: Mapping[str, str] = NO_FACTS) -> None:
+        self._order = InputOrder(partial(_write_line, file, facts))
 
     def put_result(self, ticket: int, result: RequestResult) -> None:
         self._order.put(ticket, result)
@@ -233,7 +243,9 @@ def _text_or_ids(completion: Completion) -> str:
     return completion.text or " ".join(map(str, completion.token_ids))
 
 
-def _write_line(file: IO[str], ticket: int, result: RequestResult) -> None:
-    record = {"index": ticket, **result.to_record()}
+def _write_line(
+    file: IO[str], facts: Mapping[str, str], ticket: int, result: RequestResult
+) -> None:
+    record = {"index": ticket, **facts, **result.to_record()}
     file.write(json.dumps(record, ensure_ascii=False) + "\n")
     file.flush()

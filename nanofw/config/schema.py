@@ -120,6 +120,9 @@ class ModelSection(Section):
     """Element type of weights and KV; auto: float32 on CPU, the checkpoint's own elsewhere."""
     name: Name | None = None
     """The implementation; null: by the architecture that the checkpoint states."""
+    weights: Literal["files", "random"] = "files"
+    """random: no weights are read, random numbers of the model's shape take their place, for
+    measurements of speed; every output says so."""
 
     @property
     def options(self) -> Mapping[str, Any]:

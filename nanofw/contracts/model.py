@@ -3,7 +3,7 @@
 A family of the usual shape is a few lines; anything else is built from `nanofw.models.layers` or
 from layers of its own:
 
-    class MyForCausalLM(PreNormDecoder):
+    class MyForCausalLM(Decoder):
         def __init__(self, options, config):
             super().__init__(config, DecoderFeatures(qk_norm=True))
 
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from nanofw.contracts.attention_backend import AttentionBackend, ForwardBatch
 from nanofw.contracts.communicator import Communicator
 from nanofw.contracts.model_spec import ModelSpec
+from nanofw.errors import ModelError
 
 if TYPE_CHECKING:
     import torch
@@ -66,6 +67,10 @@ class Model(ABC):
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Take the checkpoint's tensors. Raises `ModelError` that lists what is missing or
         unexpected; a parameter that was never loaded is always an error."""
+
+    def load_random(self) -> None:
+        """Fill every parameter with random numbers on its device; for `model.weights: random`."""
+        raise ModelError(f"{type(self).__name__} cannot be run with model.weights: random")
 
     @abstractmethod
     def forward(self, batch: ForwardBatch, pool: list[Any]) -> torch.Tensor:

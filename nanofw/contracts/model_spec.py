@@ -22,6 +22,11 @@ from typing import Any
 from nanofw.errors import ModelError
 
 BYTES_PER_ELEMENT = {"float32": 4, "float16": 2, "bfloat16": 2}
+_SAME_ACTIVATIONS = {
+    "swish": "silu",
+    "gelu_new": "gelu_pytorch_tanh",
+    "gelu_fast": "gelu_pytorch_tanh",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,19 +42,24 @@ class ModelSpec:
         max_model_len: positions that the model supports.
         eos_token_ids: tokens that end a request unless it says `ignore_eos`.
         rope: `rope_type`, `rope_theta` and the parameters of that type; empty: the model reads its
-            own, per layer for example.
+            own.
+        layer_ropes: by layer the parameters of its rope, None for a layer without rotation; empty:
+            every layer has `rope`.
         sliding_windows: per layer the window in tokens, or None for full attention.
         soft_cap: bound of the attention's scores, see `AttentionConfig`; None: they have none.
+        random_weights: no weights are read; random numbers take their place.
         num_token_ids: ids that the model's tokenizer has. Those past them only pad the vocabulary
             and are never sampled; None: the vocabulary has no padding that is known.
         attention_bias, mlp_bias: whether the family has these biases in this checkpoint.
+        num_mlp_matrices: of the feed-forward part: 3 with a gate, 2 without.
         layer_parameters: weights between embedding and head that are held in memory, those of all
             experts among them.
         active_parameters: of them, those that one token is multiplied with.
         layer_bytes: bytes that they take in memory, where that is not as `dtype` says: quantized
             weights.
         kv_elements: elements of keys and values that one token keeps over all layers.
-        raw: the parsed `config.json`, for what only one model family reads.
+        family_values: keys that only this family knows, with its defaults.
+        raw: the parsed `config.json`.
         notes: sentences about what the reader took for granted or left aside.
     """
 
@@ -69,14 +79,20 @@ class ModelSpec:
     tie_word_embeddings: bool = False
     attention_bias: bool = False
     mlp_bias: bool = False
+    num_mlp_matrices: int = 3
     rope: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    layer_ropes: tuple[Mapping[str, Any] | None, ...] = ()
     sliding_windows: tuple[int | None, ...] = ()
     soft_cap: float | None = None
+    random_weights: bool = False
     num_token_ids: int | None = None
     layer_parameters: int | None = None
     active_parameters: int | None = None
     layer_bytes: int | None = None
     kv_elements: int | None = None
+    family_values: Mapping[str, Any] = field(
+        default_factory=lambda: MappingProxyType({}), repr=False
+    )
     raw: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}), repr=False)
     notes: tuple[str, ...] = ()
 
@@ -88,9 +104,9 @@ class ModelSpec:
 
     @property
     def activation(self) -> str:
-        """The activation of the feed-forward part, `swish` called `silu` as it is the same."""
+        """The activation of the feed-forward part, by one name where it has several."""
         name = str(self.raw.get("hidden_act") or self.raw.get("hidden_activation") or "silu")
-        return "silu" if name == "swish" else name
+        return _SAME_ACTIVATIONS.get(name, name)
 
     @property
     def rotates_partly(self) -> bool:
@@ -106,9 +122,10 @@ class ModelSpec:
     def default_model_len(self) -> int:
         """Positions of a run that asks for no number.
 
-        With a dynamic rope those of training: a longer run changes the angle of every position.
+        With a rope that depends on the length of a run those of training: a longer run changes
+        the angle of every position.
         """
-        is_dynamic = self.rope.get("rope_type") == "dynamic"
+        is_dynamic = self.rope.get("rope_type") in ("dynamic", "longrope")
         return min(self.trained_len, self.max_model_len) if is_dynamic else self.max_model_len
 
     @property
@@ -134,7 +151,8 @@ class ModelSpec:
         if self.layer_parameters is not None:
             return self.layer_parameters
         attention = self.hidden_size * self.head_dim * 2 * (self.num_heads + self.num_kv_heads)
-        return self.num_layers * (attention + 3 * self.hidden_size * self.intermediate_size)
+        mlp = self.num_mlp_matrices * self.hidden_size * self.intermediate_size
+        return self.num_layers * (attention + mlp)
 
     @property
     def num_active_parameters(self) -> int:
@@ -164,6 +182,12 @@ class ModelSpec:
         """Bytes of all matrices."""
         others = self.num_parameters - self.num_layer_parameters
         return self.layer_weight_bytes + others * self.bytes_per_element
+
+
+def rotated_size(rope: Mapping[str, Any], head_dim: int) -> int:
+    """Elements of a head that a rope turns."""
+    factor = rope.get("partial_rotary_factor")
+    return head_dim if factor is None else int(head_dim * float(factor))
 
 
 def vocabulary_of_rank(vocab_size: int, rank: int, num_ranks: int) -> range:

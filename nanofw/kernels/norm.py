@@ -17,6 +17,8 @@ def rms_norm(x: torch.Tensor, weight: torch.Tensor | None, eps: float) -> torch.
         from nanofw.kernels.triton import norm as triton_norm
 
         return triton_norm.rms_norm(x, weight, eps)
+    if weight is not None and weight.dtype != x.dtype:  # a weight that was kept in float32
+        return functional.rms_norm(x.to(weight.dtype), weight.shape, weight, eps).to(x.dtype)
     return functional.rms_norm(x, (x.shape[-1],), weight, eps)
 
 

@@ -13,7 +13,7 @@ def qk_norm_rope(
     query_norm: torch.Tensor | None,
     key_norm: torch.Tensor | None,
     eps: float,
-    angles: Rotation,
+    angles: Rotation | None,
     num_heads: int,
     num_kv_heads: int,
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -25,6 +25,7 @@ def qk_norm_rope(
     Args:
         qkv: [t, (num_heads + 2 * num_kv_heads) * head_dim]. Not changed.
         query_norm, key_norm: weights [head_dim]; both None: no norm.
+        angles: None: nothing is rotated.
 
     Returns:
         query [t, num_heads, head_dim], key and value [t, num_kv_heads, head_dim].
@@ -35,5 +36,6 @@ def qk_norm_rope(
         both = rms_norm(both, None, eps)
         both[:, :num_heads] *= query_norm
         both[:, num_heads:] *= key_norm
-    both = rotate(both, angles)
+    if angles is not None:
+        both = rotate(both, angles)
     return both[:, :num_heads], both[:, num_heads:], heads[:, num_heads + num_kv_heads :]

@@ -7,10 +7,10 @@ Llama 3 Herd of Models".
 from __future__ import annotations
 
 from nanofw.contracts.model import ModelConfig
-from nanofw.models.layers import DecoderFeatures, PreNormDecoder
+from nanofw.models.layers import Decoder, DecoderFeatures
 
 
-class LlamaForCausalLM(PreNormDecoder):
+class LlamaForCausalLM(Decoder):
     """Constructed as `LlamaForCausalLM(options, config)`, empty; `load` fills it."""
 
     def __init__(self, options: None, config: ModelConfig) -> None:

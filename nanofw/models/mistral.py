@@ -6,10 +6,10 @@ Jiang et al., "Mistral 7B".
 from __future__ import annotations
 
 from nanofw.contracts.model import ModelConfig
-from nanofw.models.layers import DecoderFeatures, PreNormDecoder
+from nanofw.models.layers import Decoder, DecoderFeatures
 
 
-class MistralForCausalLM(PreNormDecoder):
+class MistralForCausalLM(Decoder):
     """Constructed as `MistralForCausalLM(options, config)`, empty; `load` fills it."""
 
     def __init__(self, options: None, config: ModelConfig) -> None:

@@ -6,10 +6,10 @@ Yang et al., "Qwen3 Technical Report".
 from __future__ import annotations
 
 from nanofw.contracts.model import ModelConfig
-from nanofw.models.layers import DecoderFeatures, PreNormDecoder
+from nanofw.models.layers import Decoder, DecoderFeatures
 
 
-class Qwen3ForCausalLM(PreNormDecoder):
+class Qwen3ForCausalLM(Decoder):
     """Constructed as `Qwen3ForCausalLM(options, config)`, empty; `load` fills it."""
 
     def __init__(self, options: None, config: ModelConfig) -> None:

@@ -193,6 +193,13 @@ CAPABILITIES: Mapping[str, Capability] = _by_key(
         word="rope type",
     ),
     Capability(
+        key="layer_ropes",
+        kinds=("model",),
+        value=FLAG,
+        text="layers have ropes of their own, or none (`ModelSpec.layer_ropes`)",
+        needed=lambda needs: True if needs.spec.layer_ropes else None,
+    ),
+    Capability(
         key="partial_rotary",
         kinds=("model",),
         value=FLAG,

@@ -45,6 +45,8 @@ def estimate(options: Any, config: ExecutorConfig) -> dict[str, Any]:
 def weight_bytes(spec: ModelSpec) -> int:
     """Bytes of all weights: as the model states, in the type of the run from the files' headers,
     else from shapes."""
+    if spec.random_weights:
+        return spec.weight_bytes
     if spec.layer_bytes is not None:  # in the files they may be packed in any way
         return spec.weight_bytes
     try:

@@ -54,9 +54,7 @@ class Runner:
         self.device = torch.device(config.device)
         self.dtype = getattr(torch, config.spec.dtype)
         self.max_micro_batch_tokens = MAX_CPU_TOKENS if self.device.type == "cpu" else None
-        checkpoint = open_checkpoint(Path(config.spec.path))
-        if checkpoint.note and communicator.rank == 0:
-            logger.warning("%s", checkpoint.note)
+        checkpoint = self._open_checkpoint()
         backend = config.components.required("attention_backend")
         self.backend = backend.make(AttentionBackend, self._attention_config(backend.name))
         self.plugins = SamplingPlugins(config, communicator, self.device)
@@ -178,11 +176,23 @@ class Runner:
         self._model_calls.check(self.model.check, request.arguments.get(self._model_name))
         self.plugins.check(request)
 
-    def _load_model(self, checkpoint: Checkpoint) -> Model:
+    def _open_checkpoint(self) -> Checkpoint | None:
+        """The weights; None: random numbers take their place."""
+        spec, is_first = self._config.spec, self._communicator.rank == 0
+        if spec.random_weights:
+            if is_first:
+                logger.warning("%s: the weights are random: the answers mean nothing", spec.path)
+            return None
+        checkpoint = open_checkpoint(Path(spec.path))
+        if checkpoint.note and is_first:
+            logger.warning("%s", checkpoint.note)
+        return checkpoint
+
+    def _load_model(self, checkpoint: Checkpoint | None) -> Model:
         component = self._config.components.required("model")
         config = ModelConfig(
             name=component.name,
-            spec=settle_ties(self._config.spec, checkpoint),
+            spec=settle_ties(self._config.spec, checkpoint) if checkpoint else self._config.spec,
             device=self.device,
             dtype=self.dtype,
             communicator=self._communicator,
@@ -193,7 +203,10 @@ class Runner:
         parameters = getattr(model, "parameters", None)
         self.weight_bytes = sum(p.nbytes for p in parameters()) if parameters else 0
         try:
-            model.load(checkpoint.tensors())
+            if checkpoint is None:
+                model.load_random()
+            else:
+                model.load(checkpoint.tensors())
         except (NanofwError, MemoryError, KeyboardInterrupt):
             raise
         except BaseException as error:

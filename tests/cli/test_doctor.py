@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -99,3 +100,24 @@ def test_a_broken_build_is_said_to_be_one(monkeypatch: pytest.MonkeyPatch) -> No
         "cannot be imported: OSError: libcudart.so.12: cannot open shared object file"
     )
     assert "libcudart" in environment.devices()[0]["problem"]
+
+
+def test_a_model_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor", "embedded:demo", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["runs"]
+    assert found["facts"]["architecture"] == "Qwen3ForCausalLM"
+    assert found["facts"]["run by"] == "model Qwen3ForCausalLM (Qwen3, dense)"
+    assert main(["doctor", "embedded:demo"]) == 0
+    assert "KV of a token" in capsys.readouterr().out
+
+
+def test_a_model_that_cannot_run_has_its_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "hidden_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert main(["doctor", str(tmp_path), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert "model.name=transformers" in found["reason"]
+    assert "num_attention_heads should be a positive integer" in found["through_transformers"]

@@ -73,7 +73,7 @@ def write_folder(folder: Path, family: str, seed: int) -> dict[str, Any] | None:
     config = make_config(family, seed)
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
-    tensors = _make_tensors(folder, seed)
+    tensors = make_tensors(folder, seed)
     if tensors is None:
         return None
     dice = Dice(family, seed, "-files")
@@ -185,7 +185,7 @@ def _rope_parameters(dice: Dice) -> dict[str, Any]:
     return {key: value for key, value in rope.items() if value is not ABSENT}
 
 
-def _make_tensors(folder: Path, seed: int) -> dict[str, torch.Tensor] | None:
+def make_tensors(folder: Path, seed: int) -> dict[str, torch.Tensor] | None:
     """Random weights of the model that transformers makes of a `config.json`."""
     from transformers import AutoConfig, AutoModelForCausalLM
 

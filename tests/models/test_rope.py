@@ -32,6 +32,21 @@ CASES: dict[str, dict[str, Any]] = {
     "yarn_attention_factor": {**YARN, "attention_factor": 0.8},
     "yarn_one": {**YARN, "factor": 1.0},
     "llama3": LLAMA3,
+    "longrope": {
+        "rope_type": "longrope",
+        "factor": 4.0,
+        "original_max_position_embeddings": 512,
+        "short_factor": 1.0,
+        "long_factor": 2.0,
+    },
+    "longrope_short": {
+        "rope_type": "longrope",
+        "attention_factor": 1.1,
+        "short_factor": 1.5,
+        "long_factor": 9.0,
+        "factor": 2.0,
+        "original_max_position_embeddings": 2048,
+    },
     "llama3_small": {**LLAMA3, "factor": 32.0, "original_max_position_embeddings": 128},
 }
 
@@ -42,6 +57,15 @@ def make_spec(rope: dict[str, Any], head_dim: int = 64) -> ModelSpec:
         hidden_size=4 * head_dim, intermediate_size=48, num_layers=2, num_heads=4, num_kv_heads=2,
         head_dim=head_dim, max_model_len=2048, rope=rope,
     )  # fmt: skip
+
+
+def with_factors(rope: dict[str, Any], head_dim: int) -> dict[str, Any]:
+    """The rope with a factor for each pair of elements, where it has one that grows."""
+    listed = ("short_factor", "long_factor")
+    factors = {
+        key: [rope[key] + i / 7 for i in range(head_dim // 2)] for key in listed if key in rope
+    }
+    return rope | factors
 
 
 def theirs(rope: dict[str, Any], head_dim: int, length: int) -> torch.Tensor:
@@ -65,7 +89,7 @@ def theirs(rope: dict[str, Any], head_dim: int, length: int) -> torch.Tensor:
 @pytest.mark.parametrize("head_dim", [16, 64, 128])
 @pytest.mark.parametrize("case", CASES)
 def test_angles_are_those_of_transformers(case: str, head_dim: int) -> None:
-    rope = CASES[case]
+    rope = with_factors(CASES[case], head_dim)
     ours = RotaryEmbedding(make_spec(rope, head_dim), 2048, CPU)
     # An angle of 2048 radians has a float32 error of 1e-4.
     torch.testing.assert_close(ours.cos_sin, theirs(rope, head_dim, 2048), rtol=0, atol=2e-4)

@@ -69,10 +69,14 @@ def make_executor(folder: Path, **changes: Any) -> TorchExecutor:
 
 
 def executor_config(
-    folder: Path, *, dtype: str = "float32", ranks: int = 1, **changes: Any
+    folder: Path, *, dtype: str = "float32", ranks: int = 1, spec: Any = None, **changes: Any
 ) -> ExecutorConfig:
-    """What an executor over a checkpoint folder is built with."""
-    spec = replace(read_checkpoint(folder), dtype=dtype)
+    """What an executor over a checkpoint folder is built with.
+
+    Args:
+        spec: the model's description; None: as the core reads it.
+    """
+    spec = replace(spec or read_checkpoint(folder), dtype=dtype)
     values: dict[str, Any] = {
         "spec": spec,
         "block_size": 16,
@@ -83,7 +87,9 @@ def executor_config(
         "clock": RealClock(),
         "tensor_parallel_size": ranks,
     }
-    chosen = {"model": MODELS[spec.architecture], **COMPONENTS} | changes.pop("components", {})
+    chosen = COMPONENTS | changes.pop("components", {})
+    if "model" not in chosen:
+        chosen["model"] = MODELS[spec.architecture]
     return ExecutorConfig(**(values | changes), components=components_of(chosen))
 
 

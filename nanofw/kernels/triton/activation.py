@@ -1,6 +1,8 @@
-"""SiLU of one half times the other."""
+"""SiLU or GELU of one half times the other."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
@@ -39,16 +41,54 @@ def _silu_mul_kernel(
     tl.store(out_ptr + row * stride_out + offs, out.to(out_ptr.dtype.element_ty), mask=mask)
 
 
+@triton.jit
+def _gelu_mul_kernel(
+    x_ptr,
+    out_ptr,
+    stride_x,
+    stride_out,
+    SIZE: tl.constexpr,
+    BLOCK: tl.constexpr,
+    TANH: tl.constexpr,
+    PDL: tl.constexpr,
+):
+    row = tl.program_id(0).to(tl.int64)
+    offs = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
+    mask = offs < SIZE
+    launch_dependents(PDL)
+    wait_for_previous(PDL)
+    gate = tl.load(x_ptr + row * stride_x + offs, mask=mask, other=0.0).to(tl.float32)
+    up = tl.load(x_ptr + row * stride_x + SIZE + offs, mask=mask, other=0.0).to(tl.float32)
+    if TANH:
+        # (1 + tanh(y)) / 2 is the logistic function of 2y.
+        twice = 1.5957691216057308 * gate * (1.0 + 0.044715 * gate * gate)
+        share = tl.sigmoid(twice)
+    else:
+        share = 0.5 * (1.0 + tl.erf(gate * 0.7071067811865476))
+    out = gate * share * up
+    tl.store(out_ptr + row * stride_out + offs, out.to(out_ptr.dtype.element_ty), mask=mask)
+
+
 def silu_and_mul(x: torch.Tensor) -> torch.Tensor:
     """[..., 2 * size] of gate and up to [..., size]: silu(gate) * up."""
+    return _launch(_silu_mul_kernel, x)
+
+
+def gelu_and_mul(x: torch.Tensor, *, is_tanh: bool) -> torch.Tensor:
+    """[..., 2 * size] of gate and up to [..., size]: gelu(gate) * up."""
+    return _launch(_gelu_mul_kernel, x, TANH=is_tanh)
+
+
+def _launch(kernel: Any, x: torch.Tensor, **constants: bool) -> torch.Tensor:
     size = x.shape[-1] // 2
     lines = x.reshape(-1, 2 * size)
     out = torch.empty(lines.shape[0], size, dtype=x.dtype, device=x.device)
     if lines.shape[0]:
         block = min(BLOCK, next_power_of_2(size))
         launch(
-            _silu_mul_kernel, (lines.shape[0], cdiv(size, block)),
+            kernel, (lines.shape[0], cdiv(size, block)),
             lines, out, lines.stride(0), out.stride(0),
-            SIZE=size, BLOCK=block, num_warps=max(1, block // 256), **pdl_options(lines),
+            SIZE=size, BLOCK=block, num_warps=max(1, block // 256),
+            **constants, **pdl_options(lines),
         )  # fmt: skip
     return out.view(*x.shape[:-1], size)

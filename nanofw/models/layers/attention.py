@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -13,13 +14,15 @@ from nanofw.contracts.attention_backend import (
     FusedInputs,
 )
 from nanofw.contracts.model import ModelConfig
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.kernels.qk_norm_rope import qk_norm_rope
 from nanofw.kernels.rope import Rotation
+from nanofw.models.layers.features import DecoderFeatures
 from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.linear import QKVParallelLinear, RowParallelLinear
 from nanofw.models.layers.loading import Targets, joined
 from nanofw.models.layers.norm import RMSNorm
-from nanofw.models.layers.rope import RotaryEmbedding
+from nanofw.models.layers.rope import RotaryEmbedding, head_order
 
 
 @dataclass(slots=True)
@@ -29,12 +32,12 @@ class ForwardInputs:
     Attributes:
         batch: the pass.
         pool: the backend's KV pool, by layer.
-        angles: the rotation of each token; None when the backend's fused entry rotates.
+        angles: by rope, the rotation of each token; None when the backend's fused entry rotates.
     """
 
     batch: ForwardBatch
     pool: list[Any]
-    angles: Rotation | None
+    angles: Sequence[Rotation | None] | None
 
 
 class Attention(Layer):
@@ -42,8 +45,8 @@ class Attention(Layer):
 
     Args:
         layer: its index.
-        qk_norm: whether queries and keys are normalised by head.
-        qkv_bias, out_bias: whether the projections have biases.
+        rope: of this layer.
+        features: what the family's attention has.
         is_partial: whether the output is this rank's part of the sum over ranks.
     """
 
@@ -52,10 +55,8 @@ class Attention(Layer):
         config: ModelConfig,
         layer: int,
         rope: RotaryEmbedding,
+        features: DecoderFeatures,
         *,
-        qk_norm: bool,
-        qkv_bias: bool,
-        out_bias: bool,
         is_partial: bool = False,
     ) -> None:
         super().__init__()
@@ -63,21 +64,27 @@ class Attention(Layer):
         kinds = {"dtype": config.dtype, "device": config.device}
         self.qkv_proj = QKVParallelLinear(
             spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim,
-            bias=qkv_bias, communicator=ranks, **kinds,
+            head_order=head_order(spec, interleaved=features.interleaved_rotation),
+            fused_name="qkv_proj" if features.fused_projections else None,
+            bias=features.qkv_bias, communicator=ranks, **kinds,
         )  # fmt: skip
         self.o_proj = RowParallelLinear(
             spec.num_heads * spec.head_dim, spec.hidden_size, "o_proj",
-            bias=out_bias, is_partial=is_partial, communicator=ranks, **kinds,
+            bias=features.out_bias, is_partial=is_partial, communicator=ranks, **kinds,
         )  # fmt: skip
-        self.q_norm = RMSNorm(spec.head_dim, spec.norm_eps, **kinds) if qk_norm else None
-        self.k_norm = RMSNorm(spec.head_dim, spec.norm_eps, **kinds) if qk_norm else None
+        self.q_norm, self.k_norm = self._make_norms(spec, features, kinds)
+        self._is_normed_whole = features.qk_norm_whole
         self._eps, self._layer, self._rope = spec.norm_eps, layer, rope
-        self._backend, self._scale = config.attention_backend, spec.head_dim**-0.5
+        self._backend = config.attention_backend
+        scale = features.attention_scale
+        self._scale = spec.head_dim**-0.5 if scale is None else scale
         self._fused_backend = cast("FusedAttentionBackend", self._backend)  # used if it is one
 
     def forward(self, hidden: torch.Tensor, inputs: ForwardInputs) -> torch.Tensor:
         """[t, hidden] to the same."""
         qkv = self.qkv_proj(hidden)
+        if self._is_normed_whole:
+            qkv = self._normed(qkv)
         attended = self._fused(qkv, inputs) if inputs.angles is None else self._plain(qkv, inputs)
         return self.o_proj(attended.reshape(hidden.shape[0], -1))
 
@@ -94,7 +101,7 @@ class Attention(Layer):
         assert inputs.angles is not None
         query_norm, key_norm = self._norms()
         query, key, value = qk_norm_rope(
-            qkv, query_norm, key_norm, self._eps, inputs.angles,
+            qkv, query_norm, key_norm, self._eps, inputs.angles[self._rope.index],
             self.qkv_proj.num_heads, self.qkv_proj.num_kv_heads,
         )  # fmt: skip
         return self._backend.forward(
@@ -115,16 +122,41 @@ class Attention(Layer):
         )
 
     def _norms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
-        if self.q_norm is None or self.k_norm is None:
+        """The weights of the norms by head."""
+        if self.q_norm is None or self.k_norm is None or self._is_normed_whole:
             return None, None
         return self.q_norm.weight, self.k_norm.weight
 
+    def _make_norms(
+        self, spec: ModelSpec, features: DecoderFeatures, kinds: dict[str, Any]
+    ) -> tuple[RMSNorm, RMSNorm] | tuple[None, None]:
+        if not (features.qk_norm or features.qk_norm_whole):
+            return None, None
+        sizes = (spec.num_heads, spec.num_kv_heads) if features.qk_norm_whole else (1, 1)
+        plus_one = features.norm_kind == "rms_plus_one"
+        query, key = (
+            RMSNorm(n * spec.head_dim, spec.norm_eps, plus_one=plus_one, **kinds) for n in sizes
+        )
+        return query, key
+
+    def _normed(self, qkv: torch.Tensor) -> torch.Tensor:
+        """Queries and keys, all heads together, normalised; on one rank, which has them all."""
+        assert self.q_norm is not None
+        assert self.k_norm is not None
+        sizes = [self.q_norm.weight.shape[0], self.k_norm.weight.shape[0]]
+        query, key, value = qkv.split([*sizes, qkv.shape[1] - sum(sizes)], dim=1)
+        return torch.cat((self.q_norm(query), self.k_norm(key), value), dim=1)
+
 
 def forward_inputs(
-    batch: ForwardBatch, pool: list[Any], rope: RotaryEmbedding, config: ModelConfig
+    batch: ForwardBatch, pool: list[Any], ropes: Sequence[RotaryEmbedding], config: ModelConfig
 ) -> ForwardInputs:
-    """What the layers of this pass need beside the hidden states."""
+    """What the layers of this pass need beside the hidden states.
+
+    Args:
+        ropes: of all layers, each once, by their index.
+    """
     # FusedAttentionBackend, asked cheaply
     fused = hasattr(config.attention_backend, "forward_fused")
-    angles = None if fused else rope.at(batch.positions, config.dtype)
+    angles = None if fused else [rope.at(batch.positions, config.dtype) for rope in ropes]
     return ForwardInputs(batch, pool, angles)

@@ -1,10 +1,10 @@
-"""The decoder that Llama, Qwen2, Qwen3 and their relatives share."""
+"""The decoder that the families share: Llama, Qwen, Gemma, Phi and their relatives."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,13 +14,13 @@ from nanofw.checkpoints.weight_files import EMBEDDING, HEAD
 from nanofw.contracts.attention_backend import ForwardBatch
 from nanofw.contracts.model import Model, ModelConfig
 from nanofw.errors import ModelError
-from nanofw.models.layers.attention import Attention, ForwardInputs, forward_inputs
+from nanofw.models.layers.attention import forward_inputs
+from nanofw.models.layers.decoder_layers import DecoderLayer, layer_class, make_norm
 from nanofw.models.layers.embedding import ParallelHead, VocabParallelEmbedding
+from nanofw.models.layers.features import DecoderFeatures
 from nanofw.models.layers.layer import Layer
-from nanofw.models.layers.loading import Targets, joined, load_tensors
-from nanofw.models.layers.mlp import GatedMLP
-from nanofw.models.layers.norm import RMSNorm
-from nanofw.models.layers.rope import RotaryEmbedding
+from nanofw.models.layers.loading import fill_random, joined, load_tensors
+from nanofw.models.layers.rope import distinct, layer_ropes
 
 logger = logging.getLogger(__name__)
 
@@ -31,84 +31,11 @@ _ANNOUNCED_BIASES = {
 """Biases that a `config.json` may announce, in families that have them and in others."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DecoderFeatures:
-    """In what families differ.
-
-    Attributes:
-        qk_norm: queries and keys are normalised by head.
-        qkv_bias, out_bias: the projections before and after the attention have biases.
-        mlp_bias: those of the feed-forward part have.
-    """
-
-    qk_norm: bool = False
-    qkv_bias: bool = False
-    out_bias: bool = False
-    mlp_bias: bool = False
-
-
-class DecoderLayer(Layer):
-    """Attention and feed-forward part, each behind a norm and beside the residual stream."""
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        layer: int,
-        rope: RotaryEmbedding,
-        features: DecoderFeatures,
-    ) -> None:
-        super().__init__()
-        spec = config.spec
-        kinds = {"dtype": config.dtype, "device": config.device}
-        self.input_layernorm = RMSNorm(spec.hidden_size, spec.norm_eps, **kinds)
-        self.self_attn = Attention(
-            config, layer, rope,
-            qk_norm=features.qk_norm, qkv_bias=features.qkv_bias, out_bias=features.out_bias,
-            is_partial=True,
-        )  # fmt: skip
-        self.post_attention_layernorm = RMSNorm(spec.hidden_size, spec.norm_eps, **kinds)
-        self.mlp = GatedMLP(
-            spec.hidden_size, spec.intermediate_size, config,
-            bias=features.mlp_bias, is_partial=True,
-        )  # fmt: skip
-        self._ranks = config.communicator
-
-    def forward(
-        self, hidden: torch.Tensor, residual: torch.Tensor | None, inputs: ForwardInputs
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """This rank's part of the feed-forward part's output, and the residual stream.
-
-        Args:
-            hidden: [t, hidden], such a part of the layer before; with no residual stream yet,
-                the embedded tokens.
-        """
-        if residual is None:
-            hidden, residual = self.input_layernorm(hidden), hidden
-        else:
-            hidden, residual = self.input_layernorm.add_parts_and_norm(
-                hidden, residual, self._ranks
-            )
-        hidden = self.self_attn(hidden, inputs)
-        hidden, residual = self.post_attention_layernorm.add_parts_and_norm(
-            hidden, residual, self._ranks
-        )
-        return self.mlp(hidden), residual
-
-    def targets(self, prefix: str) -> Targets:
-        """Where the tensors under `prefix` (with its final dot) go."""
-        return joined(
-            self.input_layernorm.targets(f"{prefix}input_layernorm.weight"),
-            self.self_attn.targets(f"{prefix}self_attn."),
-            self.post_attention_layernorm.targets(f"{prefix}post_attention_layernorm.weight"),
-            self.mlp.targets(f"{prefix}mlp."),
-        )
-
-
-class PreNormDecoder(Layer, Model):
+class Decoder(Layer, Model):
     """A whole model of the contract `model/2`: embedding, layers, norm, head.
 
-    RMSNorm before each part, grouped queries, rotary positions, a SiLU-gated feed-forward part.
-    A family is a subclass that says its `DecoderFeatures`. Empty until `load`.
+    Grouped queries, rotary positions, a feed-forward part, norms. A family is a subclass that says
+    its `DecoderFeatures`. Empty until `load`.
 
     Raises:
         ModelError: the checkpoint asks for another activation or rope.
@@ -117,23 +44,32 @@ class PreNormDecoder(Layer, Model):
     def __init__(self, config: ModelConfig, features: DecoderFeatures) -> None:
         super().__init__()
         spec = config.spec
-        if spec.activation != "silu":
+        if spec.activation not in features.activations:
             raise ModelError(
                 f"{spec.path}: hidden_act {spec.activation!r} is not supported by "
-                f"{type(self).__name__}; supported: silu"
+                f"{type(self).__name__}; supported: {', '.join(features.activations)}"
             )
         kinds = {"dtype": config.dtype, "device": config.device}
         ranks = config.communicator
-        self._spec, self._config = spec, config
+        self._spec, self._config, self._features = spec, config, features
         self._ignored_biases: list[str] = []
-        self._rope = RotaryEmbedding(spec, config.max_model_len, config.device)
+        ropes = layer_ropes(
+            spec, config.max_model_len, config.device, is_partial=features.partial_rotation
+        )
+        self._ropes = distinct(ropes)
         self.embed_tokens = VocabParallelEmbedding(
             spec.vocab_size, spec.hidden_size, communicator=ranks, **kinds
         )
+        make_layer = layer_class(features)
         self.layers = nn.ModuleList(
-            DecoderLayer(config, layer, self._rope, features) for layer in range(spec.num_layers)
+            make_layer(config, layer, rope, features) for layer, rope in enumerate(ropes)
         )
-        self.norm = RMSNorm(spec.hidden_size, spec.norm_eps, **kinds)
+        self.norm = make_norm(config, features)
+        self._add_and_norm = self.norm.add_and_norm
+        if make_layer.gives_parts:
+            self._add_and_norm = partial(self.norm.add_parts_and_norm, communicator=ranks)
+        # In the model's type, as families multiply it.
+        self._embedding_scale = float(torch.tensor(features.embedding_scale, dtype=config.dtype))
         self.lm_head = ParallelHead(
             spec.vocab_size, spec.hidden_size,
             tied=self.embed_tokens if spec.tie_word_embeddings else None,
@@ -160,22 +96,31 @@ class PreNormDecoder(Layer, Model):
                 self._ignored_biases[0],
             )  # fmt: skip
 
+    def load_random(self) -> None:
+        """Fill every parameter with random numbers on its device."""
+        fill_random(self)
+
     def forward(self, batch: ForwardBatch, pool: list[Any]) -> torch.Tensor:
         """Hidden states [s, hidden] at `batch.logits_indices`, after the last norm."""
-        inputs = forward_inputs(batch, pool, self._rope, self._config)
+        inputs = forward_inputs(batch, pool, self._ropes, self._config)
         hidden, residual = self.embed_tokens(batch.token_ids), None
+        if self._embedding_scale != 1.0:
+            hidden *= self._embedding_scale
         for layer in self._layers():
             hidden, residual = layer(hidden, residual, inputs)
         assert residual is not None
         wanted = batch.logits_indices
-        ranks = self._config.communicator
         if not len(wanted) == batch.num_decodes == len(hidden):  # else all tokens, in order
             hidden, residual = hidden[wanted], residual[wanted]
-        return self.norm.add_parts_and_norm(hidden, residual, ranks)[0]
+        return self._add_and_norm(hidden, residual)[0]
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [s, vocabulary of this rank] of [s, hidden], padding of the range included."""
-        return self.lm_head(hidden)
+        scale, cap = self._features.logits_scale, self._features.logits_cap
+        if scale == 1.0 and cap is None:
+            return self.lm_head(hidden)
+        logits = self.lm_head(hidden).mul_(scale)
+        return logits if cap is None else logits.div_(cap).tanh_().mul_(cap)
 
     def _layers(self) -> Iterable[DecoderLayer]:
         return self.layers  # pyright: ignore[reportReturnType]

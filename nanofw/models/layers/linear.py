@@ -64,12 +64,15 @@ class Projection:
         size: its outputs over all ranks.
         num_shards: into how many slices the outputs are cut.
         shard: which of them this rank has.
+        head_order: of the elements of each head, where the checkpoint has another one than the
+            rotation here wants; empty: it stays.
     """
 
     name: str
     size: int
     num_shards: int
     shard: int
+    head_order: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         if self.size % self.num_shards:
@@ -86,35 +89,60 @@ class Projection:
         """This rank's rows of the whole projection's weight or bias."""
         if tensor.shape[0] != self.size:
             raise ValueError(f"has {tensor.shape[0]} rows where {self.size} are needed")
-        return tensor.narrow(0, self.shard * self.local_size, self.local_size)
+        part = tensor.narrow(0, self.shard * self.local_size, self.local_size)
+        if not self.head_order:
+            return part
+        order = torch.tensor(self.head_order, device=part.device)
+        return part.unflatten(0, (-1, len(order)))[:, order].flatten(0, 1)
 
 
 class ColumnParallelLinear(Linear):
-    """Projections of one input in one product; each rank computes its slice of each."""
+    """Projections of one input in one product; each rank computes its slice of each.
+
+    Args:
+        fused_name: the checkpoint keeps all of them as one matrix of this name, one projection
+            after the other; None: each under its own.
+    """
 
     def __init__(
         self,
         in_features: int,
         projections: Sequence[Projection],
         *,
+        fused_name: str | None = None,
         bias: bool = False,
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
         self.projections = tuple(projections)
+        self._fused_name = fused_name
         out_features = sum(projection.local_size for projection in projections)
         super().__init__(in_features, out_features, bias=bias, dtype=dtype, device=device)
 
     def targets(self, prefix: str) -> Targets:
         """Where the tensors `<prefix><projection>.weight` (and `.bias`) go."""
         result: Targets = {}
+        kinds = ("weight",) if self.bias is None else ("weight", "bias")
+        if self._fused_name is not None:
+            name = f"{prefix}{self._fused_name}"
+            return {f"{name}.{kind}": partial(self._load_all, getattr(self, kind))
+                    for kind in kinds}  # fmt: skip
         start = 0
         for projection in self.projections:
-            for kind in ("weight",) if self.bias is None else ("weight", "bias"):
+            for kind in kinds:
                 name = f"{prefix}{projection.name}.{kind}"
                 result[name] = partial(self._load, getattr(self, kind), projection, start)
             start += projection.local_size
         return result
+
+    def _load_all(self, parameter: nn.Parameter, tensor: torch.Tensor) -> None:
+        sizes = [projection.size for projection in self.projections]
+        if tensor.shape[0] != sum(sizes):
+            raise ValueError(f"has {tensor.shape[0]} rows where {sum(sizes)} are needed")
+        start = 0
+        for projection, part in zip(self.projections, tensor.split(sizes), strict=True):
+            self._load(parameter, projection, start, part)
+            start += projection.local_size
 
     @staticmethod
     def _load(
@@ -133,6 +161,7 @@ class MergedColumnParallelLinear(ColumnParallelLinear):
         sizes: Sequence[int],
         names: Sequence[str],
         *,
+        fused_name: str | None = None,
         bias: bool = False,
         dtype: torch.dtype,
         device: torch.device,
@@ -142,7 +171,9 @@ class MergedColumnParallelLinear(ColumnParallelLinear):
             Projection(name, size, communicator.size, communicator.rank)
             for name, size in zip(names, sizes, strict=True)
         ]
-        super().__init__(in_features, projections, bias=bias, dtype=dtype, device=device)
+        super().__init__(
+            in_features, projections, fused_name=fused_name, bias=bias, dtype=dtype, device=device
+        )
 
 
 class QKVParallelLinear(ColumnParallelLinear):
@@ -152,6 +183,9 @@ class QKVParallelLinear(ColumnParallelLinear):
 
     Attributes:
         num_heads, num_kv_heads: this rank's.
+
+    Args:
+        head_order: of the elements of each query and key, see `Projection`.
     """
 
     def __init__(
@@ -161,6 +195,8 @@ class QKVParallelLinear(ColumnParallelLinear):
         num_kv_heads: int,
         head_dim: int,
         *,
+        head_order: tuple[int, ...] = (),
+        fused_name: str | None = None,
         bias: bool = False,
         dtype: torch.dtype,
         device: torch.device,
@@ -173,11 +209,13 @@ class QKVParallelLinear(ColumnParallelLinear):
         num_kv_shards = min(size, num_kv_heads)
         kv_shard = rank * num_kv_shards // size
         projections = [
-            Projection("q_proj", num_heads * head_dim, size, rank),
-            Projection("k_proj", num_kv_heads * head_dim, num_kv_shards, kv_shard),
+            Projection("q_proj", num_heads * head_dim, size, rank, head_order),
+            Projection("k_proj", num_kv_heads * head_dim, num_kv_shards, kv_shard, head_order),
             Projection("v_proj", num_kv_heads * head_dim, num_kv_shards, kv_shard),
         ]
-        super().__init__(in_features, projections, bias=bias, dtype=dtype, device=device)
+        super().__init__(
+            in_features, projections, fused_name=fused_name, bias=bias, dtype=dtype, device=device
+        )
 
 
 class RowParallelLinear(Linear):

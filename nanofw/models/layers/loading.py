@@ -98,6 +98,25 @@ def load_tensors(
     missing = [name for name in targets if name not in seen]
     _refuse(missing, unexpected, wrong, type(model).__name__)
     _check_complete(model)
+    _finish(model)
+
+
+def fill_random(model: nn.Module, *, deviation: float = 0.02) -> None:
+    """Fill every parameter where it lies: matrices with random numbers, vectors with ones.
+
+    What comes out has the speed of real weights and means nothing.
+    """
+    with torch.no_grad():
+        for _, parameter in _parameters(model):
+            if parameter.dim() > 1:
+                parameter.normal_(0, deviation)
+            else:
+                parameter.fill_(1)
+            parameter.num_loaded = parameter.numel()  # pyright: ignore[reportAttributeAccessIssue]
+    _finish(model)
+
+
+def _finish(model: nn.Module) -> None:
     for module in model.modules():
         finish = getattr(module, "finish_loading", None)
         if finish is not None:

@@ -104,12 +104,28 @@ def llama3(settings: RopeSettings) -> Frequencies:
     return plain / factor * (1 - share) + plain * share, 1.0
 
 
+def longrope(settings: RopeSettings) -> Frequencies:
+    """Each frequency is divided by a factor of its own: one set for runs within the trained
+    length, another for longer ones.
+
+    Ding et al., "LongRoPE: Extending LLM Context Window Beyond 2 Million Tokens". As with
+    `dynamic`, the set is that of the longest text that the run allows, for every position.
+    """
+    trained = settings.trained_len
+    which = "long_factor" if settings.run_len > trained else "short_factor"
+    factors = torch.tensor(settings.parameters[which], dtype=torch.float32)
+    stretch = settings.number("factor", 1.0)
+    scale = 1.0 if stretch <= 1 else math.sqrt(1 + math.log(stretch) / math.log(trained))
+    return settings.inverse() / factors, settings.number("attention_factor", scale)
+
+
 ROPE_TYPES: dict[str, Callable[[RopeSettings], Frequencies]] = {
     "default": default,
     "linear": linear,
     "dynamic": dynamic,
     "yarn": yarn,
     "llama3": llama3,
+    "longrope": longrope,
 }
 """Function of each rope type that `RotaryEmbedding` knows."""
 

@@ -1,0 +1,60 @@
+"""Ropes that differ by layer: one for each kind of layer, or none in some layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, cast
+
+from nanofw.checkpoints.files import shown
+from nanofw.checkpoints.keys import ConfigKeys
+from nanofw.checkpoints.rope import complete_rope, read_rope
+from nanofw.checkpoints.windows import layer_kinds
+from nanofw.errors import ModelError
+
+_KINDS = ("full_attention", "sliding_attention")
+_TYPES = ("default", "linear", "yarn", "llama3")  # none that depends on the length of a run
+
+
+def ropes_by_kind(
+    keys: ConfigKeys, num_layers: int, head_dim: int, *, thetas: Mapping[str, Any]
+) -> tuple[dict[str, Any], tuple[Mapping[str, Any] | None, ...]]:
+    """A rope for each kind of layer; that of layers with full attention is the model's.
+
+    `rope_scaling` changes the latter alone.
+
+    Args:
+        thetas: by kind, where its parameters state none.
+    """
+    stated = _stated(keys)
+    if keys.config.get("rope_scaling") is not None:
+        stated["full_attention"] |= _mapping(keys, "rope_scaling", keys.config["rope_scaling"])
+    positions = keys.count("max_position_embeddings", (1 << 40) - 1)
+    ropes = {
+        kind: complete_rope(stated[kind], keys, positions, head_dim, thetas[kind], _TYPES)
+        for kind in _KINDS
+    }
+    kinds = layer_kinds(keys, num_layers)
+    return ropes["full_attention"], tuple(ropes[kind] for kind in kinds)
+
+
+def rope_in_some(
+    keys: ConfigKeys, num_layers: int, head_dim: int, *, rotates: Sequence[bool]
+) -> tuple[dict[str, Any], tuple[Mapping[str, Any] | None, ...]]:
+    """One rope, in the layers that rotate."""
+    positions = keys.count("max_position_embeddings", (1 << 40) - 1)
+    rope = read_rope(keys, positions, head_dim)
+    return rope, tuple(rope if does else None for does in rotates)
+
+
+def _stated(keys: ConfigKeys) -> dict[str, dict[str, Any]]:
+    """Parameters by kind of layer; a file of one rope for all states none of them."""
+    found = _mapping(keys, "rope_parameters", keys.config.get("rope_parameters"))
+    return {kind: _mapping(keys, f"rope_parameters.{kind}", found.get(kind)) for kind in _KINDS}
+
+
+def _mapping(keys: ConfigKeys, key: str, value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict | None):
+        raise ModelError(
+            f"{keys.place}: {key}: rope parameters should be an object, not {shown(value)}"
+        )
+    return dict(cast("dict[str, Any]", value or {}))

@@ -1,0 +1,1 @@
+"""Model `transformers`: decoders of any family, computed by transformers around paged attention."""

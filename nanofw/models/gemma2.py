@@ -1,0 +1,31 @@
+"""Gemma 2: norms before and after each part, bounded scores and logits, alternating windows.
+
+Riviere et al., "Gemma 2: Improving Open Language Models at a Practical Size".
+"""
+
+from __future__ import annotations
+
+from nanofw.contracts.model import ModelConfig
+from nanofw.models.layers import Decoder, DecoderFeatures, LayerNorms
+
+
+class Gemma2ForCausalLM(Decoder):
+    """Constructed as `Gemma2ForCausalLM(options, config)`, empty; `load` fills it."""
+
+    def __init__(self, options: None, config: ModelConfig) -> None:
+        spec = config.spec
+        bias = spec.attention_bias
+        features = DecoderFeatures(
+            norm_kind="rms_plus_one",
+            norms=LayerNorms(
+                after_attention="post_attention_layernorm",
+                before_mlp="pre_feedforward_layernorm",
+                after_mlp="post_feedforward_layernorm",
+            ),
+            activations=("gelu_pytorch_tanh",),
+            qkv_bias=bias,
+            out_bias=bias,
+            embedding_scale=spec.hidden_size**0.5,
+            **spec.family_values,
+        )
+        super().__init__(config, features)

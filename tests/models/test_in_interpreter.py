@@ -1,0 +1,15 @@
+"""What families ask of the attention, on the backend `triton` in Triton's interpreter."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.kernels.interpreter import run_in_interpreter, triton_tests
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", triton_tests(Path(__file__).parent), ids=lambda path: path.stem)
+def test_in_interpreter(path: Path) -> None:
+    run_in_interpreter(path)
