@@ -78,7 +78,10 @@ def check_outputs(loaded: LoadedConfig, name: str | None = None) -> None:
     section, prompts = loaded.config.output, loaded.config.input.file
     read = [("the prompts", prompts)] if prompts is not None and prompts.name != STDIN else []
     read += [("the configuration", Path(file)) for file in files_read(loaded, [name or ""])]
-    for key, path in (("file", section.file), ("steps", section.steps)):
+    outputs = (
+        ("file", section.file), ("steps", section.steps), ("decisions", section.decisions)
+    )  # fmt: skip
+    for key, path in outputs:
         if path is None or (key == "file" and path.name == STDOUT):
             continue
         pending = path.with_name(path.name + PENDING_SUFFIX)

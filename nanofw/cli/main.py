@@ -39,6 +39,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("nanofw.cli.profile", "say where the time of a step goes, write a trace"),
     "calibrate": ("nanofw.cli.calibrate", "time steps of a real run for the simulator"),
     "compare": ("nanofw.cli.compare", "run policies on the same traffic, say which is better"),
+    "why": ("nanofw.cli.why", "say why a request of a decision log waited"),
+    "replay": ("nanofw.cli.replay", "decide a decision log again, show the first difference"),
     "explain": ("nanofw.cli.explain", "say what a configuration chooses, and why"),
     "verify": ("nanofw.cli.verify", "hold a model's logits and tokens against transformers"),
     "doctor": ("nanofw.cli.doctor", "say what this machine has and lacks, or what a model is"),

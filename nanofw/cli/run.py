@@ -5,13 +5,13 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Sequence
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 
 from nanofw.assembly import Selection, build_workload, select
 from nanofw.cli import ExitCode
 from nanofw.cli.arguments import load, split_config
-from nanofw.cli.files import check_outputs
+from nanofw.cli.files import check_outputs, check_writable
 from nanofw.cli.inputs import check_prompts, read_prompts
 from nanofw.cli.outputs import Output, OutputError, open_output
 from nanofw.cli.sources import PromptSource, RequestSource, WorkloadSource
@@ -21,6 +21,8 @@ from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import Config
 from nanofw.contracts.clock import VirtualClock
 from nanofw.contracts.requests import FinishReason, SamplingParams
+from nanofw.engine.base import BaseEngine
+from nanofw.engine.engine import Engine
 from nanofw.errors import NanofwError
 from nanofw.llm.interrupt import Interrupt, noted_interrupt
 from nanofw.llm.opening import open_session
@@ -85,6 +87,7 @@ def run(loaded: LoadedConfig, name: str | None = None) -> int:
             session.engine,
             noted_interrupt() as interrupt,
             closing(open_steps(config.output)) as steps,
+            decisions_noted(session.engine, selection),
         ):
             output.start_run()
             source: RequestSource
@@ -105,6 +108,20 @@ def run(loaded: LoadedConfig, name: str | None = None) -> int:
             return job.to_end(watched=sys.stderr.isatty() and not output.is_live)
     finally:
         output.close()
+
+
+def decisions_noted(engine: BaseEngine, selection: Selection) -> AbstractContextManager[None]:
+    """Within it decisions go to the file that `output.decisions` names, if it names one."""
+    path = selection.loaded.config.output.decisions
+    if path is None:
+        return nullcontext()
+    if not isinstance(engine, Engine):
+        message = "is for one engine; leave it out, or set engine.replicas to 1"
+        raise selection.loaded.error(message, ("output", "decisions"))
+    from nanofw.decisions.recorder import recording
+
+    check_writable(path, "output.decisions")
+    return recording(engine, selection, path)
 
 
 def log_to_stderr() -> None:

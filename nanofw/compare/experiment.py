@@ -122,6 +122,8 @@ class ExperimentOptions(Section):
     """Processes for simulated runs; real ones go one after the other."""
     expect: tuple[Expectation, ...] = ()
     """Shapes that the result must have."""
+    decisions: Path | None = None
+    """Folder for a decision log of every run."""
     output: Path | None = None
     """JSON file for the whole result."""
     report: Path | None = None

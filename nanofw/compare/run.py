@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -98,9 +99,14 @@ def run_once(
     seed: int,
     time_scale: float,
     clock: Clock | None = None,
+    noted: Callable[[Engine], AbstractContextManager[None]] | None = None,
 ) -> RunResult:
-    """Run a workload through a fresh engine and measure it, by the clock of `build`."""
-    with build(selection, clock=clock) as engine:
+    """Run a workload through a fresh engine and measure it, by the clock of `build`.
+
+    Args:
+        noted: makes what the run happens within, to watch it; None: nothing.
+    """
+    with build(selection, clock=clock) as engine, noted(engine) if noted else nullcontext():
         return run_on(engine, selection, options, seed=seed, time_scale=time_scale)
 
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from multiprocessing import active_children, get_context, parent_process
+from pathlib import Path
 from threading import Thread
 
 from nanofw.assembly import Selection, build_workload, chosen_workload, select
@@ -17,6 +20,8 @@ from nanofw.compare.capacity import Capacity, find_capacity
 from nanofw.compare.experiment import AA, Experiment
 from nanofw.compare.metrics import Metric
 from nanofw.compare.run import RunResult, run_once
+from nanofw.decisions.recorder import recording
+from nanofw.engine.engine import Engine
 from nanofw.errors import ConfigError, ExecutorError
 from nanofw.machine import num_usable_cores
 from nanofw.measure.progress import ProgressReport, silent
@@ -221,8 +226,32 @@ def _one_by_one(
 
 
 def _run(selections: dict[str, Selection], experiment: Experiment, task: Task) -> RunResult:
-    arm = experiment.baseline if task.arm == AA else task.arm
-    return run_once(selections[arm], experiment.options, seed=task.seed, time_scale=task.time_scale)
+    options, selection = experiment.options, selections[_base(experiment, task.arm)]
+    return run_once(
+        selection, options, seed=task.seed, time_scale=task.time_scale,
+        noted=_noted(options.decisions, selection, task),
+    )  # fmt: skip
+
+
+def _base(experiment: Experiment, arm: str) -> str:
+    """The arm whose configuration it has."""
+    return experiment.baseline if arm == AA else arm
+
+
+def _noted(
+    folder: Path | None, selection: Selection, task: Task
+) -> Callable[[Engine], AbstractContextManager[None]] | None:
+    """What writes a run's decision log, where there is to be one."""
+    if folder is None:
+        return None
+    arm = re.sub(r"[^\w.,=-]+", "-", task.arm)
+    point = "" if task.point is None else f"_{task.point:g}"
+    path = folder / f"{arm}{point}_{task.repeat + 1}.jsonl"
+
+    def noted(engine: Engine) -> AbstractContextManager[None]:
+        return recording(engine, selection, path, arm=task.arm, point=task.point, seed=task.seed)
+
+    return noted
 
 
 def _in_processes(
@@ -281,7 +310,7 @@ def _end_with_parent() -> None:
 
 def _work(task: Task) -> RunResult:
     assert _experiment is not None
-    arm = _experiment.baseline if task.arm == AA else task.arm
+    arm = _base(_experiment, task.arm)
     if arm not in _selections:
         _selections[arm] = select(_experiment.load(arm))
     return _run(_selections, _experiment, task)

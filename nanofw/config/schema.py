@@ -203,6 +203,8 @@ class OutputSection(Section):
     """Note in each result when every token came."""
     steps: Path | None = None
     """A line of JSON for each step: tokens, rows, blocks, seconds, preemptions; null: none."""
+    decisions: Path | None = None
+    """A decision log, for `nanofw why` and `nanofw replay`; null: none."""
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
     """Log probabilities of this many alternatives per token; null: none."""
 

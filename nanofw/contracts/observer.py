@@ -12,6 +12,8 @@ from collections.abc import Collection
 
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.plan import StepPlan, StepResult
+from nanofw.contracts.requests import FinishReason, Request
+from nanofw.errors import RequestError
 
 PHASES = ("accept", "step", "plan", "submit", "provide", "collect", "commit", "output")
 """Parts of an engine's work: a request is accepted; a step, and within it the plan is made, given
@@ -29,6 +31,24 @@ class StepObserver:
     """
 
     phases: Collection[str] = ()
+
+    def received(self, request: Request, error: RequestError | None, now: float) -> None:
+        """A request was accepted, or refused with this error."""
+
+    def finish_requested(
+        self,
+        request_id: str,
+        reason: FinishReason,
+        num_tokens: int | None,
+        sample_index: int | None,
+        now: float,
+    ) -> None:
+        """A caller has ended a live request, or one of its samples: it was aborted, or a stop
+        string was found. So many generated tokens stay; None: all of them, or all samples."""
+
+    def planned(self, plan: StepPlan | None, now: float) -> None:
+        """A plan was made, and is not yet given to the executor. None: nothing can run now, or
+        the step in flight must be collected first."""
 
     def submitted(self, plan: StepPlan, now: float) -> None:
         """A step was given to the executor."""

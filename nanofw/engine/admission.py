@@ -10,6 +10,7 @@ from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.kv_allocator import NO_MATCH
 from nanofw.contracts.plan import NewRow
 from nanofw.contracts.scheduler import Refuse
+from nanofw.engine.journal import Blocker
 from nanofw.engine.parts import Parts
 from nanofw.engine.policy_guard import read_only
 from nanofw.engine.request_state import RequestState
@@ -55,6 +56,7 @@ class Admission:
         self._parts, self._limits, self._running = parts, parts.limits, parts.running
         self._queue, self._guard = parts.queue, parts.guard
         self._allocator, self._counters = parts.allocator, parts.counters
+        self._journal, self._why = parts.journal, Blocker.BLOCKS
         self._blocked: _Blocked | None = None
         self._no_room: RequestState | None = None  # the last request that found no blocks
         self._attempt = 0
@@ -76,15 +78,17 @@ class Admission:
     def fill(self, budget: int, *, closed: bool) -> Prefills | None:
         """Prefill of at most `budget` tokens; `closed`: no new request is admitted."""
         self._attempt += 1
-        admits = not closed and self._worth_looking()
+        admits = self._worth_looking(closed)
         if not admits and not self._running.prefilling:
             return None
         part = Prefills()
         for row in list(self._running.prefilling):
             if budget > 0 and not self._running.rows.paused[row]:
                 budget -= self._continue(row, budget, part)
-        if budget > 0 and admits:
+        if admits and budget > 0:
             self._admit(budget, part)
+        elif admits:
+            self._journal.block(Blocker.BUDGET)
         return part if part.rows else None
 
     def _continue(self, row: int, budget: int, part: Prefills) -> int:
@@ -104,9 +108,13 @@ class Admission:
         chunk = self._guard.chunk(state)
         return limit if chunk is None else min(limit, chunk)
 
-    def _worth_looking(self) -> bool:
+    def _worth_looking(self, closed: bool) -> bool:
         """A row is free, and something changed since the head found no room."""
-        if not len(self._queue) or not self._running.rows.free:
+        if not len(self._queue):
+            self._journal.blocker = self._journal.head = None
+            return False
+        if closed or not self._running.rows.free:
+            self._journal.block(Blocker.BLOCKS if closed else Blocker.SEAT)
             return False
         blocked = self._blocked
         if blocked is None or self._attempt - blocked.attempt >= RETRY_STEPS:
@@ -114,7 +122,10 @@ class Admission:
         if self._allocator.num_available > blocked.num_available:
             return True
         entry = self._queue.peek()
-        return entry is None or entry.state is not blocked.state
+        if entry is None or entry.state is not blocked.state:
+            return True
+        self._journal.block(Blocker.BLOCKS, blocked.state)
+        return False
 
     def _admit(self, budget: int, part: Prefills) -> None:
         """Start waiting requests until the head does not fit, nor `skip_ahead` after it."""
@@ -122,6 +133,7 @@ class Admission:
         window = self._window() if policy.window > 0 else None
         passed: list[QueueEntry] = []
         self._blocked = self._no_room = None
+        self._journal.block(None)
         try:
             while budget > 0 and self._running.rows.free and len(passed) <= policy.skip_ahead:
                 entry = self._next(window)
@@ -130,6 +142,8 @@ class Admission:
                 passed.append(entry)
                 count = self._start(entry.state, budget, part)
                 if count is None:
+                    if len(passed) == 1:
+                        self._journal.block(self._why, entry.state)
                     continue  # it stays, and those behind it may be tried
                 passed.pop()
                 budget -= count
@@ -137,6 +151,14 @@ class Admission:
             self._note_blocked(passed, window)
             for entry in passed + (window or []):
                 self._queue.push_back(entry)
+        if not passed and len(self._queue):
+            self._journal.block(self._end_of_admission(budget))
+
+    def _end_of_admission(self, budget: int) -> Blocker:
+        """Why those behind the last admitted request wait."""
+        if budget <= 0:
+            return Blocker.BUDGET
+        return Blocker.POLICY if self._running.rows.free else Blocker.SEAT
 
     def _note_blocked(self, passed: list[QueueEntry], window: list[QueueEntry] | None) -> None:
         plain = window is None and not self._guard.admits and not self._guard.policy.skip_ahead
@@ -170,7 +192,9 @@ class Admission:
         for entry, key in zip(entries, keys, strict=True):
             if type(key) is Refuse:
                 self._parts.shed(entry.state, key)
-        return [entries[i] for i in kept]
+        ordered = [entries[i] for i in kept]
+        self._journal.note_window([entry.state for entry in ordered])
+        return ordered
 
     def _start(self, state: RequestState, budget: int, part: Prefills) -> int | None:
         """Admit a waiting request: the tokens that it computes in this step.
@@ -182,6 +206,7 @@ class Admission:
         if type(answer) is Refuse:
             self._parts.shed(state, answer)
             return 0
+        self._why = Blocker.POLICY
         return self._take_row(state, budget, part) if answer else None
 
     def _take_row(self, state: RequestState, budget: int, part: Prefills) -> int | None:
@@ -193,10 +218,11 @@ class Admission:
         count = min(left, self._chunk_limit(state, budget))
         partial = count < left
         if partial and len(self._running.prefilling) >= self._limits.max_partial_prefills:
+            self._why = Blocker.PREFILL
             return None
         taken = self._allocator.acquire(self._running.rows.free[-1], tokens, match, state.salt)
         if taken is None:
-            self._no_room = state
+            self._no_room, self._why = state, Blocker.BLOCKS
             return None
         row = self._running.add_request(state, match.num_tokens)
         self._count_start(state, match.num_tokens, count)

@@ -24,7 +24,7 @@ from nanofw.engine.observers import Observers
 from nanofw.engine.plugin_names import PluginNames
 from nanofw.engine.request_state import RequestState, sample_id
 from nanofw.engine.scheduler import Scheduler, Wait
-from nanofw.errors import ExecutorError, NanofwError
+from nanofw.errors import ExecutorError, NanofwError, RequestError
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,19 @@ class Engine(BaseEngine):
     # -- requests -------------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
-        self._add(self, request)
+        if not self._observers.received:
+            self._add(self, request)
+            return
+        try:
+            self._add(self, request)
+        except RequestError as error:
+            self._tell_received(request, error)
+            raise
+        self._tell_received(request, None)
+
+    def _tell_received(self, request: Request, error: RequestError | None) -> None:
+        for tell in self._observers.received:
+            tell(request, error, self.clock.now() if error else self.scheduler.now)
 
     def _has_request(self, request_id: str) -> bool:
         return self.scheduler.has_request(request_id)
@@ -167,12 +179,25 @@ class Engine(BaseEngine):
             raise
 
     def abort_request(self, request_id: str) -> bool:
-        return self._finish(request_id, FinishReason.ABORT)
+        return self._finish_for_caller(request_id, FinishReason.ABORT)
 
     def _finish_sample(
         self, request_id: str, num_tokens: int, reason: FinishReason, sample_index: int
     ) -> bool:
-        return self._finish(request_id, reason, num_tokens=num_tokens, sample_index=sample_index)
+        return self._finish_for_caller(request_id, reason, num_tokens, sample_index)
+
+    def _finish_for_caller(
+        self,
+        request_id: str,
+        reason: FinishReason,
+        num_tokens: int | None = None,
+        sample_index: int | None = None,
+    ) -> bool:
+        found = self._finish(request_id, reason, num_tokens=num_tokens, sample_index=sample_index)
+        if found:
+            for tell in self._observers.finish_requested:
+                tell(request_id, reason, num_tokens, sample_index, self.scheduler.now)
+        return found
 
     def _finish(self, request_id: str, reason: FinishReason, **kwargs: Any) -> bool:
         try:
@@ -239,11 +264,15 @@ class Engine(BaseEngine):
         plan = self._plan_step(now, in_flight=bool(self._pending))
         waited = plan is Wait.FOR_STEP_IN_FLIGHT
         if waited:
+            for tell in self._observers.planned:
+                tell(None, now)
             scheduler.counters.num_waits += 1
             self._collect(output)
             now = self.clock.now()
             plan = self._plan_step(now, in_flight=False)
         assert not isinstance(plan, Wait)
+        for tell in self._observers.planned:
+            tell(plan, now)
         if plan is not None:
             num_preempted = scheduler.counters.num_preemptions - num_before
             admitted = self._admitted(plan) if plan.new else ()

@@ -23,12 +23,16 @@ class Observers:
     """Those of one engine. With none, each of its lists is empty and calls stay as they are.
 
     Attributes:
-        submitted, collected, finished: the guarded methods of those who listen.
+        received, finish_requested, planned, submitted, collected, finished: the guarded methods
+            of those who listen.
     """
 
     def __init__(self) -> None:
         self._present: list[StepObserver] = []
         self._failures: dict[int, ObserverError] = {}
+        self.received: tuple[Telling, ...] = ()
+        self.finish_requested: tuple[Telling, ...] = ()
+        self.planned: tuple[Telling, ...] = ()
         self.submitted: tuple[Telling, ...] = ()
         self.collected: tuple[Telling, ...] = ()
         self.finished: tuple[Telling, ...] = ()
@@ -75,6 +79,9 @@ class Observers:
         return told
 
     def _list(self) -> None:
+        self.received = self._listeners("received")
+        self.finish_requested = self._listeners("finish_requested")
+        self.planned = self._listeners("planned")
         self.submitted = self._listeners("submitted")
         self.collected = self._listeners("collected")
         self.finished = self._listeners("finished")

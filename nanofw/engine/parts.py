@@ -9,6 +9,7 @@ from nanofw.contracts.limits import Limits
 from nanofw.contracts.scheduler import Refuse
 from nanofw.engine.checked_allocator import CheckedAllocator
 from nanofw.engine.counters import Counters
+from nanofw.engine.journal import Journal
 from nanofw.engine.policy_guard import PolicyGuard
 from nanofw.engine.request_state import RequestState
 from nanofw.engine.running import RunningSet
@@ -29,4 +30,5 @@ class Parts:
     guard: PolicyGuard
     allocator: CheckedAllocator
     counters: Counters
+    journal: Journal
     shed: Callable[[RequestState, Refuse], None]

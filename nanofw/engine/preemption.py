@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 
 from nanofw.contracts.kv_allocator import Extension
@@ -44,7 +45,7 @@ class Preemption:
             if in_flight:
                 return Wait.FOR_STEP_IN_FLIGHT
             self._check_not_alone()
-            self._give_up(self._victim_for_room())
+            self._give_up(self._victim_for_room(), self._short_rows())
             self.made_room = True
             running.refresh(most)
         return None
@@ -69,7 +70,7 @@ class Preemption:
                 )
             if in_flight:
                 return Wait.FOR_STEP_IN_FLIGHT
-            self._give_up(victim)
+            self._give_up(victim, [head])
         return None
 
     def _fits(self, state: RequestState) -> bool:
@@ -105,8 +106,17 @@ class Preemption:
             self._last_worst = self._running.version, worst
         return worst
 
-    def _give_up(self, state: RequestState) -> None:
+    def _short_rows(self) -> list[RequestState]:
+        """Running requests whose next token needs a block; none where it is not asked for."""
+        if not self._parts.journal.is_read:
+            return []
+        running, size = self._running, self._limits.block_size
+        short = running.decoding[running.starts % size == 0]
+        return [running.rows.state(row) for row in short.tolist()]
+
+    def _give_up(self, state: RequestState, needed_by: Sequence[RequestState]) -> None:
         row, parts = state.row, self._parts
+        parts.journal.note_preemption(state, needed_by)
         state.num_computed_before = int(self._running.rows.computed[row])
         self._running.remove_request(state)
         state.status = RequestStatus.WAITING

@@ -29,6 +29,7 @@ from nanofw.engine.admission import Admission, Prefills
 from nanofw.engine.checked_allocator import CheckedAllocator
 from nanofw.engine.commit import Committer
 from nanofw.engine.counters import Counters
+from nanofw.engine.journal import Journal
 from nanofw.engine.parts import Parts
 from nanofw.engine.policy_guard import PolicyGuard
 from nanofw.engine.preemption import Preemption, Wait
@@ -52,6 +53,7 @@ class Scheduler:
         allocator: the one that it was made of, with its answers checked.
         counters: totals.
         running: the rows.
+        journal: what it decides beside its plans.
     """
 
     def __init__(
@@ -78,8 +80,9 @@ class Scheduler:
         self._guard = guard = PolicyGuard(
             policy, self._view, self._describe, labels.get("scheduler", "")
         )
-        self._queue = self._view.queue = WaitingQueue(guard)
-        parts = Parts(limits, running, self._queue, guard, allocator, counters, self._shed)
+        self.journal = journal = Journal()
+        self._queue = self._view.queue = WaitingQueue(guard, journal)
+        parts = Parts(limits, running, self._queue, guard, allocator, counters, journal, self._shed)
         self._admission, self._preemption = Admission(parts), Preemption(parts)
         self._committer = Committer(running, allocator, counters, eos_token_ids)
 
@@ -87,6 +90,11 @@ class Scheduler:
     def rows(self) -> Rows:
         """The arrays over all rows."""
         return self.running.rows
+
+    @property
+    def now(self) -> float:
+        """The time at which it was last called."""
+        return self._view.now
 
     @property
     def num_running(self) -> int:
@@ -324,6 +332,7 @@ class Scheduler:
                     f"key() refused {state.view!r}, which is running; let victim() give it up"
                 )
             self.running.set_key(state, key)
+            self.journal.note_key(state, key)
 
     def wake(self) -> float | None:
         """When the policy wants to be asked again, now that nothing can run; None: never."""

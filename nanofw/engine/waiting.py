@@ -7,6 +7,7 @@ from collections.abc import Hashable
 from typing import Any, NamedTuple
 
 from nanofw.contracts.scheduler import Refuse, SortKey
+from nanofw.engine.journal import Journal
 from nanofw.engine.policy_guard import PolicyGuard
 from nanofw.engine.request_state import RequestState
 
@@ -34,8 +35,8 @@ class WaitingQueue:
     make up half of it.
     """
 
-    def __init__(self, guard: PolicyGuard) -> None:
-        self._guard = guard
+    def __init__(self, guard: PolicyGuard, journal: Journal) -> None:
+        self._guard, self._journal = guard, journal
         self._grouped = guard.orders_groups
         self._heaps: dict[Hashable, list[QueueEntry]] = {}
         self._groups: list[tuple[Any, int, Hashable]] = []  # (group key, ticket, group)
@@ -74,6 +75,7 @@ class WaitingQueue:
         state.queue_key = (key, 0 if state.num_preemptions else 1, state.arrival, state.order)
         self._last_ticket += 1
         self.push_back(QueueEntry(*state.queue_key, self._last_ticket, state))
+        self._journal.note_key(state, key)
 
     def push_back(self, entry: QueueEntry) -> None:
         """Queue an entry that was popped, under the key that it has."""
