@@ -1,8 +1,8 @@
 """nanofw: an LLM inference framework in which every decision is a plugin.
 
 The public packages are `nanofw`, `nanofw.plugins`, `nanofw.testing`, `nanofw.models.layers`,
-`nanofw.kernels` and `nanofw.samplers`. Their public names are those that their `__all__` lists.
-Every other module is private.
+`nanofw.kernels`, `nanofw.samplers`, `nanofw.compare` and `nanofw.decisions`. Their public names
+are those that their `__all__` lists. Every other module is private.
 """
 
 from __future__ import annotations

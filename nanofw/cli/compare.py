@@ -50,7 +50,7 @@ def main(arguments: list[str]) -> int:
     from nanofw.config.layers import is_override
     from nanofw.errors import ConfigError
 
-    _check_installed("scipy", "statsmodels")
+    check_installed("scipy", "statsmodels")
     claim()
     files = [word for word in options.files if not is_override(word)]
     if not all(name.strip() for name in files):
@@ -74,6 +74,7 @@ def main(arguments: list[str]) -> int:
 def _run(experiment: Experiment, arguments: list[str]) -> bool:
     """Run one experiment and report it; whether every arm served and all is as expected."""
     from nanofw.compare.analysis import analyse
+    from nanofw.compare.kept_runs import remove_kept
     from nanofw.compare.report import missing_text, print_report
     from nanofw.compare.runner import run_experiment
 
@@ -91,6 +92,7 @@ def _run(experiment: Experiment, arguments: list[str]) -> bool:
     analysis = analyse(results)
     try:  # files first: the reader of the tables may close the pipe
         _write(results, analysis, arguments)
+        remove_kept(experiment)
     finally:
         print_report(results, analysis, console())
     served = all(run.num_measured for runs in results.runs.values() for run in runs)
@@ -126,10 +128,11 @@ def _check_outputs(experiment: Experiment) -> None:
         names.add(str(options.output))
     if options.report is not None:
         check_writable(options.report, "report", names)
-        _check_installed("matplotlib")
+        check_installed("matplotlib")
 
 
-def _check_installed(*packages: str) -> None:
+def check_installed(*packages: str) -> None:
+    """Raise PluginLoadError, with what to install, where one of them is missing."""
     from nanofw.errors import PluginLoadError
 
     for package in packages:

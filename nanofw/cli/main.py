@@ -39,6 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "profile": ("nanofw.cli.profile", "say where the time of a step goes, write a trace"),
     "calibrate": ("nanofw.cli.calibrate", "time steps of a real run for the simulator"),
     "compare": ("nanofw.cli.compare", "run policies on the same traffic, say which is better"),
+    "capacity": ("nanofw.cli.capacity", "find the largest rate at which objectives hold"),
     "why": ("nanofw.cli.why", "say why a request of a decision log waited"),
     "replay": ("nanofw.cli.replay", "decide a decision log again, show the first difference"),
     "explain": ("nanofw.cli.explain", "say what a configuration chooses, and why"),

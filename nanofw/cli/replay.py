@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> int:
     options = parser.parse_args(arguments)
     from nanofw.config.layers import is_override
     from nanofw.decisions.log import read_log
-    from nanofw.decisions.replay import replay
+    from nanofw.decisions.replay import replay_log
     from nanofw.errors import ConfigError
 
     claim()
@@ -46,7 +46,7 @@ def main(arguments: list[str]) -> int:
     if len(names) != 1:
         raise ConfigError("name one decision log, and changes as key=value", source="command line")
     log = read_log(Path(names[0]))
-    replayed = replay(log, [word for word in options.words if is_override(word)])
+    replayed = replay_log(log, [word for word in options.words if is_override(word)])
     difference = replayed.difference
     if difference is None:
         console().print(f"the same choices in all {replayed.num_calls:,} plans")

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from nanofw.compare.comparability import SERVED_OTHERS, no_verdict, observations, observed
-from nanofw.compare.experiment import Expectation
+from nanofw.compare.expectation import Expectation
 from nanofw.compare.harm import harms
 from nanofw.compare.metrics import Metric
 from nanofw.compare.row import ArmMetric
 from nanofw.compare.run import RunResult
-from nanofw.compare.runner import AA, Results, arm_at
+from nanofw.compare.runner import AA, Results
 from nanofw.compare.statistics import holm, paired_effect, rule, verdict
+from nanofw.compare.task import arm_at
 from nanofw.compare.warnings import warnings
 
 

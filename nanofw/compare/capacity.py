@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,6 +42,20 @@ class Capacity:
         """As the experiment says."""
         return cls(rate=rate, low=rate, high=rate, num_bursts=0)
 
+    @classmethod
+    def of_bursts(cls, rates: Sequence[float]) -> Capacity:
+        """From the rates of bursts, by the mean of the seconds for each request: what comes for
+        ever has the mean of the bursts' work."""
+        from scipy import stats
+
+        seconds, num = 1.0 / np.array(rates), len(rates)
+        mean = float(seconds.mean())
+        if num < 2:
+            return cls(rate=1 / mean, low=1 / mean, high=1 / mean, num_bursts=num)
+        half = float(stats.t.ppf(0.975, num - 1) * seconds.std(ddof=1)) / math.sqrt(num)
+        high = 1 / (mean - half) if half < mean else math.inf
+        return cls(rate=1 / mean, low=1 / (mean + half), high=high, num_bursts=num)
+
     @property
     def is_unsure(self) -> bool:
         return self.high - self.low > 2 * UNSURE * self.rate
@@ -65,10 +80,10 @@ def find_capacity(selection: Selection, experiment: Experiment) -> Capacity:
         rates[run.traffic.shape] = run.capacity
         if len(rates) == number:  # the traffic does not depend on the seed
             break
-        found = _mean(list(rates.values()))
+        found = Capacity.of_bursts(list(rates.values()))
         if number + 1 >= MIN_BURSTS and found.high - found.low <= 2 * SURE * found.rate:
             break
-    return _mean(list(rates.values()))
+    return Capacity.of_bursts(list(rates.values()))
 
 
 def _burst(selection: Selection, experiment: Experiment, seed: int) -> RunResult:
@@ -79,16 +94,3 @@ def _burst(selection: Selection, experiment: Experiment, seed: int) -> RunResult
             f"the baseline served nothing when its capacity was sought{why}", key="baseline"
         )
     return run
-
-
-def _mean(rates: list[float]) -> Capacity:
-    """Of the seconds for each request: what comes for ever has the mean of the bursts' work."""
-    from scipy import stats
-
-    seconds, num = 1.0 / np.array(rates), len(rates)
-    mean = float(seconds.mean())
-    if num < 2:
-        return Capacity(rate=1 / mean, low=1 / mean, high=1 / mean, num_bursts=num)
-    half = float(stats.t.ppf(0.975, num - 1) * seconds.std(ddof=1)) / math.sqrt(num)
-    high = 1 / (mean - half) if half < mean else math.inf
-    return Capacity(rate=1 / mean, low=1 / (mean + half), high=high, num_bursts=num)

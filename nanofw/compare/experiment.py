@@ -23,8 +23,10 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
+from nanofw.compare.expectation import Expectation
 from nanofw.compare.metrics import DEFAULT_METRICS, Metric
-from nanofw.compare.statistics import Verdict
+from nanofw.compare.objective import Objective
+from nanofw.compare.sweep import swept_arms
 from nanofw.config.document import read_file
 from nanofw.config.layers import defaults, file_layers, override_layer
 from nanofw.config.load import LoadedConfig, resolve
@@ -48,32 +50,6 @@ MAX_PROCESSES = 1024
 Points: TypeAlias = Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=MAX_POINTS)]
 
 
-class Expectation(Section):
-    """A shape that the result must have; `nanofw compare` fails when it has not."""
-
-    metric: str
-    arm: str
-    load: float | None = None
-    """One of `loads` or `rates`; null: all of them."""
-    against: str | None = None
-    """The other arm; null: the baseline."""
-    against_metric: str | None = None
-    """The other arm's metric; null: the same one."""
-    min_ratio: float | None = None
-    """Least value of metric(arm) / metric(against): the geometric mean of the runs' ratios, as
-    the effect is; the ratio of the means where a value is 0."""
-    max_ratio: float | None = None
-    """Greatest value of it."""
-    min_difference: float | None = None
-    """Least value of metric(arm) - metric(against), means over runs."""
-    max_difference: float | None = None
-    """Greatest value of it."""
-    verdict: Verdict | None = None
-    """What the statistics must say (against the baseline)."""
-    why: str = ""
-    """Where the claim comes from."""
-
-
 class ExperimentOptions(Section):
     """The experiment file."""
 
@@ -85,6 +61,10 @@ class ExperimentOptions(Section):
     """Configuration that all arms share."""
     arms: Annotated[dict[str, dict[str, object]], Field(min_length=1, max_length=MAX_ARMS)]
     """Name -> configuration on top of `config`."""
+    sweep: dict[str, tuple[object, ...]] | None = None
+    """Key of the configuration -> values: an arm for each combination, of each arm in `arms`."""
+    pareto: Annotated[tuple[str, ...], Field(max_length=10)] = ()
+    """Metrics of the Pareto front: which arms no other arm beats in all of them."""
     baseline: str | None = None
     """The arm that others are compared with; null: the first."""
     workload: dict[str, object] | None = None
@@ -122,8 +102,26 @@ class ExperimentOptions(Section):
     """Processes for simulated runs; real ones go one after the other."""
     expect: tuple[Expectation, ...] = ()
     """Shapes that the result must have."""
+    objectives: Annotated[tuple[Objective, ...], Field(max_length=100)] = ()
+    """What `nanofw capacity` searches the largest rate for; none: `attainment`."""
+    attainment: Annotated[float, Field(gt=0, le=1)] = 0.9
+    """Share of the requests that must meet `slo`, where there are no `objectives`."""
+    tolerance: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
+    """Half of the interval of that rate that is narrow enough, as a share of the rate."""
+    max_repeats: Annotated[int, Field(ge=3, le=MAX_REPEATS)] = 60
+    """Most runs of `nanofw capacity` at one rate."""
+    curve: Annotated[tuple[PositiveFloat, ...], Field(max_length=100)] = (
+        0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2,
+    )  # fmt: skip
+    """Shares of that rate at which `nanofw capacity` shows latency and goodput."""
     decisions: Path | None = None
     """Folder for a decision log of every run."""
+    records: Path | None = None
+    """Folder for a table of every run's requests: arrival, first token, end, client, hits."""
+    records_format: Literal["csv", "parquet"] = "csv"
+    """Of those tables."""
+    resume: bool = False
+    """Take over finished runs of this experiment when it was ended; they are beside `output`."""
     output: Path | None = None
     """JSON file for the whole result."""
     report: Path | None = None
@@ -147,13 +145,21 @@ class ExperimentOptions(Section):
             )
         if "" in self.arms:
             yield ("arms",), "an arm needs a name"
-        for index, name in enumerate(self.reported):
-            yield from self._metric_problems(("metrics", index), name)
-        if self.primary is not None:
-            yield from self._metric_problems(("primary",), self.primary)
+        yield from self._bound_problems()
         for index, item in enumerate(self.expect):
             for key, problem in self._expectation_problems(item):
                 yield ("expect", index, key), problem
+
+    def _bound_problems(self) -> Iterator[tuple[KeyPath, str]]:
+        """What is wrong with the names of metrics, and with their bounds."""
+        for key, names in (("metrics", self.reported), ("pareto", self.pareto)):
+            for index, name in enumerate(names):
+                yield from self._metric_problems((key, index), name)
+        if self.primary is not None:
+            yield from self._metric_problems(("primary",), self.primary)
+        for index, objective in enumerate(self.objectives):
+            for key, problem in objective.problems():
+                yield ("objectives", index, key), problem
 
     def _metric_problems(self, path: KeyPath, name: str) -> Iterator[tuple[KeyPath, str]]:
         try:
@@ -193,7 +199,7 @@ class ExperimentOptions(Section):
     def all_metrics(self) -> tuple[str, ...]:
         """Reported ones, the primary and those that expectations name, each once."""
         primary = (self.primary,) if self.primary else ()
-        named = [item.metric for item in self.expect]
+        named = [*self.pareto, *(item.metric for item in self.expect)]
         named += [item.against_metric for item in self.expect if item.against_metric]
         return tuple(dict.fromkeys((*primary, *self.reported, *named)))
 
@@ -235,7 +241,7 @@ def load_experiment(name: Path | str, overrides: Sequence[str] = ()) -> Experime
     path = Path(name)
     if path.suffix in (".yaml", ".yml") or len(path.parts) > 1:
         layer = read_file(path)
-        if "arms" in layer.data:
+        if "arms" in layer.data or "sweep" in layer.data:
             made = _from_file(layer, path, overrides)
             _check_traffic(made, "workload", str(name))
             return made
@@ -274,13 +280,20 @@ def _from_file(layer: ConfigLayer, path: Path, overrides: Sequence[str]) -> Expe
         )
     data = _merged(layer.data, above.data)
     sources = {**layer.sources, **above.sources}
-    options = _options(data, Values(data, sources, above.texts, {}))
+    swept = swept_arms(data, sources, MAX_ARMS)
+    made = {**data, "arms": {name: dict[str, object]() for name in swept}} if swept else data
+    options = _options(made, Values(data, sources, above.texts, {}))
     whole = ConfigLayer(layer.name, data, sources)
     below = [defaults(), *_bases(options, path, sources)]
     shared = [_part(whole, ("config",))] if "config" in data else []
     if data.get("workload") is not None:
         shared.append(_part(whole, ("workload",), ("input", "workload")))
-    arms = {name: (*below, *shared, _part(whole, ("arms", name))) for name in options.arms}
+    arms: dict[str, tuple[ConfigLayer, ...]] = {}
+    for name in options.arms:
+        change = swept.get(name)
+        arm = name if change is None else change.arm
+        own = [] if arm is None else [_part(whole, ("arms", arm))]
+        arms[name] = (*below, *shared, *own, *([change.layer] if change else []))
     return Experiment(options, arms)
 
 

@@ -11,10 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from nanofw.assembly.provenance import origin, run_record
 from nanofw.compare.analysis import Analysis
+from nanofw.compare.experiment import AA
 from nanofw.compare.metrics import Metric, describe
+from nanofw.compare.pareto import FrontArm, front
 from nanofw.compare.run import RunResult
-from nanofw.compare.runner import Results, arm_at
+from nanofw.compare.runner import Results
 from nanofw.compare.statistics import Effect
+from nanofw.compare.task import arm_at
 from nanofw.config.load import plain
 
 if TYPE_CHECKING:
@@ -38,6 +41,8 @@ def print_report(results: Results, analysis: Analysis, console: Console) -> None
         console.print(f"capacity of {results.experiment.baseline}: {capacity_text(results)}")
     for point in results.points:
         console.print(_table(results, analysis, point))
+    for point in results.points if options.pareto else ():
+        console.print(_front_table(results, point))
     if any(row.effect is not None and is_exact(row.effect) for row in analysis.rows):
         console.print(
             f"{EXACT}: all runs show the same effect, so nothing is known of its spread, nor of "
@@ -90,10 +95,15 @@ def as_json(
             for (point, arm), runs in results.runs.items()
             for repeat, run in zip(results.repeats(point, arm), runs, strict=True)
         ],
+        "pareto": [
+            {"point": point, **asdict(item)}
+            for point in (results.points if options.pareto and analysis else ())
+            for item in pareto_front(results, point)
+        ],
         "order": [asdict(task) for task in results.order],
         "provenance": _provenance(results, arguments),
     }
-    return _finite(value)
+    return finite(value)
 
 
 def _capacity_interval(results: Results) -> list[float] | None:
@@ -173,6 +183,36 @@ def _table(results: Results, analysis: Analysis, point: float | None) -> Table:
     return table
 
 
+def _front_table(results: Results, point: float | None) -> Table:
+    """The Pareto front at a load, then the arms that another one beats."""
+    from rich import box
+    from rich.table import Table
+
+    metrics = results.experiment.options.pareto
+    title = f"{point_title(results, point)}, Pareto front of {', '.join(metrics)}"
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("arm", overflow="fold")
+    for name in metrics:
+        table.add_column(name, justify="right")
+    table.add_column("")
+    for item in pareto_front(results, point):
+        place = "front" if item.beaten_by is None else f"beaten by {item.beaten_by}"
+        if item.beaten_by is not None and not item.is_sure:
+            place += ", not surely"
+        numbers = [number_text(name, item.means[name]) for name in metrics]
+        table.add_row(item.arm, *numbers, place)
+    return table
+
+
+def pareto_front(results: Results, point: float | None) -> list[FrontArm]:
+    """The arms beside each other in the metrics of `pareto`."""
+    options = results.experiment.options
+    runs = {
+        arm: some for (place, arm), some in results.runs.items() if place == point and arm != AA
+    }
+    return front(runs, options.pareto, alpha=options.alpha)
+
+
 def capacity_text(results: Results) -> str:
     """The capacity, and how sure it is."""
     found = results.capacity_found
@@ -232,13 +272,14 @@ def number_text(metric: str, value: float) -> str:
     return f"{value:.4g}"
 
 
-def _finite(value: object) -> Any:
+def finite(value: object) -> Any:
+    """Plain values for JSON: undefined numbers are None."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
         items: list[tuple[Any, Any]] = list(value.items())  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
-        return {str(key): _finite(item) for key, item in items}
+        return {str(key): finite(item) for key, item in items}
     if isinstance(value, (list, tuple)):
         entries: list[object] = list(value)  # pyright: ignore[reportUnknownArgumentType]
-        return [_finite(item) for item in entries]
+        return [finite(item) for item in entries]
     return str(value) if isinstance(value, Path) else value

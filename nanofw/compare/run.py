@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Iterable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +19,8 @@ from nanofw.compare.experiment import ExperimentOptions
 from nanofw.compare.finished import FinishedRequests, FinishedTable
 from nanofw.compare.host_time import HostTime
 from nanofw.compare.metrics import RunMeasurement, jain
+from nanofw.compare.records import RequestRecords
+from nanofw.compare.run_files import RunFiles
 from nanofw.compare.statistics import MIN_RUNS, autocorrelation_length, within_run_interval
 from nanofw.compare.traffic import ObservedWorkload, Traffic
 from nanofw.contracts.arrays import FloatArray
@@ -99,15 +101,18 @@ def run_once(
     seed: int,
     time_scale: float,
     clock: Clock | None = None,
-    noted: Callable[[Engine], AbstractContextManager[None]] | None = None,
+    files: RunFiles | None = None,
 ) -> RunResult:
     """Run a workload through a fresh engine and measure it, by the clock of `build`.
 
     Args:
-        noted: makes what the run happens within, to watch it; None: nothing.
+        files: what the run writes beside its result; None: nothing.
     """
-    with build(selection, clock=clock) as engine, noted(engine) if noted else nullcontext():
-        return run_on(engine, selection, options, seed=seed, time_scale=time_scale)
+    with (
+        build(selection, clock=clock) as engine,
+        files.recording(engine, selection) if files else nullcontext(),
+    ):
+        return run_on(engine, selection, options, seed=seed, time_scale=time_scale, files=files)
 
 
 def run_on(
@@ -117,6 +122,7 @@ def run_on(
     *,
     seed: int,
     time_scale: float,
+    files: RunFiles | None = None,
 ) -> RunResult:
     """The same on an engine of the selection that is there already. It should be fresh."""
     start = engine.clock.now()
@@ -125,25 +131,41 @@ def run_on(
     if took > 0:  # in real time the first request comes once the traffic is ready
         start += 3 * took
         workload = build_workload(selection, seed=seed, start=start, time_scale=time_scale)
-    return measure(engine, workload, options)
+    return measure(engine, workload, options, files)
 
 
-def measure(engine: Engine, workload: Workload, options: ExperimentOptions) -> RunResult:
+def measure(
+    engine: Engine,
+    workload: Workload,
+    options: ExperimentOptions,
+    files: RunFiles | None = None,
+) -> RunResult:
     """Run a workload through an engine and measure it. The engine should be fresh."""
-    return _Run(engine, workload, options).result()
+    records = files.records() if files else None
+    result = _Run(engine, workload, options, records).result()
+    if files and records is not None:
+        files.write_records(records)
+    return result
 
 
 class _Run:
     """The work of `run_once`."""
 
-    def __init__(self, engine: Engine, workload: Workload, options: ExperimentOptions) -> None:
-        self._engine, self._options = engine, options
+    def __init__(
+        self,
+        engine: Engine,
+        workload: Workload,
+        options: ExperimentOptions,
+        records: RequestRecords | None = None,
+    ) -> None:
+        self._engine, self._options, self._records = engine, options, records
         self._times, self._service = TokenTimes(), ClientService()
         self._workload = workload = ObservedWorkload(workload, engine.spec.vocab_size)
         self._host = HostTime(engine, options.host_time)
         self._finished_requests = FinishedRequests()
         self._checksum = self._served_checksum = 0
         self._clients: dict[str, int] = {}  # their numbers
+        self._names: dict[int, str] = {}  # by number, for records
         self._live: dict[str, tuple[int, int]] = {}  # by id: number of the client, samples left
         self._handed_over = engine.clock.now()
         self._lag = 0.0
@@ -162,11 +184,15 @@ class _Run:
         self._service.add_request(request)
         client = self._clients.setdefault(request.client, len(self._clients))
         self._live[request.id] = client, request.sampling.n
+        if self._records is not None:
+            self._names[client] = request.client
 
     def _take_output(self, output: RequestOutput) -> None:
         """Keep of a request what is needed: a million of them must fit into memory."""
         client, num_left = self._live[output.id]
         self._finished_requests.add_output(output, client)
+        if self._records is not None:
+            self._records.add(output, self._names[client])
         if output.finish_reason.is_served:  # a sum, since samples share their request's id
             self._served_checksum += zlib.crc32(output.id.encode())
         if output.finish_reason.is_refused:

@@ -2,54 +2,24 @@
 
 from __future__ import annotations
 
-import os
-import re
-import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from multiprocessing import active_children, get_context, parent_process
-from pathlib import Path
-from threading import Thread
 
-from nanofw.assembly import Selection, build_workload, chosen_workload, select
+from nanofw.assembly import Selection, build_workload, chosen_workload
 from nanofw.compare.arms import select_arms
 from nanofw.compare.capacity import Capacity, find_capacity
 from nanofw.compare.experiment import AA, Experiment
+from nanofw.compare.kept_runs import KeptRuns
 from nanofw.compare.metrics import Metric
-from nanofw.compare.run import RunResult, run_once
-from nanofw.decisions.recorder import recording
-from nanofw.engine.engine import Engine
-from nanofw.errors import ConfigError, ExecutorError
-from nanofw.machine import num_usable_cores
+from nanofw.compare.processes import workers
+from nanofw.compare.records import check_format
+from nanofw.compare.run import RunResult
+from nanofw.compare.task import Task
+from nanofw.errors import ConfigError
 from nanofw.measure.progress import ProgressReport, silent
 
 AA_SEED = 1_000_003
 """Added to the seed of an A/A run in virtual time, so that its arrivals are others."""
-
-
-def arm_at(arm: str, point: float | None) -> str:
-    """An arm at a load or rate, for reports: `fcfs at 0.9`."""
-    return arm if point is None else f"{arm} at {point:g}"
-
-
-@dataclass(frozen=True, slots=True)
-class Task:
-    """One run.
-
-    Attributes:
-        arm: a name of the experiment, or `AA`.
-        point: the load or rate as the experiment writes it; None: as the workload says.
-        time_scale: of the workload, so that arrivals have the rate of the point.
-    """
-
-    arm: str
-    point: float | None
-    repeat: int
-    seed: int
-    time_scale: float
 
 
 @dataclass(slots=True)
@@ -104,21 +74,42 @@ def run_experiment(
         chosen_workload(selection)
     results = Results(experiment, selections)
     _check_clients(results)
+    if experiment.options.records is not None:
+        check_format(experiment.options.records_format)
     report(0, 1, "capacity")
-    tasks = list(_tasks(results))
-    done: list[tuple[Task, RunResult]] = []
+    kept = KeptRuns(experiment, selections)
     try:
-        if results.virtual:
-            _in_processes(experiment, tasks, report, done)
-        else:
-            _one_by_one(selections, experiment, tasks, report, done)
+        _carry_out(results, kept, report, on_stop)
+    finally:
+        kept.close()
+    return results
+
+
+def _carry_out(
+    results: Results,
+    kept: KeptRuns,
+    report: ProgressReport,
+    on_stop: Callable[[Results], None],
+) -> None:
+    """Do all runs but those that were kept."""
+    tasks = list(_tasks(results, kept))
+    done = [(task, kept.runs[task]) for task in tasks if task in kept.runs]
+    left = [task for task in tasks if task not in kept.runs]
+
+    def take(task: Task, result: RunResult) -> None:
+        done.append((task, result))
+        kept.add(task, result)
+
+    try:
+        if left:
+            with workers(results.experiment, results.selections, len(left), report) as carry_out:
+                carry_out(left, take)
     except BaseException:
         if done:
             _settle(results, tasks, done)
             on_stop(results)
         raise
     _settle(results, tasks, done)
-    return results
 
 
 def _settle(
@@ -133,11 +124,11 @@ def _settle(
     results.runs = {name: results.runs[name] for name in names if name in results.runs}
 
 
-def _tasks(results: Results) -> Iterator[Task]:
+def _tasks(results: Results, kept: KeptRuns) -> Iterator[Task]:
     """Real arms take turns, forwards and backwards, so that drift hits all of them alike."""
     experiment, options = results.experiment, results.experiment.options
     arms = [*experiment.arms, *([AA] if options.aa else [])]
-    rates = _rates(results)
+    rates = _rates(results, kept)
     for repeat in range(options.repeats):
         seeds = {arm: _seed(results, arm, repeat) for arm in arms}
         scales = {seed: _time_scales(results, rates, seed) for seed in set(seeds.values())}
@@ -151,7 +142,7 @@ def _seed(results: Results, arm: str, repeat: int) -> int:
     return results.experiment.options.seed + repeat + other
 
 
-def _rates(results: Results) -> dict[float | None, float]:
+def _rates(results: Results, kept: KeptRuns) -> dict[float | None, float]:
     """Arrivals per second by load or rate; empty: as the workload says."""
     options, baseline = results.experiment.options, results.experiment.baseline
     if options.rates is not None:
@@ -163,7 +154,8 @@ def _rates(results: Results) -> dict[float | None, float]:
     if options.capacity is not None:
         found = Capacity.given(options.capacity)
     else:
-        found = find_capacity(selection, results.experiment)
+        found = kept.capacity or find_capacity(selection, results.experiment)
+        kept.note_capacity(found)
     results.capacity_found, results.capacity = found, found.rate
     return {load: load * found.rate for load in options.loads}
 
@@ -210,111 +202,3 @@ def _check_clients(results: Results) -> None:
                 f"{', '.join(map(repr, sorted(seen)))}",
                 key="primary" if name == options.primary else "metrics",
             )
-
-
-def _one_by_one(
-    selections: dict[str, Selection],
-    experiment: Experiment,
-    tasks: Sequence[Task],
-    report: ProgressReport,
-    done: list[tuple[Task, RunResult]],
-) -> None:
-    for task in tasks:
-        report(len(done), len(tasks), _label(task))
-        done.append((task, _run(selections, experiment, task)))
-    report(len(tasks), len(tasks), "")
-
-
-def _run(selections: dict[str, Selection], experiment: Experiment, task: Task) -> RunResult:
-    options, selection = experiment.options, selections[_base(experiment, task.arm)]
-    return run_once(
-        selection, options, seed=task.seed, time_scale=task.time_scale,
-        noted=_noted(options.decisions, selection, task),
-    )  # fmt: skip
-
-
-def _base(experiment: Experiment, arm: str) -> str:
-    """The arm whose configuration it has."""
-    return experiment.baseline if arm == AA else arm
-
-
-def _noted(
-    folder: Path | None, selection: Selection, task: Task
-) -> Callable[[Engine], AbstractContextManager[None]] | None:
-    """What writes a run's decision log, where there is to be one."""
-    if folder is None:
-        return None
-    arm = re.sub(r"[^\w.,=-]+", "-", task.arm)
-    point = "" if task.point is None else f"_{task.point:g}"
-    path = folder / f"{arm}{point}_{task.repeat + 1}.jsonl"
-
-    def noted(engine: Engine) -> AbstractContextManager[None]:
-        return recording(engine, selection, path, arm=task.arm, point=task.point, seed=task.seed)
-
-    return noted
-
-
-def _in_processes(
-    experiment: Experiment,
-    tasks: Sequence[Task],
-    report: ProgressReport,
-    done: list[tuple[Task, RunResult]],
-) -> None:
-    wanted = experiment.options.processes
-    num = min(len(tasks), num_usable_cores() if wanted == "auto" else wanted)
-    if num <= 1:
-        selections = {arm: select(experiment.load(arm)) for arm in experiment.arms}
-        _one_by_one(selections, experiment, tasks, report, done)
-        return
-    others = set(active_children())
-    context = get_context("spawn")
-    with ProcessPoolExecutor(num, context, initializer=_prepare, initargs=(experiment,)) as pool:
-        futures: dict[Future[RunResult], Task] = {}
-        try:
-            futures.update((pool.submit(_work, task), task) for task in tasks)
-            for future in as_completed(futures):
-                task = futures.pop(future)
-                done.append((task, future.result()))
-                report(len(done), len(tasks), _label(task))
-        except BaseException as error:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for process in set(active_children()) - others:  # what runs would run to its end
-                process.terminate()
-            if isinstance(error, BrokenProcessPool):
-                raise ExecutorError(
-                    "a process that carried out runs was ended from outside, as happens when "
-                    f"memory runs out: {num} of them worked at once; try compare.processes=1"
-                ) from error
-            raise
-
-
-_experiment: Experiment | None = None
-_selections: dict[str, Selection] = {}
-
-
-def _prepare(experiment: Experiment) -> None:
-    """A worker process starts: it selects the components itself, from names."""
-    global _experiment
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal interrupts all; one answers
-    Thread(target=_end_with_parent, name="nanofw-parent", daemon=True).start()
-    _experiment = experiment
-
-
-def _end_with_parent() -> None:
-    """A worker whose parent is gone has nobody to work for; it would hold the parent's pipes."""
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
-
-
-def _work(task: Task) -> RunResult:
-    assert _experiment is not None
-    arm = _base(_experiment, task.arm)
-    if arm not in _selections:
-        _selections[arm] = select(_experiment.load(arm))
-    return _run(_selections, _experiment, task)
-
-
-def _label(task: Task) -> str:
-    return f"{arm_at(task.arm, task.point)}, run {task.repeat + 1}"

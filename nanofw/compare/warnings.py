@@ -23,8 +23,9 @@ from nanofw.compare.experiment import AA
 from nanofw.compare.metrics import Metric
 from nanofw.compare.row import ArmMetric
 from nanofw.compare.run import RunResult
-from nanofw.compare.runner import Results, arm_at
+from nanofw.compare.runner import Results
 from nanofw.compare.statistics import MIN_RUNS, MIN_STRETCHES, num_stretches
+from nanofw.compare.task import arm_at
 from nanofw.plugins import Policy
 
 GROWTH = 0.01

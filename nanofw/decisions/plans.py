@@ -11,6 +11,7 @@ import numpy as np
 from nanofw.contracts.plan import StepPlan
 from nanofw.decisions.records import KeyRecord, NewRecord, PreemptionRecord, StepRecord
 from nanofw.engine.engine import Engine
+from nanofw.narrowing import is_list
 
 
 class PlanReader:
@@ -77,18 +78,18 @@ class PlanReader:
         return chunks, tuple(new)
 
 
-def _plain(key: Any) -> Any:
+def _plain(key: object) -> object:
     """A key as JSON keeps it: infinities, which JSON lacks, as text."""
     if type(key) is int or type(key) is str:
         return key
-    if isinstance(key, (tuple, list)):
-        return [_plain(part) for part in key]  # pyright: ignore[reportUnknownVariableType]
-    if isinstance(key, np.generic):
-        key = key.item()
-    if isinstance(key, float):
-        return key if math.isfinite(key) else ("inf" if key > 0 else "-inf")
-    return key if isinstance(key, (int, str)) else repr(key)
+    if is_list(key):
+        return [_plain(part) for part in key]
+    item: Any = getattr(key, "item", None)  # of a scalar of numpy
+    value: object = key if item is None else item()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else ("inf" if value > 0 else "-inf")
+    return value if isinstance(value, (int, str)) else repr(value)
 
 
-def _plain_group(group: Hashable) -> Any:
+def _plain_group(group: Hashable) -> object:
     return None if group is None else _plain(group)

@@ -16,7 +16,7 @@ from nanofw.contracts.arrays import IntArray
 VERSION = 1
 
 
-class _Record(msgspec.Struct, tag_field="kind", omit_defaults=True, frozen=True, kw_only=True):
+class _Record(msgspec.Struct, tag_field="kind", omit_defaults=True, kw_only=True):
     """Base of all lines. What has its default is left out."""
 
 

@@ -21,8 +21,8 @@ from nanofw.decisions.plans import PlanReader
 from nanofw.decisions.records import FinishRequestRecord, RequestRecord, StepRecord, token_ids
 from nanofw.engine.engine import Engine
 from nanofw.engine.request_checks import by_token_id
-from nanofw.engine.request_state import sample_id
 from nanofw.errors import NanofwError, RequestError
+from nanofw.narrowing import is_list
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Replayed:
     difference: Difference | None
 
 
-def replay(log: DecisionLog, overrides: Sequence[str] = ()) -> Replayed:
+def replay_log(log: DecisionLog, overrides: Sequence[str] = ()) -> Replayed:
     """Decide the log again with changes of its configuration, `scheduler.name=...`.
 
     Requests, times and sampled tokens are those of the log; the policy, the allocator and the
@@ -311,9 +311,8 @@ def logged_request(record: RequestRecord) -> Request:
         given["logit_bias"] = by_token_id(given["logit_bias"])
     for name in ("bad_words", "stop_token_ids"):
         if name in given:
-            given[name] = tuple(
-                tuple(item) if isinstance(item, list) else item for item in given[name]
-            )
+            items: list[Any] = given[name]
+            given[name] = tuple(tuple(item) if is_list(item) else item for item in items)
     return Request(
         id=record.id,
         prompt_token_ids=token_ids(record.prompt),
@@ -326,6 +325,3 @@ def logged_request(record: RequestRecord) -> Request:
         arguments=record.arguments,
         cache_salt=record.cache_salt,
     )
-
-
-__all__ = ["Difference", "Ranked", "Replayed", "logged_request", "replay", "sample_id"]

@@ -70,7 +70,7 @@ class Story:
     parts: list[Waited | Ran]
 
 
-def tell(log: DecisionLog, name: str) -> Story:
+def tell_story(log: DecisionLog, name: str) -> Story:
     """The story of a request. Raises ConfigError when the log has none of that name."""
     return Teller(log).tell(name)
 
@@ -82,7 +82,7 @@ class Teller:
         self._log = log
 
     def tell(self, name: str) -> Story:
-        """See `tell`."""
+        """See `tell_story`."""
         life = self._log.life(name)
         parts: list[Waited | Ran] = []
         first, began = (life.keys[0][0] if life.keys else life.first), life.arrival

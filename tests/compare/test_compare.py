@@ -381,7 +381,7 @@ class TestReport:
                 raise KeyboardInterrupt
             return run_once(*arguments, **keywords)
 
-        monkeypatch.setattr("nanofw.compare.runner.run_once", failing)
+        monkeypatch.setattr("nanofw.compare.task.run_once", failing)
         path = write(tmp_path, output="out.json")
         assert main(["compare", str(path)]) == 130
         said = capsys.readouterr().err

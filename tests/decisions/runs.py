@@ -51,12 +51,12 @@ class Mixed(Workload):
         yield from self._requests
 
 
-def chosen(policy: str = "fcfs", **engine: Any) -> Selection:
-    """A small machine: 6 rows, 40 blocks of 16 tokens, 96 tokens a step."""
+def chosen(policy: str = "fcfs", *, num_blocks: int = 40, **engine: Any) -> Selection:
+    """A small machine: 6 rows, blocks of 16 tokens, 96 tokens a step."""
     values = {
         "model": {"path": "shape:qwen3-0.6b"},
         "engine": {"max_num_seqs": 6, "max_model_len": 512, "max_num_batched_tokens": 96, **engine},
-        "kv_allocator": {"name": "paged_prefix", "num_blocks": 40, "block_size": 16},
+        "kv_allocator": {"name": "paged_prefix", "num_blocks": num_blocks, "block_size": 16},
         "scheduler": {"name": policy},
         "executor": {"name": "sim", "cost_model": {"name": "constant", "seconds_per_step": 0.01,
                                                    "seconds_per_token": 0.0001}},

@@ -11,7 +11,7 @@ import pytest
 from nanofw.cli.main import main
 from nanofw.decisions.log import read_log
 from nanofw.decisions.records import StepRecord
-from nanofw.decisions.replay import replay
+from nanofw.decisions.replay import replay_log
 from tests.decisions.runs import Mixed, chosen, recorded
 
 
@@ -30,7 +30,7 @@ def test_a_log_replays_to_the_same_choices(
     path = tmp_path / "log.jsonl"
     recorded(chosen(policy, **engine), Mixed(50, seed=3), path)
     log = read_log(path)
-    replayed = replay(log)
+    replayed = replay_log(log)
     assert replayed.difference is None
     assert replayed.num_calls == len(log.calls) > 100
 
@@ -41,17 +41,17 @@ def test_ten_thousand_steps_replay(tmp_path: Path) -> None:
     recorded(chosen("priority", overlap=True), Mixed(2500, seed=5), path)
     log = read_log(path)
     assert len(log.calls) > 10_000
-    assert replay(log).difference is None
+    assert replay_log(log).difference is None
 
 
 def test_the_first_difference_is_where_a_run_of_the_other_policy_differs(tmp_path: Path) -> None:
     paths = {name: tmp_path / f"{name}.jsonl" for name in ("fcfs", "shortest_job_first")}
     for name, path in paths.items():
-        recorded(chosen(name), Mixed(60, seed=4), path)
+        recorded(chosen(name, num_blocks=200), Mixed(60, seed=4), path)
     logs = [[call.record.choice for call in read_log(path).calls] for path in paths.values()]
     expected = next(i for i, (a, b) in enumerate(zip(*logs, strict=False)) if a != b)
     log = read_log(paths["fcfs"])
-    replayed = replay(log, ["scheduler.name=shortest_job_first"])
+    replayed = replay_log(log, ["scheduler.name=shortest_job_first"])
     assert replayed.difference is not None
     assert replayed.num_calls == replayed.difference.call == expected
     before, after = replayed.difference.before, replayed.difference.after
