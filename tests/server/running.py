@@ -78,7 +78,13 @@ class Running:
     def end(self, number: int = signal.SIGTERM) -> int:
         """Ask it to end; its exit code."""
         self.process.send_signal(number)
-        return self.process.wait(END_S)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Its exit code, once it has ended and all that it said was read."""
+        code = self.process.wait(END_S)
+        self._reader.join(END_S)
+        return code
 
 
 @contextmanager
