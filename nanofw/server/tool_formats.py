@@ -1,6 +1,6 @@
 """How families of models write calls of tools in their text: a table that packages can extend.
 
-A package adds a format by an entry point of the group `nanofw.tool_formats`, whose name is the
+A package adds a format by an entry point of the group `nanofw_tool_formats`, whose name is the
 format's and whose value is a class that derives from `ToolFormat`.
 """
 
@@ -16,7 +16,7 @@ from typing import Any, ClassVar
 from nanofw.errors import ConfigError, near
 from nanofw.narrowing import is_list, is_object
 
-GROUP = "nanofw.tool_formats"
+GROUP = "nanofw_tool_formats"
 
 
 @dataclass(frozen=True, slots=True)
