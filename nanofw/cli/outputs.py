@@ -30,6 +30,7 @@ class Output:
     """A place for results. This one keeps nothing: prompts of generated traffic are random.
 
     Attributes:
+        to_record: what is written of a result, by its position in the input.
         is_read: a person reads each result as it comes, with its error.
         is_live: texts are shown while they come.
         written: what is written and where, for the summary of the run; empty when nothing.
@@ -38,6 +39,11 @@ class Output:
     is_read = False
     is_live = False
     written = ""
+
+    def __init__(self, facts: Mapping[str, str] = NO_FACTS) -> None:
+        self.to_record: Callable[[int, RequestResult], dict[str, object]] = partial(
+            own_record, facts
+        )
 
     def start_run(self) -> None:
         """The model is loaded and the run begins: results of an earlier run are removed."""
@@ -53,6 +59,10 @@ class Output:
 
     def close(self) -> None:
         """Write results that waited for an earlier request that never finished. Idempotent."""
+
+    def _write_line(self, file: IO[str], ticket: int, result: RequestResult) -> None:
+        file.write(json.dumps(self.to_record(ticket, result), ensure_ascii=False) + "\n")
+        file.flush()
 
 
 def open_output(config: Config) -> Output:
@@ -111,6 +121,7 @@ class JsonlFile(Output):
     """
 
     def __init__(self, path: Path, facts: Mapping[str, str] = NO_FACTS) -> None:
+        super().__init__(facts)
         self._path, self._pending_path = path, path.with_name(path.name + PENDING_SUFFIX)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,8 +132,7 @@ class JsonlFile(Output):
             ) from error
         self._pending: IO[str] | None = None
         self._is_closed = False
-        self._facts = facts
-        self._order = InputOrder(partial(_write_line, self._file, facts))
+        self._order = InputOrder(partial(self._write_line, self._file))
         self.written = f"results in {path}"
 
     def start_run(self) -> None:
@@ -135,7 +145,7 @@ class JsonlFile(Output):
             if self._order.put(ticket, result):
                 if self._pending is None:
                     self._pending = self._pending_path.open("w", encoding="utf-8")
-                _write_line(self._pending, self._facts, ticket, result)
+                self._write_line(self._pending, ticket, result)
         except OSError as error:
             raise self._failed(error) from error
 
@@ -167,7 +177,8 @@ class JsonlStream(Output):
     """A result a line on standard output."""
 
     def __init__(self, file: IO[str], facts: Mapping[str, str] = NO_FACTS) -> None:
-        self._order = InputOrder(partial(_write_line, file, facts))
+        super().__init__(facts)
+        self._order = InputOrder(partial(self._write_line, file))
 
     def put_result(self, ticket: int, result: RequestResult) -> None:
         self._order.put(ticket, result)
@@ -187,6 +198,7 @@ class PlainText(Output):
     is_read = True
 
     def __init__(self, file: IO[str], *, live: bool) -> None:
+        super().__init__()
         self._file, self.is_live = file, live
         self._bold, self._plain = ("\033[1m", "\033[0m") if live else ("", "")
         self._order = InputOrder(self._write_result)
@@ -243,9 +255,6 @@ def _text_or_ids(completion: Completion) -> str:
     return completion.text or " ".join(map(str, completion.token_ids))
 
 
-def _write_line(
-    file: IO[str], facts: Mapping[str, str], ticket: int, result: RequestResult
-) -> None:
-    record = {"index": ticket, **facts, **result.to_record()}
-    file.write(json.dumps(record, ensure_ascii=False) + "\n")
-    file.flush()
+def own_record(facts: Mapping[str, str], ticket: int, result: RequestResult) -> dict[str, object]:
+    """The line of a result, as docs/results.md describes it."""
+    return {"index": ticket, **facts, **result.to_record()}

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 
 from nanofw.assembly import Selection, build_workload, select
 from nanofw.cli import ExitCode
 from nanofw.cli.arguments import load, split_config
+from nanofw.cli.batches import BatchJob, has_batch_lines
 from nanofw.cli.files import check_outputs, check_writable
-from nanofw.cli.inputs import check_prompts, read_prompts
+from nanofw.cli.inputs import InputPrompt, check_prompts, read_prompts
 from nanofw.cli.outputs import Output, OutputError, open_output
 from nanofw.cli.sources import PromptSource, RequestSource, WorkloadSource
 from nanofw.cli.steps import StepsFile, open_steps
@@ -27,6 +28,7 @@ from nanofw.errors import NanofwError
 from nanofw.llm.interrupt import Interrupt, noted_interrupt
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import RunProgress, run_progress
+from nanofw.llm.prompts import Prompt, parse_prompt
 from nanofw.llm.results import RequestResult
 from nanofw.llm.session import Session, SessionStep
 
@@ -42,7 +44,7 @@ the embedded model runs its default prompts. Every key can be set here:
   nanofw run                                        the demo
   nanofw run 'input.prompts=["Once upon a time"]'   another prompt
   nanofw run my.yaml output.file=results.jsonl      JSONL, in input order
-  nanofw run my.yaml input.file=prompts.jsonl       one a line, text or JSONL
+  nanofw run my.yaml input.file=prompts.jsonl       one a line, text, JSONL, OpenAI's batches
   ... | nanofw run my.yaml input.file=-             prompts from standard input
   nanofw run my.yaml input.workload.name=poisson    generated traffic
 
@@ -99,7 +101,7 @@ def run(loaded: LoadedConfig, name: str | None = None) -> int:
             else:
                 source = PromptSource(
                     prompts,
-                    default_sampling(session, config),
+                    prompt_reader(prompts, loaded, session, output),
                     stream=output.is_live,
                     add_prompt=output.add_prompt,
                     interrupted=lambda: bool(interrupt.signal),
@@ -154,6 +156,22 @@ def default_sampling(session: Session, config: Config) -> SamplingParams:
     if config.output.logprobs is None:
         return session.default_sampling
     return replace(session.default_sampling, logprobs=config.output.logprobs)
+
+
+def prompt_reader(
+    prompts: Sequence[InputPrompt], loaded: LoadedConfig, session: Session, output: Output
+) -> Callable[[InputPrompt], Prompt]:
+    """What reads the prompts of a run. Lines of an OpenAI batch are answered as such."""
+    sampling = default_sampling(session, loaded.config)
+
+    def read(item: InputPrompt) -> Prompt:
+        return parse_prompt(item.value, sampling)
+
+    if not has_batch_lines(prompts):
+        return read
+    job = BatchJob(loaded, session, read, output.to_record)
+    output.to_record = lambda ticket, result: job.to_record(prompts[ticket], ticket, result)
+    return job.read
 
 
 class Run:

@@ -9,10 +9,10 @@ from typing import Protocol
 
 from nanofw.cli.inputs import InputPrompt
 from nanofw.contracts.outputs import RequestOutput
-from nanofw.contracts.requests import FinishReason, Request, SamplingParams
+from nanofw.contracts.requests import FinishReason, Request
 from nanofw.contracts.workload import Workload
 from nanofw.errors import RequestError
-from nanofw.llm.prompts import Prompt, chosen_ids, parse_prompt
+from nanofw.llm.prompts import Prompt, chosen_ids
 from nanofw.llm.refusals import id_of, refused_alone
 from nanofw.llm.results import RequestResult
 from nanofw.llm.session import Session
@@ -60,7 +60,7 @@ class PromptSource:
     """Prompts that are all there at the beginning.
 
     Args:
-        sampling: of prompts that bring none.
+        read: from what was found to a prompt; raises ValueError where it cannot be served.
         stream: report texts as they come.
         add_prompt: told of each prompt that can be read, with its ticket and its text for readers.
         interrupted: asked before each prompt whether to stop.
@@ -69,13 +69,13 @@ class PromptSource:
     def __init__(
         self,
         prompts: Sequence[InputPrompt],
-        sampling: SamplingParams,
+        read: Callable[[InputPrompt], Prompt],
         *,
         stream: bool,
         add_prompt: Callable[[int, str], None],
         interrupted: Callable[[], bool],
     ) -> None:
-        self._prompts, self._sampling = prompts, sampling
+        self._prompts, self._read = prompts, read
         self._stream, self._add_prompt, self._interrupted = stream, add_prompt, interrupted
         self._num_fed = 0
 
@@ -99,7 +99,7 @@ class PromptSource:
                 with refused_alone(id_of(item.value)):
                     if item.error is not None:
                         raise ValueError(item.error)
-                    prompt = parse_prompt(item.value, self._sampling)
+                    prompt = self._read(item)
             except RequestError as error:
                 session.refuse(error.reason, error.request_id or None)
             else:

@@ -14,6 +14,7 @@ from typing import Any
 
 from nanofw.config.layers import PYTHON
 from nanofw.config.load import LoadedConfig, load_config
+from nanofw.contracts.observer import StepObserver
 from nanofw.contracts.requests import SamplingParams
 from nanofw.errors import RequestError, RequestShed
 from nanofw.llm.engine_thread import EngineThread
@@ -46,6 +47,7 @@ class AsyncLLM:
         max_requests: requests that may be in the engine, waiting ones included. Further
             callers wait until one ends.
         admission_timeout_s: how long they wait before they are refused; None: without a limit.
+        observers: who watches the steps, in the engine's thread; of a single engine.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class AsyncLLM:
         *,
         max_requests: int = 4096,
         admission_timeout_s: float | None = None,
+        observers: Sequence[StepObserver] = (),
         **keywords: object,
     ) -> None:
         if not isinstance(max_requests, int) or max_requests < 1:
@@ -65,7 +68,9 @@ class AsyncLLM:
         self.loaded = load(model, keywords)
         self._timeout_s, self._max_requests = admission_timeout_s, max_requests
         self._permits = asyncio.Semaphore(max_requests)
-        self._thread = EngineThread(lambda: open_session(self.loaded, real_time=True))
+        self._thread = EngineThread(
+            lambda: open_session(self.loaded, real_time=True, observers=observers)
+        )
 
     @classmethod
     def from_config(
@@ -78,6 +83,11 @@ class AsyncLLM:
     def failure(self) -> BaseException | None:
         """What ended the engine; None while it can serve."""
         return self._thread.failure
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether a modelled machine answers, in real time."""
+        return self._thread.is_simulated
 
     @property
     def sampling(self) -> SamplingParams:

@@ -97,8 +97,8 @@ def unknown_key(
     """
     if record is not None and "body" in record and BATCH_KEYS & set(record):
         return (
-            f"unknown key {name!r}: this is a line of an OpenAI batch, which is not supported; "
-            "write the keys of its body as the line, and custom_id as id"
+            f"unknown key {name!r}: this is a line of an OpenAI batch, which only the input "
+            "file of nanofw run may have; give the keys of its body, and custom_id as id"
         )
     if isinstance(name, str) and name in REQUEST:
         return f"unknown key {name!r}; here it is {REQUEST[name]}"

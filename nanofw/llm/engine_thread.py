@@ -69,6 +69,7 @@ class EngineThread:
     Attributes:
         encoder, default_sampling, tokenizer, max_model_len: of the session; any thread may use
             them.
+        is_simulated: its clock keeps step with the machine's.
         failure: what ended the engine, or None.
     """
 
@@ -87,6 +88,7 @@ class EngineThread:
         self._thread.start()
         self._session = made.result()
         clock: Clock = self._session.engine.clock
+        self.is_simulated = isinstance(clock, PacedClock)
         self._callers_clock = clock.machine if isinstance(clock, PacedClock) else clock
         self.encoder = self._session.encoder
         self.default_sampling = self._session.default_sampling

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 
 from nanofw.assembly import Selection, build, select
@@ -12,7 +13,9 @@ from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import LoggingSection
 from nanofw.contracts.clock import PacedClock
 from nanofw.contracts.model_spec import ModelSpec
+from nanofw.contracts.observer import StepObserver
 from nanofw.engine.base import BaseEngine
+from nanofw.errors import ConfigError
 from nanofw.llm.default_sampling import settle_sampling
 from nanofw.llm.session import Session
 from nanofw.text.byte_level import ByteTokenizer
@@ -30,6 +33,7 @@ def open_session(
     selection: Selection | None = None,
     token_times: bool = False,
     real_time: bool = False,
+    observers: Sequence[StepObserver] = (),
 ) -> Session:
     """Make the engine and read the tokenizer of its model.
 
@@ -37,6 +41,7 @@ def open_session(
         selection: the components, when they were chosen before.
         real_time: requests come when callers send them: a simulated machine answers when the
             modelled one would, and not at once.
+        observers: who watches the steps.
 
     Raises:
         NanofwError: the configuration cannot be used, or the model cannot be loaded.
@@ -44,7 +49,7 @@ def open_session(
     if loaded.config.logging != LoggingSection():
         _set_log_levels(loaded.config.logging)
     selection = selection or select(loaded)
-    engine = open_engine(selection, real_time=real_time)
+    engine = open_engine(selection, real_time=real_time, observers=observers)
     try:
         tokenizer, chat = text_of(engine.spec, simulated=selection.virtual_time)
     except BaseException:
@@ -62,15 +67,19 @@ def _set_log_levels(section: LoggingSection) -> None:
         logging.getLogger(module).setLevel(level.upper())
 
 
-def open_engine(selection: Selection, *, real_time: bool = False) -> BaseEngine:
+def open_engine(
+    selection: Selection, *, real_time: bool = False, observers: Sequence[StepObserver] = ()
+) -> BaseEngine:
     """The engine of a selection, or the router of several: `engine.replicas`.
 
     Warns with `ShortPoolWarning` where the pool is smaller than a request of the model's length.
     """
     if selection.loaded.config.engine.replicas == 1:
         clock = PacedClock() if real_time and selection.virtual_time else None
-        engine: BaseEngine = build(selection, clock=clock)
+        engine: BaseEngine = build(selection, clock=clock, observers=observers)
     else:
+        if observers:
+            raise ConfigError("must be 1 where steps are watched", key="engine.replicas")
         from nanofw.replicas.router import ReplicatedEngine
 
         engine = ReplicatedEngine(selection)

@@ -132,6 +132,8 @@ async def serve_text(
         response = await _answer(call, model, make_plan)
     except ApiError as error:
         call.fail(error)
+        if error.status == 429 and call.entry is None:
+            service.overview.turned_away(call.client, error.message)
         response = error.to_response()
     except ClientDisconnect:
         call.status = CLOSED_REQUEST

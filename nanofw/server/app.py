@@ -18,7 +18,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nanofw.server import information
+from nanofw.server import information, page
 from nanofw.server.chats import chat_completions
 from nanofw.server.completions import completions
 from nanofw.server.errors import ApiError
@@ -97,6 +97,8 @@ def make_app(service: Service) -> Starlette:
             Route("/ready", information.ready),
             Route("/version", information.version),
             Route("/metrics", information.metrics),
+            Route("/", page.page),
+            Route("/overview", page.overview),
         ],
         middleware=middleware,
         exception_handlers={

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from pydantic import ValidationError
-from pydantic_core import ErrorDetails, from_json
+from pydantic_core import from_json
 from starlette.requests import Request
 
 from nanofw.config.schema import ServerLimits
 from nanofw.errors import shown
-from nanofw.narrowing import is_object
 from nanofw.server.errors import ApiError
+from nanofw.server.reading import read_body
 from nanofw.server.schemas import Body
-from nanofw.server.unsupported import unknown, without_neutral
 
 B = TypeVar("B", bound=Body)
 
@@ -34,12 +32,7 @@ async def parsed_body(request: Request, model: type[B], limits: ServerLimits) ->
         value: object = from_json(data, allow_inf_nan=False)
     except ValueError as error:
         raise ApiError(400, f"the body is not JSON: {error}") from None
-    if not is_object(value):
-        raise ApiError(400, f"the body must be a JSON object, not {shown(value)}")
-    try:
-        return model.model_validate(without_neutral(value))
-    except ValidationError as error:
-        raise _invalid(error, model) from None
+    return read_body(value, model)
 
 
 async def _read(request: Request, limits: ServerLimits) -> bytes:
@@ -64,22 +57,3 @@ async def _read(request: Request, limits: ServerLimits) -> bytes:
     if num_bytes > most:
         raise too_large
     return b"".join(parts)
-
-
-def _invalid(error: ValidationError, model: type[Body]) -> ApiError:
-    """The first of the problems, named by its parameter."""
-    details = error.errors(include_url=False, include_context=True)
-    extra = [detail for detail in details if detail["type"] == "extra_forbidden"]
-    detail = (extra or details)[0]
-    place = [str(part) for part in detail["loc"]]
-    param = place[0] if place else None
-    if extra and len(place) == 1:
-        message = unknown(place[0], list(model.model_fields))
-        return ApiError(400, message, param=param, code="unknown_parameter")
-    return ApiError(400, _sentence(detail, place), param=param, code="invalid_value")
-
-
-def _sentence(detail: ErrorDetails, place: list[str]) -> str:
-    value: Any = detail["input"]
-    given = "" if detail["type"] == "missing" else f", not {shown(value)}"
-    return f"{'.'.join(place)}: {detail['msg'][:1].lower()}{detail['msg'][1:]}{given}"

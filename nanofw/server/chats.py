@@ -17,9 +17,9 @@ from nanofw.server.errors import ApiError
 from nanofw.server.formats import Format
 from nanofw.server.logprobs import for_chat
 from nanofw.server.parameters import STRUCTURED, chat_record
+from nanofw.server.reading import Reader
 from nanofw.server.replies import THINK, Part, ReplyReader
 from nanofw.server.schemas import ChatRequest
-from nanofw.server.service import Service
 from nanofw.server.tool_choice import apply_tools
 from nanofw.server.tool_formats import ToolCall, ToolFormat
 
@@ -148,27 +148,28 @@ def _call_record(call: ToolCall) -> dict[str, Any]:
     }
 
 
-def _plan(service: Service, body: ChatRequest, client: str) -> Plan:
-    record = chat_record(body, service.limits, client, service.defaults)
-    _check_variables(record, body, service)
-    tools = apply_tools(record, body, service)
+def chat_plan(reader: Reader, body: ChatRequest, client: str) -> Plan:
+    """What a chat asks for. Raises `ApiError`."""
+    record = chat_record(body, reader.limits, client, reader.defaults)
+    _check_variables(record, body, reader)
+    tools = apply_tools(record, body, reader)
     answer = ChatFormat(
-        model=service.check_model(body.model),
+        model=reader.check_model(body.model),
         num_samples=body.n or 1,
         token_ids=bool(body.return_token_ids),
         tools=tools,
-        reasoning=service.reasoning and STRUCTURED not in record.get("arguments", ()),
+        reasoning=reader.reasoning and STRUCTURED not in record.get("arguments", ()),
     )
-    return Plan([record], service.defaults.chat, answer)
+    return Plan([record], reader.defaults.chat, answer)
 
 
-def _check_variables(record: dict[str, Any], body: ChatRequest, service: Service) -> None:
+def _check_variables(record: dict[str, Any], body: ChatRequest, reader: Reader) -> None:
     """Hand variables to the chat template, and refuse those that it does not read."""
     given: dict[str, Any] = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
         given["reasoning_effort"] = body.reasoning_effort
     for name in given:
-        if name not in service.llm.template_variables:
+        if name not in reader.llm.template_variables:
             param = name if name == "reasoning_effort" else "chat_template_kwargs"
             reason = f"the chat template of this model does not read {name[:128]!r}"
             raise ApiError(400, reason, param=param)
@@ -178,4 +179,4 @@ def _check_variables(record: dict[str, Any], body: ChatRequest, service: Service
 
 async def chat_completions(request: Request) -> Response:
     """The endpoint."""
-    return await serve_text(request, ChatRequest, _plan)
+    return await serve_text(request, ChatRequest, chat_plan)

@@ -16,8 +16,8 @@ from nanofw.server.answers import Plan, serve_text
 from nanofw.server.formats import Format
 from nanofw.server.logprobs import for_completion
 from nanofw.server.parameters import completion_records
+from nanofw.server.reading import Reader
 from nanofw.server.schemas import CompletionRequest
-from nanofw.server.service import Service
 from nanofw.text.tokenizer import Tokenizer
 
 
@@ -67,14 +67,16 @@ class CompletionFormat(Format):
         )
 
     def piece(self, number: int, event: StreamEvent) -> list[dict[str, Any]]:
-        if not event.text and not event.logprobs:
+        ids = {"token_ids": event.token_ids} if self.token_ids and event.token_ids else {}
+        if not event.text and not event.logprobs and not ids:
             return []
         index, logprobs = self.index(number, event.index), None
         if event.logprobs is not None:
             offset = self.offsets.get(index, 0)
             logprobs = for_completion(event.logprobs, offset=offset)
             self.offsets[index] = offset + sum(map(len, logprobs["tokens"]))
-        return [self._text_event(index, event.text, logprobs)]
+        piece = {"index": index, "text": event.text, "logprobs": logprobs, "finish_reason": None}
+        return [self.event({**piece, **ids})]
 
     def ending(self, number: int, result: RequestResult) -> list[dict[str, Any]]:
         return [
@@ -124,19 +126,20 @@ class CompletionFormat(Format):
         return sum(result.num_output_tokens for result in results) if self.no_output else 0
 
 
-def _plan(service: Service, body: CompletionRequest, client: str) -> Plan:
+def completion_plan(reader: Reader, body: CompletionRequest, client: str) -> Plan:
+    """What a completion asks for. Raises `ApiError`."""
     answer = CompletionFormat(
-        model=service.check_model(body.model),
+        model=reader.check_model(body.model),
         num_samples=body.n or 1,
         token_ids=bool(body.return_token_ids),
         echo=bool(body.echo),
         no_output=body.max_tokens == 0,
-        tokenizer=service.llm.tokenizer,
+        tokenizer=reader.llm.tokenizer,
     )
-    records = completion_records(body, service.limits, client)
-    return Plan(records, service.defaults.completion, answer)
+    records = completion_records(body, reader.limits, client)
+    return Plan(records, reader.defaults.completion, answer)
 
 
 async def completions(request: Request) -> Response:
     """The endpoint."""
-    return await serve_text(request, CompletionRequest, _plan)
+    return await serve_text(request, CompletionRequest, completion_plan)

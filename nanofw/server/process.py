@@ -58,7 +58,8 @@ def serve(loaded: LoadedConfig, say: Callable[[str], None]) -> None:
     server: Server
 
     def make_llm() -> AsyncLLM:
-        return AsyncLLM(loaded, max_requests=section.limits.max_requests)
+        watching = [service.overview.observer] if loaded.config.engine.replicas == 1 else []
+        return AsyncLLM(loaded, max_requests=section.limits.max_requests, observers=watching)
 
     service = Service(loaded, make_llm, stop=lambda: server.stop(), say=say)
     if section.log_requests:

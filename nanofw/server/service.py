@@ -15,13 +15,14 @@ from nanofw.config.load import LoadedConfig
 from nanofw.errors import ExecutorError, RequestShed
 from nanofw.llm.async_llm import AsyncLLM
 from nanofw.llm.prompts import Prompt
-from nanofw.llm.results import StreamEvent
+from nanofw.llm.results import RequestResult, StreamEvent
 from nanofw.server.door import Door
 from nanofw.server.errors import ApiError
 from nanofw.server.metrics import ServerMetrics
+from nanofw.server.overview import Overview
 from nanofw.server.parameters import Defaults
-from nanofw.server.replies import THINK
-from nanofw.server.tool_formats import FORMATS, ToolFormat, find_format
+from nanofw.server.reading import how_it_writes, known_model, model_names
+from nanofw.server.tool_formats import ToolFormat, find_format
 
 T = TypeVar("T")
 WATCH_INTERVAL_S = 0.25
@@ -60,11 +61,12 @@ class Service:
     ) -> None:
         self.loaded, self.section = loaded, loaded.config.server
         self.limits = self.section.limits
-        self.model_names = self.section.model_names or (_model_name(loaded),)
+        self.model_names = model_names(loaded)
         self.door = Door(self.section)
         if self.section.tool_format not in ("auto", "none"):
             find_format(self.section.tool_format)  # what is wrong is said at once
         self.metrics = ServerMetrics(self.model_names[0], loaded.config.scheduler.name)
+        self.overview = Overview()
         self.created = int(time.time())
         self.failure: BaseException | None = None
         self._make_llm, self._stop, self._say = make_llm, stop, say
@@ -92,7 +94,7 @@ class Service:
             self._stop()
             return
         self._defaults = Defaults.of(self.loaded, llm.sampling)
-        self._read_template(llm)
+        self.tools, self.reasoning = how_it_writes(self.section, llm.template_has)
         self._llm = llm
         self._say(f"ready after {time.monotonic() - begin:.1f} s")
         while llm.failure is None:
@@ -103,16 +105,6 @@ class Service:
         if exit_s is not None:
             await asyncio.sleep(exit_s)
             self._stop()
-
-    def _read_template(self, llm: AsyncLLM) -> None:
-        """How the model writes calls and reasoning, where the configuration leaves it to us."""
-        name = self.section.tool_format
-        if name == "auto":
-            found = (key for key, kind in FORMATS.items() if llm.template_has(kind.begin))
-            name = next(found, "none")
-        self.tools = None if name == "none" else find_format(name)
-        wanted = self.section.reasoning
-        self.reasoning = llm.template_has(THINK) if wanted == "auto" else wanted == "think"
 
     async def drain(self) -> None:
         """Take no more requests, and give the open ones their time; then they end with an error."""
@@ -176,27 +168,28 @@ class Service:
         Raises:
             ApiError: there is no such model.
         """
-        if name is None or name in self.model_names:
-            return name or self.model_names[0]
-        known = ", ".join(self.model_names)
-        reason = f"no model is named {name[:200]!r}; there is {known}"
-        raise ApiError(404, reason, param="model", code="model_not_found")
+        return known_model(name, self.model_names)
 
     async def generate(self, prompt: Prompt) -> AsyncGenerator[StreamEvent]:
         """The events of one prompt; what the engine's end does to it is an `ApiError`."""
         waits = (self.limits.queue_timeout_s, prompt.deadline)
         timeout_s = min((wait for wait in waits if wait is not None), default=None)
         stream = self.llm.generate(prompt, queue_timeout_s=timeout_s)
+        result: RequestResult | None = None
+        self.overview.came(prompt.id or "", prompt.client)
         try:
             async with aclosing(stream):
                 async for event in stream:
-                    if event.result is not None and self.state is not State.READY:
+                    result = event.result
+                    if result is not None and self.state is not State.READY:
                         self._raise_if_lost(event)
                     yield event
         except RequestShed as error:
             raise ApiError(429, error.reason, code="shed", retry_after_s=1.0) from None
         except ExecutorError:
             raise self.unavailable() from None
+        finally:
+            self.overview.left(prompt.id or "", result)
 
     async def metrics_text(self) -> str:
         """All metrics in the Prometheus text format; without an engine those of the server."""
@@ -225,9 +218,3 @@ def _in_thread(function: Callable[[], T]) -> asyncio.Future[T]:
 
     threading.Thread(target=call, name="nanofw-load", daemon=True).start()
     return asyncio.wrap_future(made)
-
-
-def _model_name(loaded: LoadedConfig) -> str:
-    """`embedded:demo` and hub ids as they are; of a folder its name."""
-    path = loaded.config.model.path or "model"
-    return path.rstrip("/").rpartition("/")[2] if path.startswith(("/", ".", "~")) else path

@@ -6,14 +6,12 @@ from typing import Any
 
 from nanofw.server.errors import ApiError
 from nanofw.server.parameters import constrain
+from nanofw.server.reading import Reader
 from nanofw.server.schemas import ChatRequest, NamedTool
-from nanofw.server.service import Service
 from nanofw.server.tool_formats import ToolFormat
 
 
-def apply_tools(
-    record: dict[str, Any], request: ChatRequest, service: Service
-) -> ToolFormat | None:
+def apply_tools(record: dict[str, Any], request: ChatRequest, reader: Reader) -> ToolFormat | None:
     """How calls in the reply are written; None: there will not be any.
 
     A call that is forced is constrained by a grammar: the function's name, and arguments that its
@@ -32,7 +30,7 @@ def apply_tools(
     if choice == "none":
         del record["tools"]
         return None
-    written = service.tools
+    written = reader.tools
     if written is None:
         reason = (
             "tools are not supported by this model: its chat template does not say how calls are "
@@ -49,7 +47,7 @@ def apply_tools(
         functions = [item for item in functions if item["name"] == choice.function.name]
     several = not isinstance(choice, NamedTool) and request.parallel_tool_calls is not False
     grammar = written.grammar(functions, several=several)
-    constrain(record, {"lark": grammar}, "tool_choice", service.limits, service.defaults)
+    constrain(record, {"lark": grammar}, "tool_choice", reader.limits, reader.defaults)
     return written
 
 

@@ -253,7 +253,7 @@ HINTS = {"client": "c", "priority": 1, "deadline_s": 3.0, "expected_output_token
 @pytest.mark.parametrize(
     ("options", "expected"),
     [
-        ({}, {**PLAIN, **HINTS, "prompt": [72, 105]}),
+        ({}, {**PLAIN, **HINTS, "prompt": [72, 105], "return_token_ids": True}),
         ({"prompts": "text", "hints": False}, {**PLAIN, "prompt": "Hi"}),
         (
             {"api": "chat", "hints": False, "body": {"seed": None, "user": "me"}},

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 
 from nanofw.cli.main import main
+from tests.chromium import chromium
 from tests.compare.test_compare import BASE, write
 
 pytest.importorskip("matplotlib")
@@ -138,26 +138,7 @@ def test_a_report_that_cannot_be_written_is_told_before_the_runs(
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """Chromium with nothing in the way, where it is installed."""
-    programs = [
-        shutil.which("chromium") or shutil.which("google-chrome"),
-        shutil.which("chromedriver"),
-    ]
-    webdriver = pytest.importorskip("selenium.webdriver")
-    if not all(programs):
-        pytest.skip("no chromium with chromedriver here")
-    options = webdriver.ChromeOptions()
-    options.binary_location = programs[0]
-    for argument in (
-        "headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync",
-        "disable-background-networking", "disable-component-update", "window-size=1100,900",
-    ):  # fmt: skip
-        options.add_argument(f"--{argument}")
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    service = webdriver.ChromeService(executable_path=programs[1])
-    driver = webdriver.Chrome(options=options, service=service)
-    yield driver
-    driver.quit()
+    yield from chromium()
 
 
 class TestInABrowser:

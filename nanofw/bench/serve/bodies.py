@@ -53,6 +53,8 @@ class Bodies:
             body["messages"] = [{"role": "user", "content": content}]
         else:
             body["prompt"] = content
+        if self._reader is None:
+            body["return_token_ids"] = True  # an event for each token, also where it has no text
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         body |= self._sampling(request.sampling)
         if self._options.hints:
