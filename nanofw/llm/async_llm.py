@@ -68,6 +68,7 @@ class AsyncLLM:
         self.loaded = load(model, keywords)
         self._timeout_s, self._max_requests = admission_timeout_s, max_requests
         self._permits = asyncio.Semaphore(max_requests)
+        self._inbox: _Inbox | None = None
         self._thread = EngineThread(
             lambda: open_session(self.loaded, real_time=True, observers=observers)
         )
@@ -148,7 +149,9 @@ class AsyncLLM:
             return
         await self._take_permit(encoded)
         loop = asyncio.get_running_loop()
-        stream = _Stream(loop, self._permits)
+        if self._inbox is None or self._inbox.loop is not loop:
+            self._inbox = _Inbox(loop)
+        stream = _Stream(self._inbox, self._permits)
         try:
             self._thread.add_prompt(stream, encoded)
         except BaseException:
@@ -235,21 +238,44 @@ class AsyncLLM:
             ) from None
 
 
+class _Inbox:
+    """What the engine's thread brought, until the loop takes it: woken once for all streams."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.loop = loop
+        self._items: deque[tuple[_Stream, list[StreamEvent]]] = deque()
+        self._is_due = False
+
+    def put(self, stream: _Stream, events: list[StreamEvent]) -> None:
+        """Called in the engine's thread."""
+        self._items.append((stream, events))
+        if not self._is_due:
+            self._is_due = True
+            with contextlib.suppress(RuntimeError):  # a closed loop: there is no receiver any more
+                self.loop.call_soon_threadsafe(self._hand_out)
+
+    def _hand_out(self) -> None:
+        self._is_due = False  # before it is emptied: what comes meanwhile wakes the loop again
+        while self._items:
+            stream, events = self._items.popleft()
+            stream.accept(events)
+
+
 class _Stream:
     """One request's way from the engine's thread to its caller's loop."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, permits: asyncio.Semaphore) -> None:
-        self._loop, self._permits = loop, permits
+    def __init__(self, inbox: _Inbox, permits: asyncio.Semaphore) -> None:
+        self._inbox, self._permits = inbox, permits
         self._events: deque[StreamEvent] = deque()
         self._has_events = asyncio.Event()
         self.ended = False
 
     def receive(self, events: list[StreamEvent]) -> None:
         """Called in the engine's thread."""
-        with contextlib.suppress(RuntimeError):  # a closed loop: there is no receiver any more
-            self._loop.call_soon_threadsafe(self._accept, events)
+        self._inbox.put(self, events)
 
-    def _accept(self, events: list[StreamEvent]) -> None:
+    def accept(self, events: list[StreamEvent]) -> None:
+        """Called in the loop."""
         for event in events:
             self._events.append(event)
             if event.result is not None:

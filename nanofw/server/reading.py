@@ -21,6 +21,8 @@ from nanofw.server.unsupported import unknown, without_neutral
 from nanofw.text.tokenizer import Tokenizer
 
 B = TypeVar("B", bound=Body)
+MAX_BIASES = 1 << 14
+"""Of a request's `logit_bias`: pydantic tells of each that is wrong."""
 
 
 class TextSide(Protocol):
@@ -99,6 +101,10 @@ def read_body(value: object, model: type[B]) -> B:
     """
     if not is_object(value):
         raise ApiError(400, f"the body must be a JSON object, not {shown(value)}")
+    biases = value.get("logit_bias")
+    if is_object(biases) and len(biases) > MAX_BIASES:
+        reason = f"logit_bias has {len(biases)} tokens; at most {MAX_BIASES} are read"
+        raise ApiError(400, reason, param="logit_bias")
     try:
         return model.model_validate(without_neutral(value))
     except ValidationError as error:
