@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.kv_allocator import NO_MATCH
 from nanofw.contracts.plan import NewRow
@@ -14,30 +12,13 @@ from nanofw.engine.journal import Blocker
 from nanofw.engine.parts import Parts
 from nanofw.engine.policy_guard import read_only
 from nanofw.engine.request_state import RequestState
+from nanofw.engine.step_plans import Prefills
 from nanofw.engine.waiting import QueueEntry
 from nanofw.errors import NanofwError
 
 RETRY_STEPS = 8
 """A head that did not fit is tried again when blocks were freed, and anyway after this many plans:
 blocks that became shareable can make room without being freed."""
-
-
-class Prefills:
-    """Rows of one plan that compute prompt tokens, and how many each."""
-
-    def __init__(self) -> None:
-        self.rows: list[int] = []
-        self.counts: list[int] = []
-        self.new: list[NewRow] = []
-        self.copies: list[IntArray] = []
-
-    def add_row(self, row: int, count: int) -> None:
-        self.rows.append(row)
-        self.counts.append(count)
-
-    def arrays(self) -> tuple[IntArray, IntArray]:
-        """int32[p] rows and int32[p] token counts."""
-        return np.array(self.rows, np.int32), np.array(self.counts, np.int32)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,8 @@ planned while step k is in flight.
 
     waiting.py     the queue in the policy's order      running.py       rows and their blocks
     admission.py   prefill and new requests             preemption.py    who gives way
-    commit.py      what a step produced                 policy_guard.py  calls into the policy
+    step_plans.py  the arrays of a plan                 commit.py        what a step produced
+    policy_guard.py  calls into the policy
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from nanofw.contracts.arrays import EMPTY_INT, IntArray
 from nanofw.contracts.kv_allocator import NO_EXTENSION, Extension, KVAllocator
 from nanofw.contracts.limits import Limits
@@ -25,7 +24,7 @@ from nanofw.contracts.outputs import RequestOutput, TokenDelta
 from nanofw.contracts.plan import StepPlan, StepResult
 from nanofw.contracts.requests import FinishReason
 from nanofw.contracts.scheduler import Policy, Refuse
-from nanofw.engine.admission import Admission, Prefills
+from nanofw.engine.admission import Admission
 from nanofw.engine.checked_allocator import CheckedAllocator
 from nanofw.engine.commit import Committer
 from nanofw.engine.counters import Counters
@@ -36,6 +35,7 @@ from nanofw.engine.preemption import Preemption, Wait
 from nanofw.engine.request_state import RequestState, RequestStatus
 from nanofw.engine.rows import Rows
 from nanofw.engine.running import RunningSet
+from nanofw.engine.step_plans import Prefills, decode_plan, mixed_plan
 from nanofw.engine.views import EngineView
 from nanofw.engine.waiting import WaitingQueue
 from nanofw.errors import NanofwError, PolicyError, RequestShed
@@ -355,58 +355,15 @@ class Scheduler:
         """The plan's arrays, and the rows moved on as if it were done."""
         given = extension or NO_EXTENSION
         if prefills is not None:
-            plan = self._mixed_plan(decoding, given, prefills)
+            plan = mixed_plan(self.running, decoding, given, prefills)
         elif len(decoding):
-            plan = self._decode_plan(decoding, given)
+            plan = decode_plan(self.running, given)
         else:
             return None
         plan.removed, plan.finished = self.running.close_plan()
         if self._guard.hears_progress:
             self._guard.on_progress(plan.rows, plan.num_tokens, plan.num_decodes)
         return plan
-
-    def _decode_plan(self, rows: IntArray, given: Extension) -> StepPlan:
-        running = self.running
-        starts, is_same = running.advance_decodes()
-        return StepPlan(
-            step=running.num_planned,
-            rows=rows,
-            num_tokens=running.ones,
-            starts=starts,
-            samples=running.trues,
-            num_decodes=len(rows),
-            block_rows=given.rows,
-            block_positions=given.positions,
-            block_ids=given.block_ids,
-            copies=given.copies,
-            host_rows=running.host_rows,
-            same_rows=is_same,
-        )
-
-    def _mixed_plan(self, decoding: IntArray, given: Extension, prefills: Prefills) -> StepPlan:
-        running = self.running
-        rows, num_tokens = prefills.arrays()
-        if len(decoding):
-            rows = np.concatenate((decoding, rows))
-            num_tokens = np.concatenate((running.ones, num_tokens))
-        copies = given.copies
-        if prefills.copies:
-            copies = np.concatenate((copies, *prefills.copies))
-        starts, samples = running.advance_mixed(rows, num_tokens)
-        return StepPlan(
-            step=running.num_planned,
-            rows=rows,
-            num_tokens=num_tokens,
-            starts=starts,
-            samples=samples,
-            num_decodes=len(decoding),
-            block_rows=given.rows,
-            block_positions=given.positions,
-            block_ids=given.block_ids,
-            copies=copies,
-            host_rows=rows[samples & self.rows.host[rows]] if running.num_host else EMPTY_INT,
-            new=prefills.new,
-        )
 
     # -- commit ---------------------------------------------------------------------------
 
