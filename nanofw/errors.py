@@ -56,7 +56,9 @@ class ConfigError(NanofwError, ValueError):
         source: str | None = None,
         line: int | None = None,
     ) -> None:
-        self.key, self.source, self.line = key, source, line
+        self.key = key
+        self.source = source
+        self.line = line
         self.message = message
         super().__init__(self._text())
 
@@ -108,7 +110,8 @@ class RequestError(NanofwError, ValueError):
     """
 
     def __init__(self, request_id: str, reason: str) -> None:
-        self.request_id, self.reason = request_id, reason
+        self.request_id = request_id
+        self.reason = reason
         super().__init__(f"request {request_id!r}: {reason}" if request_id else reason)
 
 

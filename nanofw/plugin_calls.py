@@ -13,7 +13,7 @@ from nanofw.errors import ExecutorError, NanofwError, shown
 
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class PluginCalls:
@@ -25,7 +25,8 @@ class PluginCalls:
     """
 
     def __init__(self, label: str, short: str) -> None:
-        self.label, self.short = label, short
+        self.label = label
+        self.short = short
 
     def call(self, method: Callable[..., T], *args: Any, **keywords: Any) -> T:
         """The method's answer. Raises `ExecutorError` for whatever it raises but an interrupt."""
@@ -92,7 +93,8 @@ class CheckedPlugin:
     """
 
     def __init__(self, label: str, kind: type[NanofwError]) -> None:
-        self.label, self._kind = label, kind
+        self.label = label
+        self._kind = kind
         self._file = sys.modules[type(self).__module__].__file__  # of the boundary itself
 
     def call(self, method: str, function: Callable[..., T], *arguments: Any) -> T:

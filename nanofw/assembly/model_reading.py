@@ -19,7 +19,7 @@ from nanofw.errors import ModelError, NanofwError, PluginError
 from nanofw.plugins import Component, Registry, load_plugin, load_target
 from nanofw.plugins.component import guarded
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _COUNTS = (
     "vocab_size", "hidden_size", "intermediate_size", "num_layers", "num_heads", "num_kv_heads",

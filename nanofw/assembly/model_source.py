@@ -13,7 +13,7 @@ from nanofw.checkpoints.formats import describe_file
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ModelError, near
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 EMBEDDED = Path(nanofw.__file__).parent / "models" / "embedded"
 

@@ -123,7 +123,7 @@ class FlashAttention(PagedPool):
 class StoreOnly(PagedPool):
     """Stands for `FlashAttention` where kernels are compiled ahead: only the store is ours."""
 
-    heads_first = FlashAttention.heads_first
+    heads_first: bool = FlashAttention.heads_first
 
     def __init__(self, options: Any, config: AttentionConfig) -> None:
         super().__init__(config)

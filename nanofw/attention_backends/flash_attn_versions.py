@@ -15,7 +15,13 @@ INSTALL = (
 )
 MODULES = {2: "flash_attn", 3: "flash_attn_interface", 4: "flash_attn.cute"}
 # The versions that run on a card of this major compute capability, the fastest first.
-VERSIONS_BY_CARD = {8: (2,), 9: (3, 2, 4), 10: (4, 2), 11: (4,), 12: (2,)}
+VERSIONS_BY_CARD: dict[int, tuple[int, ...]] = {
+    8: (2,),
+    9: (3, 2, 4),
+    10: (4, 2),
+    11: (4,),
+    12: (2,),
+}
 HEAD_DIMS = (64, 80, 96, 112, 128, 160, 192, 224, 256)
 
 

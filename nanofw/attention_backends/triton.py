@@ -48,13 +48,13 @@ class TritonAttention(PagedPool):
         self._tile_starts, self._paging = tile_starts, paging
         group = config.num_heads // config.num_kv_heads
         size = config.dtype.itemsize
-        self.decode_config = tuning.decode_config(config.head_dim, size, group)
-        self.workspace = decode.decode_workspace(
+        self._decode_config = tuning.decode_config(config.head_dim, size, group)
+        self._workspace = decode.decode_workspace(
             config.num_heads,
             config.num_kv_heads,
             config.head_dim,
             config.max_num_seqs,
-            self.decode_config,
+            self._decode_config,
             config.device,
         )
         self.set_prefill_config(tuning.prefill_config(config.head_dim, size, group))
@@ -71,10 +71,10 @@ class TritonAttention(PagedPool):
         if batch.max_chunks is not None and num_decodes < num_rows:
             return self._prepare_captured(batch, batch.max_chunks)
         metadata = TritonMetadata(num_decodes)
-        pad = self.workspace.batch_pad
+        pad = self._workspace.batch_pad
         if num_decodes:
             lengths = batch.context_lens[:num_decodes]
-            tile = self.decode_config.tile
+            tile = self._decode_config.tile
             metadata.decode_starts = {
                 window: self._decode.decode_tile_starts(lengths, tile, pad, window)
                 for window in self.windows()
@@ -95,12 +95,17 @@ class TritonAttention(PagedPool):
         """Both kernels look at all rows; which of them are whose is decided on the device."""
         num_tokens, num_rows = batch.positions.shape[0], batch.context_lens.shape[0]
         tokens = self._tokens_per_tile
-        pad = self.workspace.batch_pad
+        pad = self._workspace.batch_pad
         metadata = TritonMetadata(min(num_tokens, num_rows))
         num_tiles = self._prefill.max_query_tiles(num_tokens, max_chunks, tokens)
         for window in self.windows():
             metadata.decode_starts[window], starts = self._tile_starts.mixed_tile_starts(
-                batch.query_starts, batch.context_lens, self.decode_config.tile, tokens, pad, window
+                batch.query_starts,
+                batch.context_lens,
+                self._decode_config.tile,
+                tokens,
+                pad,
+                window,
             )
             metadata.prefill = self._prefill.PrefillTiles(
                 batch.query_starts, starts, num_tiles, 0, pad
@@ -119,7 +124,7 @@ class TritonAttention(PagedPool):
                 scale, window, out[:n], self.config.soft_cap,
             )  # fmt: skip
             starts = metadata.decode_starts[window]
-            self._decode.decode_attention(rows, starts, self.workspace, self.decode_config)
+            self._decode.decode_attention(rows, starts, self._workspace, self._decode_config)
         if metadata.prefill is not None:
             batch_attention = self._paging.PagedAttention(
                 query, kv[0], kv[1], batch.block_tables, batch.context_lens, scale, window, out,

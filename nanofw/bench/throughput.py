@@ -133,9 +133,10 @@ class Prepared(Workload):
 
     def __init__(self, requests: Sequence[Request], source: Workload | None = None) -> None:
         self._requests, self._source = requests, source
-        self.start = 0.0
+        self.start: float = 0.0
         if source is not None:
-            self.notes, self.shares_prefixes = source.notes, source.shares_prefixes
+            self.notes: tuple[str, ...] = source.notes
+            self.shares_prefixes: bool = source.shares_prefixes
 
     @property
     def num_requests(self) -> int:

@@ -88,7 +88,7 @@ class InputOrder:
     def __init__(self, emit: Callable[[int, RequestResult], None]) -> None:
         self._emit = emit
         self._held: dict[int, RequestResult] = {}
-        self.current = 0
+        self.current: int = 0
 
     def put(self, ticket: int, result: RequestResult) -> bool:
         """Take a result. Returns whether it has to wait for an earlier one."""
@@ -133,7 +133,7 @@ class JsonlFile(Output):
         self._pending: IO[str] | None = None
         self._is_closed = False
         self._order = InputOrder(partial(self._write_line, self._file))
-        self.written = f"results in {path}"
+        self.written: str = f"results in {path}"
 
     def start_run(self) -> None:
         if self._path.is_file():
@@ -199,7 +199,8 @@ class PlainText(Output):
 
     def __init__(self, file: IO[str], *, live: bool) -> None:
         super().__init__()
-        self._file, self.is_live = file, live
+        self._file = file
+        self.is_live = live
         self._bold, self._plain = ("\033[1m", "\033[0m") if live else ("", "")
         self._order = InputOrder(self._write_result)
         self._prompts: dict[int, str] = {}

@@ -20,7 +20,7 @@ class Ended(KeyboardInterrupt):
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self.signal = signal.Signals(number)
+        self.signal: signal.Signals = signal.Signals(number)
 
     @property
     def exit_code(self) -> int:

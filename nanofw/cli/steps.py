@@ -27,7 +27,7 @@ class StepsFile:
 
     def __init__(self, file: IO[str] | None, path: Path | None = None) -> None:
         self._file, self._path = file, path
-        self.written = f"steps in {path}" if path else ""
+        self.written: str = f"steps in {path}" if path else ""
 
     def write(self, report: StepReport) -> None:
         """Add a step."""

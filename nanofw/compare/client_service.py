@@ -35,7 +35,7 @@ class ClientService(StepObserver):
         self._num_waiting: list[int] = []
         self._since: FloatArray | None = None
         self.total: FloatArray = np.zeros(0)
-        self.max_gap = 0.0
+        self.max_gap: float = 0.0
         self._history = ServiceHistory()
 
     @property

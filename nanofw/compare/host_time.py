@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 
 from nanofw.contracts.observer import StepObserver
 from nanofw.engine.engine import Engine
@@ -19,14 +20,14 @@ class HostTime(StepObserver):
         fewest_available: the smallest share of the KV pool that was available after a plan.
     """
 
-    phases = ("accept", "plan", "commit")
+    phases: Collection[str] = ("accept", "plan", "commit")
 
     def __init__(self, engine: Engine, is_added: bool) -> None:
         self._clock, self._scheduler, self._is_added = engine.clock, engine.scheduler, is_added
         self._num_blocks = max(engine.scheduler.limits.num_blocks, 1)
         self._began = 0.0
-        self.seconds = 0.0
-        self.fewest_available = 1.0
+        self.seconds: float = 0.0
+        self.fewest_available: float = 1.0
 
     def began(self, phase: str) -> None:
         self._began = time.perf_counter()

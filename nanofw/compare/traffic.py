@@ -66,7 +66,8 @@ class ObservedWorkload(Workload):
 
     def __init__(self, inner: Workload, vocab_size: int) -> None:
         self._inner, self._vocab_size = inner, vocab_size
-        self.notes, self.shares_prefixes = inner.notes, inner.shares_prefixes
+        self.notes: tuple[str, ...] = inner.notes
+        self.shares_prefixes: bool = inner.shares_prefixes
         self._num = self._prompt_tokens = self._output_tokens = 0
         self._times = self._lengths = self._tokens = 0
         self._num_initial = 0

@@ -43,7 +43,8 @@ class InterpolationError(ValueError):
     """
 
     def __init__(self, message: str, path: KeyPath, written: str) -> None:
-        self.path, self.written = path, written
+        self.path = path
+        self.written = written
         super().__init__(message)
 
 

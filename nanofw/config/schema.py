@@ -48,7 +48,7 @@ Name: TypeAlias = Annotated[str, AfterValidator(_named)]
 class Section(BaseModel):
     """Base of all sections. Numbers are finite."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         frozen=True,
         extra="forbid",
         use_attribute_docstrings=True,
@@ -60,7 +60,7 @@ class Section(BaseModel):
 class ComponentSection(Section):
     """A component's `name` and, beside it, its options."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     name: Name
     """Which one; `distribution:name` when several distributions offer the name."""
@@ -112,7 +112,7 @@ def _default(kind: str) -> str:
 class ModelSection(Section):
     """Which model runs. Beside a `name` stand the options of that implementation."""
 
-    model_config = ConfigDict(extra="allow")
+    model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     path: Name | None = None
     """Folder of a checkpoint, hub id, or `embedded:demo`."""

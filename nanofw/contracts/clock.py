@@ -6,7 +6,7 @@ import logging
 import time
 from typing import Protocol
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 MAX_LAG_S = 0.25
 """Seconds that a `PacedClock` may be behind the machine's before it is moved on."""
@@ -61,7 +61,7 @@ class PacedClock:
     """
 
     def __init__(self, machine: Clock | None = None) -> None:
-        self.machine = machine or RealClock()
+        self.machine: Clock = machine or RealClock()
         self._now = self.machine.now()
         self._was_moved_on = False
 

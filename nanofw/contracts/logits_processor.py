@@ -57,7 +57,8 @@ class LogitsProcessor(ABC):
     stage: Literal["logits", "scaled"] = "logits"
 
     def __init__(self, options: Any, config: SamplerConfig) -> None:
-        self.options, self.config = options, config
+        self.options = options
+        self.config = config
 
     @property
     def deferred_bytes(self) -> int:
@@ -136,7 +137,8 @@ class HostProcessor(ABC):
     """
 
     def __init__(self, options: Any, config: HostProcessorConfig) -> None:
-        self.options, self.config = options, config
+        self.options = options
+        self.config = config
 
     def check(self, arguments: Any) -> None:
         """Raise ValueError with the allowed values when a request's arguments are wrong.

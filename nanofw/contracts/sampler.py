@@ -80,7 +80,8 @@ class Sampler(ABC):
     """
 
     def __init__(self, options: Any, config: SamplerConfig) -> None:
-        self.options, self.config = options, config
+        self.options = options
+        self.config = config
 
     @property
     def deferred_bytes(self) -> int:

@@ -90,7 +90,7 @@ class Policy(ABC):
 
     def __init__(self, options: Any = None, config: SchedulerConfig | None = None) -> None:
         self.options = options
-        self.config = config or SchedulerConfig()
+        self.config: SchedulerConfig = config or SchedulerConfig()
 
     def check(self, arguments: Any) -> None:
         """Raise ValueError with the allowed values when a request's arguments are wrong.

@@ -43,10 +43,13 @@ class RequestView:
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         self._request, self._salt = request, salt
-        self.index, self.arrival, self.sample_index = index, arrival, sample_index
-        self.max_tokens, self.arguments = max_tokens, arguments
+        self.index = index
+        self.arrival = arrival
+        self.sample_index = sample_index
+        self.max_tokens = max_tokens
+        self.arguments = arguments
         self._prompt = request.prompt_token_ids if tokens is None else tokens
-        self.num_prompt_tokens = len(self._prompt)
+        self.num_prompt_tokens: int = len(self._prompt)
 
     @property
     def id(self) -> str:
@@ -162,7 +165,9 @@ class SchedulerView:
     __slots__ = ("budget", "limits", "now")
 
     def __init__(self, limits: Limits, now: float = 0.0) -> None:
-        self.limits, self.now, self.budget = limits, now, 0
+        self.limits = limits
+        self.now = now
+        self.budget = 0
 
     @property
     def num_blocks(self) -> int:

@@ -47,7 +47,8 @@ class BaseEngine(ABC):
         seed: int = 0,
         plugin_names: set[str],
     ) -> None:
-        self.spec, self.clock = spec, clock
+        self.spec = spec
+        self.clock = clock
         self._limits, self._seed, self._plugin_names = limits, seed, plugin_names
         self._num_submitted = 0
         self._num_steps: int = 0

@@ -27,7 +27,7 @@ class BlockOwners:
         self._num_row_blocks = np.zeros(limits.max_rows, np.int32)
         self._owners = np.zeros(limits.num_blocks, np.int32)
         self._noted: list[Extension] = []
-        self.num_owned = 0
+        self.num_owned: int = 0
 
     def num_blocks_of(self, row: int) -> int:
         """Blocks in the table of a row."""

@@ -82,7 +82,9 @@ class Engine(BaseEngine):
             seed=seed,
             plugin_names={*names.all, *self._host.names},
         )
-        self.scheduler, self.executor, self.overlap = scheduler, executor, overlap
+        self.scheduler = scheduler
+        self.executor = executor
+        self.overlap = overlap
         self._pending: deque[_PendingStep] = deque()
         self._observers = Observers()
         for observer in observers:

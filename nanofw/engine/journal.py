@@ -52,7 +52,7 @@ class Journal:
     """
 
     def __init__(self) -> None:
-        self.is_read = False
+        self.is_read: bool = False
         self.keys: list[KeyNote] = []
         self.preemptions: list[PreemptionNote] = []
         self.window: tuple[str, ...] = ()

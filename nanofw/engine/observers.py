@@ -13,7 +13,7 @@ from nanofw.plugin_calls import raised
 P = ParamSpec("P")
 T = TypeVar("T")
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 Telling = Callable[..., None]
 """A guarded method of an observer."""

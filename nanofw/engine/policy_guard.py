@@ -41,7 +41,8 @@ class PolicyGuard(CheckedPlugin):
     ) -> None:
         kind = type(policy)
         super().__init__(label or f"scheduler {kind.__name__}", PolicyError)
-        self.policy, self.view = policy, view
+        self.policy = policy
+        self.view = view
         self._describe: Callable[[], str] | None = None
         problems = hook_problems(kind, Policy)
         for name in ("window", "skip_ahead", "max_rekeys"):
@@ -51,14 +52,14 @@ class PolicyGuard(CheckedPlugin):
         if problems:
             raise self.error("; ".join(problems))
         self._describe = describe
-        self.orders_groups = kind.group is not Policy.group
-        self.admits = kind.admit is not Policy.admit
-        self.cuts = kind.chunk is not Policy.chunk
-        self.names_victims = kind.victim is not Policy.victim
-        self.hears_progress = kind.on_progress is not Policy.on_progress
-        self.rekeys = kind.rekey is not Policy.rekey
-        self.budgets = kind.step_budget is not Policy.step_budget
-        self.pauses = kind.pause is not Policy.pause
+        self.orders_groups: bool = kind.group is not Policy.group
+        self.admits: bool = kind.admit is not Policy.admit
+        self.cuts: bool = kind.chunk is not Policy.chunk
+        self.names_victims: bool = kind.victim is not Policy.victim
+        self.hears_progress: bool = kind.on_progress is not Policy.on_progress
+        self.rekeys: bool = kind.rekey is not Policy.rekey
+        self.budgets: bool = kind.step_budget is not Policy.step_budget
+        self.pauses: bool = kind.pause is not Policy.pause
 
     def error(self, text: str) -> NanofwError:
         """A `PolicyError` that names the policy and shows the moment of the decision."""

@@ -28,7 +28,7 @@ class Preemption:
         self._parts, self._limits, self._running = parts, parts.limits, parts.running
         self._guard, self._allocator = parts.guard, parts.allocator
         self._last_worst: tuple[int, RequestState | None] = (-1, None)  # for a running.version
-        self.made_room = False
+        self.made_room: bool = False
 
     def extend(self, most: int, *, in_flight: bool) -> Extension | Wait | None:
         """Blocks for one more token in each decoding row; victims give up theirs if need be.

@@ -165,7 +165,7 @@ class StateView(RequestView):
             salt=state.salt,
             arguments=arguments,
         )
-        self.state = state
+        self.state: RequestState = state
         self.rows: RowCounts | None = None  # while it runs
 
     @property

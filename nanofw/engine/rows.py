@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanofw.contracts.arrays import IntArray, read_only
+from nanofw.contracts.arrays import BoolArray, IntArray, LongArray, read_only
 from nanofw.engine.request_state import RequestState, RequestStatus
 
 
@@ -37,21 +37,24 @@ class Rows:
             return np.zeros(max_num_seqs, np.int32)
 
         self.tokens: IntArray = np.zeros((max_num_seqs, max_tokens), np.int32)
-        self.shown_tokens = read_only(self.tokens)
-        self.num_prompt, self.known, self.planned = ints(), ints(), ints()
-        self.computed, self.limit = ints(), ints()
-        self.alive = np.zeros(max_num_seqs, np.bool_)
-        self.ignore_eos = np.zeros(max_num_seqs, np.bool_)
-        self.custom_stop = np.zeros(max_num_seqs, np.bool_)
-        self.stream = np.zeros(max_num_seqs, np.bool_)
-        self.host = np.zeros(max_num_seqs, np.bool_)
-        self.no_token_yet = np.zeros(max_num_seqs, np.bool_)
-        self.logprobs = np.zeros(max_num_seqs, np.bool_)
-        self.prefilling = np.zeros(max_num_seqs, np.bool_)
-        self.paused = np.zeros(max_num_seqs, np.bool_)
-        self.last_step = np.full(max_num_seqs, -1, np.int64)
+        self.shown_tokens: IntArray = read_only(self.tokens)
+        self.num_prompt: IntArray = ints()
+        self.known: IntArray = ints()
+        self.planned: IntArray = ints()
+        self.computed: IntArray = ints()
+        self.limit: IntArray = ints()
+        self.alive: BoolArray = np.zeros(max_num_seqs, np.bool_)
+        self.ignore_eos: BoolArray = np.zeros(max_num_seqs, np.bool_)
+        self.custom_stop: BoolArray = np.zeros(max_num_seqs, np.bool_)
+        self.stream: BoolArray = np.zeros(max_num_seqs, np.bool_)
+        self.host: BoolArray = np.zeros(max_num_seqs, np.bool_)
+        self.no_token_yet: BoolArray = np.zeros(max_num_seqs, np.bool_)
+        self.logprobs: BoolArray = np.zeros(max_num_seqs, np.bool_)
+        self.prefilling: BoolArray = np.zeros(max_num_seqs, np.bool_)
+        self.paused: BoolArray = np.zeros(max_num_seqs, np.bool_)
+        self.last_step: LongArray = np.full(max_num_seqs, -1, np.int64)
         self.states: list[RequestState | None] = [None] * max_num_seqs
-        self.free = list(range(max_num_seqs - 1, -1, -1))
+        self.free: list[int] = list(range(max_num_seqs - 1, -1, -1))
 
     def assign(self, state: RequestState, num_computed: int) -> int:
         """Give a waiting request a row, with `num_computed` cached tokens."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from nanofw.contracts.arrays import EMPTY_INT, BoolArray, IntArray
+from nanofw.contracts.arrays import EMPTY_INT, BoolArray, IntArray, LongArray
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.scheduler import SortKey
 from nanofw.engine.checked_allocator import CheckedAllocator
@@ -36,20 +36,24 @@ class RunningSet:
 
     def __init__(self, limits: Limits, allocator: CheckedAllocator) -> None:
         self._allocator = allocator
-        self.rows = Rows(limits.max_rows, limits.max_model_len + 1)
-        self.admitted = np.zeros(limits.max_rows, np.int64)
+        self.rows: Rows = Rows(limits.max_rows, limits.max_model_len + 1)
+        self.admitted: LongArray = np.zeros(limits.max_rows, np.int64)
         self.prefilling: list[int] = []
         self.decoding: IntArray = EMPTY_INT
         self.ones: IntArray = EMPTY_INT
         self.trues: BoolArray = np.empty(0, np.bool_)
         self.host_rows: IntArray = EMPTY_INT
         self.starts: IntArray = EMPTY_INT
-        self.collected = -1
-        self.num_planned = self.last_removal = 0
-        self.version = 0
-        self.num_custom_stop = self.num_streams = self.num_host = self.num_logprobs = 0
-        self.num_ending = 0  # rows that an end token ends
-        self.num_unstarted = 0  # rows without a first token
+        self.collected: int = -1
+        self.num_planned: int = 0
+        self.last_removal: int = 0
+        self.version: int = 0
+        self.num_custom_stop: int = 0
+        self.num_streams: int = 0
+        self.num_host: int = 0
+        self.num_logprobs: int = 0
+        self.num_ending: int = 0  # rows that an end token ends
+        self.num_unstarted: int = 0  # rows without a first token
         self._num_alive = 0
         self._num_admitted = 0
         self._steps_left = 0  # until the first decoding row has all the tokens that it may have

@@ -66,25 +66,29 @@ class Scheduler:
         labels: Mapping[str, str] = MappingProxyType({}),
         check_every: int = 0,
     ) -> None:
-        self.limits, self.policy, self._check_every = limits, policy, check_every
-        self.allocator = allocator = CheckedAllocator(
-            allocator, limits, labels.get("kv_allocator", "")
-        )
-        self.counters = counters = Counters()
-        self.running = running = RunningSet(limits, allocator)
+        self.limits = limits
+        self.policy = policy
+        self._check_every = check_every
+        checked = CheckedAllocator(allocator, limits, labels.get("kv_allocator", ""))
+        running, counters = RunningSet(limits, checked), Counters()
+        self.allocator: CheckedAllocator = checked
+        self.counters: Counters = counters
+        self.running: RunningSet = running
         self._states: dict[str, list[RequestState]] = {}  # live samples by request id
         self._siblings: dict[str, list[RequestState]] = {}  # samples that wait for the first one
         self._finished: list[RequestOutput] = []
         self._finished_ids: set[str] = set()  # of those
-        self._view = EngineView(limits, running, allocator)
+        self._view = EngineView(limits, running, checked)
         self._guard = guard = PolicyGuard(
             policy, self._view, self._describe, labels.get("scheduler", "")
         )
-        self.journal = journal = Journal()
-        self._queue = self._view.queue = WaitingQueue(guard, journal)
-        parts = Parts(limits, running, self._queue, guard, allocator, counters, journal, self._shed)
+        self.journal: Journal = Journal()
+        self._queue = self._view.queue = WaitingQueue(guard, self.journal)
+        parts = Parts(
+            limits, running, self._queue, guard, checked, counters, self.journal, self._shed
+        )
         self._admission, self._preemption = Admission(parts), Preemption(parts)
-        self._committer = Committer(running, allocator, counters, eos_token_ids)
+        self._committer = Committer(running, checked, counters, eos_token_ids)
 
     @property
     def rows(self) -> Rows:

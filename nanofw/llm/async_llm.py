@@ -65,7 +65,7 @@ class AsyncLLM:
             raise ValueError(
                 f"admission_timeout_s is {admission_timeout_s!r}; it must be at least 0, or None"
             )
-        self.loaded = load(model, keywords)
+        self.loaded: LoadedConfig = load(model, keywords)
         self._timeout_s, self._max_requests = admission_timeout_s, max_requests
         self._permits = asyncio.Semaphore(max_requests)
         self._inbox: _Inbox | None = None

@@ -12,7 +12,7 @@ from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.engine.base import BaseEngine
 from nanofw.engine.engine import Engine
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _NEUTRAL = SamplingParams()
 

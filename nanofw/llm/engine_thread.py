@@ -11,12 +11,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from nanofw.contracts.clock import Clock, PacedClock
+from nanofw.contracts.requests import SamplingParams
 from nanofw.errors import ExecutorError
+from nanofw.llm.encoding import Encoder
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import StreamEvent
 from nanofw.llm.session import Session, SessionStep
+from nanofw.text.tokenizer import Tokenizer
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 WATCH_INTERVAL_S = 0.5
 """Seconds between two checks of an idle engine's ranks."""
@@ -88,12 +91,12 @@ class EngineThread:
         self._thread.start()
         self._session = made.result()
         clock: Clock = self._session.engine.clock
-        self.is_simulated = isinstance(clock, PacedClock)
+        self.is_simulated: bool = isinstance(clock, PacedClock)
         self._callers_clock = clock.machine if isinstance(clock, PacedClock) else clock
-        self.encoder = self._session.encoder
-        self.default_sampling = self._session.default_sampling
-        self.tokenizer = self._session.tokenizer
-        self.max_model_len = self._session.engine.max_model_len
+        self.encoder: Encoder = self._session.encoder
+        self.default_sampling: SamplingParams = self._session.default_sampling
+        self.tokenizer: Tokenizer | None = self._session.tokenizer
+        self.max_model_len: int = self._session.engine.max_model_len
 
     def add_prompt(self, receiver: Receiver, prompt: Prompt) -> None:
         """Queue an encoded prompt. Raises `ExecutorError` when the engine failed or was closed."""

@@ -20,7 +20,7 @@ class Interrupt:
     """
 
     def __init__(self) -> None:
-        self.signal = 0
+        self.signal: int = 0
 
     @property
     def exit_code(self) -> int:

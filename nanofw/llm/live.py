@@ -52,15 +52,19 @@ class LiveRequest:
         show: bool,
         token_times: bool,
     ) -> None:
-        self.ticket, self.request_id, self.show = ticket, request_id, show
+        self.ticket = ticket
+        self.request_id = request_id
+        self.show = show
         assert prompt.token_ids is not None, "the prompt is not encoded"
-        self.prompt_text, self.metadata = prompt.text, prompt.metadata
-        self.prompt_token_ids = tuple(map(int, prompt.token_ids))
+        self.prompt_text: str | None = prompt.text
+        self.metadata: object = prompt.metadata
+        self.prompt_token_ids: tuple[int, ...] = tuple(map(int, prompt.token_ids))
         self._sampling, self._tokenizer = prompt.sampling, tokenizer
         self._token_times = token_times
-        self.has_started, self.shed_reason = False, ""
+        self.has_started = False
+        self.shed_reason = ""
         follows = tokenizer is not None and (show or prompt.stop_strings is not None)
-        self.samples = [
+        self.samples: list[LiveSample] = [
             LiveSample(_text_stream(tokenizer, prompt) if tokenizer and follows else None)
             for _ in range(prompt.sampling.n)
         ]

@@ -69,7 +69,7 @@ class LLM:
     """
 
     def __init__(self, model: str | Path | LoadedConfig | None = None, **keywords: object) -> None:
-        self.loaded = load(model, keywords)
+        self.loaded: LoadedConfig = load(model, keywords)
         self._session = open_session(self.loaded)
         self._inbox: dict[int, deque[StreamEvent]] = {}
         self._closed = False

@@ -20,7 +20,7 @@ from nanofw.llm.results import RequestResult, StreamEvent, refused
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.tokenizer import Tokenizer
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 LONGEST_WAIT_S = 0.02
 """At most so long a step waits for the time that a policy named: new requests come between."""
@@ -70,9 +70,10 @@ class Session:
         *,
         token_times: bool = False,
     ) -> None:
-        self.engine, self.tokenizer = engine, tokenizer
-        self.default_sampling = SamplingParams()
-        self.encoder = Encoder(tokenizer, chat, engine.max_model_len)
+        self.engine = engine
+        self.tokenizer = tokenizer
+        self.default_sampling: SamplingParams = SamplingParams()
+        self.encoder: Encoder = Encoder(tokenizer, chat, engine.max_model_len)
         self._token_times = token_times
         self._live: dict[str, LiveRequest] = {}
         self._ids: dict[int, str] = {}

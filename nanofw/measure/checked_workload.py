@@ -30,8 +30,8 @@ class CheckedWorkload(CheckedPlugin, Workload):
         super().__init__(label, PluginError)
         self._plugin = plugin
         self._left = self._num_requests = self._count()
-        self.notes = self._texts()
-        self.shares_prefixes = self._flag()
+        self.notes: tuple[str, ...] = self._texts()
+        self.shares_prefixes: bool = self._flag()
 
     @property
     def num_requests(self) -> int:

@@ -26,7 +26,7 @@ class Arrivals:
         self._head = next(self._initial, None)
         self._followers: list[tuple[float, int, Request]] = []
         self._ticket = 0
-        self.next_arrival = math.inf
+        self.next_arrival: float = math.inf
         self._update()
 
     def due(self, now: float) -> Iterator[Request]:

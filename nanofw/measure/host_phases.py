@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Generator
+from collections.abc import Collection, Generator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ SUBMIT = "submit."
 class PhaseTimes(StepObserver):
     """Seconds and calls by phase, of the runs that it is told to `watch`."""
 
-    phases = PHASES
+    phases: Collection[str] = PHASES
 
     def __init__(self) -> None:
         self.seconds: defaultdict[str, float] = defaultdict(float)
@@ -53,7 +53,7 @@ def spans(engine: Engine) -> AbstractContextManager[None]:
 class _Spans(StepObserver):
     """Opens and closes a span for each phase."""
 
-    phases = PHASES
+    phases: Collection[str] = PHASES
 
     def __init__(self) -> None:
         from torch.profiler import record_function

@@ -54,7 +54,7 @@ class TokenTimes(StepObserver):
         self._nums, self._num_usual = array("q"), array("q")
         self._longer, self._longer_ends = array("d"), array("d")  # other gaps, when they ended
         self._collected_at = 0.0
-        self.num_steps = 0
+        self.num_steps: int = 0
 
     def submitted(self, plan: StepPlan, now: float) -> None:
         for row in plan.removed.tolist():

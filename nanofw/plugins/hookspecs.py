@@ -15,7 +15,7 @@ import pluggy
 from nanofw.contracts.kinds import KINDS, Kind
 from nanofw.plugins.descriptor import Plugin
 
-hookimpl = pluggy.HookimplMarker("nanofw")
+hookimpl: pluggy.HookimplMarker = pluggy.HookimplMarker("nanofw")
 _hookspec = pluggy.HookspecMarker("nanofw")
 
 Plugins: TypeAlias = Plugin | Sequence[Plugin]

@@ -32,7 +32,8 @@ class GroupCommunicator:
     """The `Communicator` contract over the process group of this process."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+        self.rank = rank
+        self.size = size
         self._gather = getattr(distributed, "all_gather_single", None) or (
             distributed.all_gather_into_tensor
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from nanofw.plugins import Plugin, Requirement, hookimpl
 
-CAPABILITIES = {
+CAPABILITIES: dict[str, object] = {
     "devices": ("cuda", "cpu"),
     "tensor_parallel": True,
     "overlap": True,

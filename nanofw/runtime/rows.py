@@ -29,10 +29,12 @@ class RowState:
         self, num_rows: int, num_positions: int, num_blocks_per_row: int, device: torch.device
     ) -> None:
         self._device = device
-        self.spare_row = num_rows - 1
+        self.spare_row: int = num_rows - 1
         self.host_block_tables: IntArray = np.zeros((num_rows, num_blocks_per_row), np.int32)
-        self.block_tables = torch.from_numpy(self.host_block_tables).to(device)
-        self.token_ids = torch.zeros((num_rows, num_positions), dtype=torch.int32, device=device)
+        self.block_tables: torch.Tensor = torch.from_numpy(self.host_block_tables).to(device)
+        self.token_ids: torch.Tensor = torch.zeros(
+            (num_rows, num_positions), dtype=torch.int32, device=device
+        )
 
     def apply(self, plan: StepPlan) -> None:
         """Enter the plan's new rows and appended blocks, in one transfer."""

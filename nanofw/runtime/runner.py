@@ -31,7 +31,7 @@ from nanofw.runtime.sampling import StepSampler
 from nanofw.runtime.sampling_plugins import SamplingPlugins, calls_of
 from nanofw.runtime.weights import Checkpoint, open_checkpoint, settle_ties
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 MAX_CPU_TOKENS = 1024
 """More tokens at once only make activations that leave the caches and the heap."""
@@ -51,19 +51,21 @@ class Runner:
 
     def __init__(self, config: ExecutorConfig, communicator: Communicator) -> None:
         self._config, self._communicator = config, communicator
-        self.device = torch.device(config.device)
-        self.dtype = getattr(torch, config.spec.dtype)
+        self.device: torch.device = torch.device(config.device)
+        self.dtype: torch.dtype = getattr(torch, config.spec.dtype)
         self.max_micro_batch_tokens = MAX_CPU_TOKENS if self.device.type == "cpu" else None
         checkpoint = self._open_checkpoint()
         backend = config.components.required("attention_backend")
-        self.backend = backend.make(AttentionBackend, self._attention_config(backend.name))
-        self.plugins = SamplingPlugins(config, communicator, self.device)
-        self.weight_bytes = 0
+        self.backend: AttentionBackend = backend.make(
+            AttentionBackend, self._attention_config(backend.name)
+        )
+        self.plugins: SamplingPlugins = SamplingPlugins(config, communicator, self.device)
+        self.weight_bytes: int = 0
         chosen = config.components.required("model")
         self._model_name = chosen.name
         self._model_calls = calls_of(chosen)
-        self.model = self._load_model(checkpoint)
-        self.parts = self._step_parts()
+        self.model: Model = self._load_model(checkpoint)
+        self.parts: list[StepPart] = self._step_parts()
         self.pool: list[Any] = []
         self._arguments: dict[int, Any] = {}  # for the model, by row
         self._shown_arguments = MappingProxyType(self._arguments)

@@ -66,7 +66,7 @@ class StepSampler:
         self._num_sampled_ids = config.spec.num_sampled_ids
         self._num_own_sampled_ids = max(0, min(len(own), self._num_sampled_ids - own.start))
         self.graphs: StepGraphs | None = None
-        self.logprobs = LogprobRows(config.max_num_seqs, self._vocab_size)
+        self.logprobs: LogprobRows = LogprobRows(config.max_num_seqs, self._vocab_size)
         device_sampler = plugins.device_sampler
         self._shard_variants = () if device_sampler is None else device_sampler.shard_variants
 

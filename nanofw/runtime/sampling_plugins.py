@@ -75,16 +75,18 @@ class SamplingPlugins:
             communicator=communicator,
         )
         chosen = config.components.required("sampler")
-        self.name = chosen.name
-        self.sampler = chosen.make(Sampler, replace(facts, name=chosen.name))
-        self.calls = calls_of(chosen)
+        self.name: str = chosen.name
+        self.sampler: Sampler = chosen.make(Sampler, replace(facts, name=chosen.name))
+        self.calls: PluginCalls = calls_of(chosen)
         kind = type(self.sampler)
-        self.device_sampler = self.sampler if isinstance(self.sampler, DeviceSampler) else None
-        self.edits = kind.edit is not Sampler.edit
-        self.scales = kind.scale is not Sampler.scale
-        self.shards = kind.can_shard is not Sampler.can_shard
+        self.device_sampler: DeviceSampler | None = (
+            self.sampler if isinstance(self.sampler, DeviceSampler) else None
+        )
+        self.edits: bool = kind.edit is not Sampler.edit
+        self.scales: bool = kind.scale is not Sampler.scale
+        self.shards: bool = kind.can_shard is not Sampler.can_shard
         self._forgets = kind.finish is not Sampler.finish
-        self.processors = [
+        self.processors: list[Processor] = [
             _made(component, replace(facts, name=component.name))
             for component in config.components.logits_processors
         ]

@@ -17,7 +17,7 @@ from nanofw.checkpoints.weight_files import EMBEDDING, HEAD, INDEX, WeightFiles,
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ModelError
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _ROWS = 8192  # compared at once
 

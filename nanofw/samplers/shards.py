@@ -24,8 +24,8 @@ class Shards:
     def __init__(self, vocab_size: int, communicator: Communicator | None) -> None:
         self._ranks: Communicator = communicator or SingleRank()
         size = self._ranks.size
-        self.tokens = vocabulary_of_rank(vocab_size, self._ranks.rank, size)
-        self.are_split = size > 1 and len(vocabulary_of_rank(vocab_size, size - 1, size)) > 0
+        self.tokens: range = vocabulary_of_rank(vocab_size, self._ranks.rank, size)
+        self.are_split: bool = size > 1 and len(vocabulary_of_rank(vocab_size, size - 1, size)) > 0
 
     def all(self, numbers: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """[..., s] numbers of each rank, in rank order."""

@@ -33,7 +33,7 @@ class CudaSampler(DeviceSampler):
         self._edits = LogitEdits(config)
         self._shards = Shards(config.vocab_size, config.communicator)
         self.shard_variants: tuple[str, ...] = ("whole",) if self._shards.are_split else ()
-        self.parameters = DeviceParameters(config.max_num_seqs, config.device)
+        self.parameters: DeviceParameters = DeviceParameters(config.max_num_seqs, config.device)
 
     @property
     def deferred_bytes(self) -> int:

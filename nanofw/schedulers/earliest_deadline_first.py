@@ -30,7 +30,7 @@ class EarliestDeadlineFirst(Policy):
     ) -> None:
         super().__init__(options, config)
         self._slack = options.default_slack_s
-        self.window = options.window if options.demote_late else 0
+        self.window: int = options.window if options.demote_late else 0
 
     def key(self, request: RequestView, view: SchedulerView) -> float:
         if request.deadline is not None:

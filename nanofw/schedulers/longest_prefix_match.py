@@ -33,7 +33,7 @@ class LongestPrefixMatch(Policy):
     ) -> None:
         super().__init__(options, config)
         self._options = options
-        self.window = options.window
+        self.window: int = options.window
 
     def key(self, request: RequestView, view: SchedulerView) -> float:
         return request.arrival

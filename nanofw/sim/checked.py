@@ -29,7 +29,7 @@ class CheckedCostModel(CheckedPlugin):
         self._model = model
         self._seconds = model.seconds
         self._host_seconds = model.host_seconds if isinstance(model, OccupiesHost) else None
-        self.occupies_host = self._host_seconds is not None
+        self.occupies_host: bool = self._host_seconds is not None
 
     def seconds(self, plan: StepPlan) -> float:
         """Time of a step on the device. Raises ExecutorError: it is not a time."""

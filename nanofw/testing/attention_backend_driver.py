@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -77,9 +78,11 @@ class AttentionBackendDriver:
     def __init__(
         self, backend: AttentionBackend, config: AttentionConfig, num_blocks: int, seed: int = 0
     ) -> None:
-        self.backend, self.config, self.num_blocks = backend, config, num_blocks
-        self.scale = config.head_dim**-0.5
-        self.pool = backend.allocate(num_blocks)
+        self.backend = backend
+        self.config = config
+        self.num_blocks = num_blocks
+        self.scale: float = config.head_dim**-0.5
+        self.pool: list[Any] = backend.allocate(num_blocks)
         assert len(self.pool) == config.num_layers, "allocate gives one entry per layer"
         self.rows: dict[int, _RowKV] = {}
         self._random = np.random.default_rng(seed)

@@ -37,7 +37,7 @@ class KVAllocatorDriver:
     def __init__(self, allocator: KVAllocator, config: AllocatorConfig) -> None:
         self.allocator = allocator
         self.config = config
-        self.block_size = config.block_size
+        self.block_size: int = config.block_size
         self.tables: dict[int, list[int]] = {}
         self.tokens: dict[int, IntArray] = {}
         self.salts: dict[int, int] = {}

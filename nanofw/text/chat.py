@@ -40,7 +40,7 @@ Message: TypeAlias = Mapping[str, object]
 class GenerationBlock(Extension):
     """`{% generation %}…{% endgeneration %}` marks what the model said; here it changes nothing."""
 
-    tags = {"generation"}  # noqa: RUF012 - jinja2 declares it so
+    tags: set[str] = {"generation"}  # noqa: RUF012 - jinja2 declares it so
 
     def parse(self, parser: Parser) -> Node:
         line = next(parser.stream).lineno

@@ -21,7 +21,7 @@ class StopStrings:
     def __init__(self, strings: Sequence[str]) -> None:
         for string in strings:
             _check_string(string)
-        self.strings = tuple(dict.fromkeys(strings))
+        self.strings: tuple[str, ...] = tuple(dict.fromkeys(strings))
         self._next: list[dict[str, int]] = [{}]
         self._depth = [0]
         self._found: list[str | None] = [None]

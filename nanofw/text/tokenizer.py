@@ -103,14 +103,15 @@ class FileTokenizer:
     def __init__(self, backend: tokenizers.Tokenizer, config: dict[str, object]) -> None:
         backend.no_truncation()
         backend.no_padding()
-        self.backend, self.config = backend, config
-        self.special_tokens = special_token_texts(config)
+        self.backend = backend
+        self.config = config
+        self.special_tokens: dict[str, str] = special_token_texts(config)
         vocabulary = backend.get_vocab(with_added_tokens=True)
-        self.vocab_size = len(vocabulary)
-        self.max_token_length = max(map(len, vocabulary), default=1)
-        self.bos_token_id = self._token_id("bos_token")
+        self.vocab_size: int = len(vocabulary)
+        self.max_token_length: int = max(map(len, vocabulary), default=1)
+        self.bos_token_id: int | None = self._token_id("bos_token")
         eos_token_id = self._token_id("eos_token")
-        self.eos_token_ids = () if eos_token_id is None else (eos_token_id,)
+        self.eos_token_ids: tuple[int, ...] = () if eos_token_id is None else (eos_token_id,)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Ids of a text. `add_bos_token` of the configuration wins over `tokenizer.json`."""

@@ -28,8 +28,8 @@ class ClosedLoop(Workload):
     def __init__(self, options: ClosedLoopOptions, config: WorkloadConfig) -> None:
         self._options, self._config = options, config
         self._mix = RequestMix(options, config, 0, options.num_requests)
-        self.notes = self._mix.notes
-        self.shares_prefixes = options.prefix is not None
+        self.notes: tuple[str, ...] = self._mix.notes
+        self.shares_prefixes: bool = options.prefix is not None
         rng = generator(config.seed, 0, ARRIVALS)
         thinking = rng.exponential(1.0, options.num_requests) * options.think_s
         self._thinking = (config.time_scale * thinking).tolist()

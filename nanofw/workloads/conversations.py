@@ -57,7 +57,10 @@ class Conversations(Workload):
                 key="input.workload.num_conversations",
             )
         self._mix = RequestMix(options, config, 0, self._total)
-        self.notes = (*self._mix.notes, *self._room_notes(turns, ends, config.max_model_len))
+        self.notes: tuple[str, ...] = (
+            *self._mix.notes,
+            *self._room_notes(turns, ends, config.max_model_len),
+        )
         thinking = rng.exponential(1.0, self._total) * options.think_s * config.time_scale
         self._thinking = thinking.tolist()
         self._config, self._rate = config, options.rate * self._total / num

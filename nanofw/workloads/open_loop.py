@@ -78,8 +78,8 @@ class OpenLoop(Workload):
         times = options.start_s + np.cumsum(gaps)
         self._arrivals = config.start + config.time_scale * times
         self._mix = RequestMix(options, config, stream, num)
-        self.notes = self._mix.notes
-        self.shares_prefixes = options.prefix is not None
+        self.notes: tuple[str, ...] = self._mix.notes
+        self.shares_prefixes: bool = options.prefix is not None
 
     @property
     def num_requests(self) -> int:
@@ -131,8 +131,10 @@ class Streams(Workload):
             OpenLoop(stream, config, number, f"{number}-")
             for number, stream in enumerate(options.streams)
         ]
-        self.notes = tuple(note for stream in self._streams for note in stream.notes)
-        self.shares_prefixes = any(stream.shares_prefixes for stream in self._streams)
+        self.notes: tuple[str, ...] = tuple(
+            note for stream in self._streams for note in stream.notes
+        )
+        self.shares_prefixes: bool = any(stream.shares_prefixes for stream in self._streams)
 
     @property
     def num_requests(self) -> int:

@@ -53,8 +53,8 @@ class TraceWorkload(Workload):
         self._origin = rows[0].arrival
         prompts = np.array([row.prompt_tokens for row in rows], np.int64)
         outputs = np.array([row.output_tokens for row in rows], np.int64)
-        self.notes = cut_notes(prompts, prompts + outputs, config.max_model_len)
-        self.shares_prefixes = any(row.prefix_hashes for row in rows)
+        self.notes: tuple[str, ...] = cut_notes(prompts, prompts + outputs, config.max_model_len)
+        self.shares_prefixes: bool = any(row.prefix_hashes for row in rows)
 
     @property
     def num_requests(self) -> int:
@@ -123,7 +123,10 @@ class Replay(TraceWorkload):
         if options.arrivals is not None:
             self._origin = 0.0
         if trace.skipped:
-            self.notes = (*self.notes, f"{trace.skipped} requests without any output were left out")
+            self.notes: tuple[str, ...] = (
+                *self.notes,
+                f"{trace.skipped} requests without any output were left out",
+            )
 
     @property
     def rate(self) -> float | None:

@@ -14,7 +14,8 @@ class MetaCommunicator:
     """Stands for a rank's communicator on tensors of the device `meta`: shapes alone."""
 
     def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+        self.rank = rank
+        self.size = size
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor.contiguous()

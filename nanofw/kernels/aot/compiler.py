@@ -33,7 +33,7 @@ MAX_THREADS = 16
 
 _ALIGNMENT = 16  # Triton has a variant for pointers that are multiples of it
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 def default_threads(num_ranks: int) -> int:

@@ -28,7 +28,7 @@ _KINDS: Final = ("model", "attention_backend", "sampler")
 Steps = Callable[[ExecutorConfig, Communicator], object]
 """Builds the components of a configuration and carries out each kind of step of a run, once."""
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 def start_compiling(

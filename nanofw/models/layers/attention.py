@@ -62,17 +62,19 @@ class Attention(Layer):
         super().__init__()
         spec, ranks = config.spec, config.communicator
         kinds = {"dtype": config.dtype, "device": config.device}
-        self.qkv_proj = QKVParallelLinear(
+        self.qkv_proj: QKVParallelLinear = QKVParallelLinear(
             spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim,
             head_order=head_order(spec, interleaved=features.interleaved_rotation),
             fused_name="qkv_proj" if features.fused_projections else None,
             bias=features.qkv_bias, communicator=ranks, **kinds,
         )  # fmt: skip
-        self.o_proj = RowParallelLinear(
+        self.o_proj: RowParallelLinear = RowParallelLinear(
             spec.num_heads * spec.head_dim, spec.hidden_size, "o_proj",
             bias=features.out_bias, is_partial=is_partial, communicator=ranks, **kinds,
         )  # fmt: skip
-        self.q_norm, self.k_norm = self._make_norms(spec, features, kinds)
+        norms = self._make_norms(spec, features, kinds)
+        self.q_norm: RMSNorm | None = norms[0]
+        self.k_norm: RMSNorm | None = norms[1]
         self._is_normed_whole = features.qk_norm_whole
         self._eps, self._layer, self._rope = spec.norm_eps, layer, rope
         self._backend = config.attention_backend

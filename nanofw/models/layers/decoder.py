@@ -20,9 +20,10 @@ from nanofw.models.layers.embedding import ParallelHead, VocabParallelEmbedding
 from nanofw.models.layers.features import DecoderFeatures
 from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.loading import fill_random, joined, load_tensors
+from nanofw.models.layers.norm import Norm
 from nanofw.models.layers.rope import distinct, layer_ropes
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _ANNOUNCED_BIASES = {
     "attention_bias": ("q_proj.bias", "k_proj.bias", "v_proj.bias", "o_proj.bias"),
@@ -57,20 +58,20 @@ class Decoder(Layer, Model):
             spec, config.max_model_len, config.device, is_partial=features.partial_rotation
         )
         self._ropes = distinct(ropes)
-        self.embed_tokens = VocabParallelEmbedding(
+        self.embed_tokens: VocabParallelEmbedding = VocabParallelEmbedding(
             spec.vocab_size, spec.hidden_size, communicator=ranks, **kinds
         )
         make_layer = layer_class(features)
-        self.layers = nn.ModuleList(
+        self.layers: nn.ModuleList = nn.ModuleList(
             make_layer(config, layer, rope, features) for layer, rope in enumerate(ropes)
         )
-        self.norm = make_norm(config, features)
+        self.norm: Norm = make_norm(config, features)
         self._add_and_norm = self.norm.add_and_norm
         if make_layer.gives_parts:
             self._add_and_norm = partial(self.norm.add_parts_and_norm, communicator=ranks)
         # In the model's type, as families multiply it.
         self._embedding_scale = float(torch.tensor(features.embedding_scale, dtype=config.dtype))
-        self.lm_head = ParallelHead(
+        self.lm_head: ParallelHead = ParallelHead(
             spec.vocab_size, spec.hidden_size,
             tied=self.embed_tokens if spec.tie_word_embeddings else None,
             communicator=ranks, **kinds,

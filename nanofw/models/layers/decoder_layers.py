@@ -44,8 +44,10 @@ class DecoderLayer(Layer):
         super().__init__()
         self._ranks, self._residual_scale = config.communicator, features.residual_scale
         self._names = features.norms
-        self.self_attn = Attention(config, layer, rope, features, is_partial=self.gives_parts)
-        self.mlp = self._make_mlp(config, features)
+        self.self_attn: Attention = Attention(
+            config, layer, rope, features, is_partial=self.gives_parts
+        )
+        self.mlp: GatedMLP | PlainMLP = self._make_mlp(config, features)
         self._make_norms(config, features)
 
     def forward(
@@ -82,8 +84,8 @@ class DecoderLayer(Layer):
         )
 
     def _make_norms(self, config: ModelConfig, features: DecoderFeatures) -> None:
-        self.input_layernorm = make_norm(config, features)
-        self.post_attention_layernorm = make_norm(config, features)
+        self.input_layernorm: Norm = make_norm(config, features)
+        self.post_attention_layernorm: Norm = make_norm(config, features)
 
     def _norms(self) -> dict[str | None, Norm | None]:
         """The norms by the checkpoint's names for them."""
@@ -143,7 +145,7 @@ class ParallelLayer(DecoderLayer):
         return self.self_attn(hidden, inputs) + self.mlp(hidden), residual
 
     def _make_norms(self, config: ModelConfig, features: DecoderFeatures) -> None:
-        self.input_layernorm = make_norm(config, features)
+        self.input_layernorm: Norm = make_norm(config, features)
 
     def _norms(self) -> dict[str | None, Norm | None]:
         return {self._names.before_attention: self.input_layernorm}
@@ -176,10 +178,10 @@ class OutputNormLayer(DecoderLayer):
     def _make_norms(self, config: ModelConfig, features: DecoderFeatures) -> None:
         names = features.norms
         has_first, has_second = names.before_attention is not None, names.before_mlp is not None
-        self.before_attention = make_norm(config, features) if has_first else None
-        self.after_attention = make_norm(config, features)
-        self.before_mlp = make_norm(config, features) if has_second else None
-        self.after_mlp = make_norm(config, features)
+        self.before_attention: Norm | None = make_norm(config, features) if has_first else None
+        self.after_attention: Norm = make_norm(config, features)
+        self.before_mlp: Norm | None = make_norm(config, features) if has_second else None
+        self.after_mlp: Norm = make_norm(config, features)
 
     def _norms(self) -> dict[str | None, Norm | None]:
         names = self._names

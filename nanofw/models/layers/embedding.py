@@ -21,9 +21,10 @@ class VocabularyRange:
 
     def __init__(self, vocab_size: int, communicator: Communicator) -> None:
         self.vocab_size = vocab_size
-        self.width = -(-vocab_size // communicator.size)
+        self.width: int = -(-vocab_size // communicator.size)
         tokens = vocabulary_of_rank(vocab_size, communicator.rank, communicator.size)
-        self.start, self.stop = tokens.start, tokens.stop
+        self.start: int = tokens.start
+        self.stop: int = tokens.stop
 
     def fill(self, parameter: nn.Parameter, tensor: torch.Tensor) -> None:
         """Copy this rank's rows of a whole [vocab, hidden] tensor; padding becomes zero."""
@@ -48,9 +49,11 @@ class VocabParallelEmbedding(Layer):
         communicator: Communicator,
     ) -> None:
         super().__init__()
-        self.range = VocabularyRange(vocab_size, communicator)
+        self.range: VocabularyRange = VocabularyRange(vocab_size, communicator)
         self._communicator = communicator
-        self.weight = empty_parameter(self.range.width, hidden_size, dtype=dtype, device=device)
+        self.weight: nn.Parameter = empty_parameter(
+            self.range.width, hidden_size, dtype=dtype, device=device
+        )
 
     def forward(self, token_ids: torch.Tensor) -> torch.Tensor:
         """int[t] token ids to [t, hidden], the same on every rank."""
@@ -86,11 +89,11 @@ class ParallelHead(Linear):
         device: torch.device,
         communicator: Communicator,
     ) -> None:
-        self.range = VocabularyRange(vocab_size, communicator)
+        self.range: VocabularyRange = VocabularyRange(vocab_size, communicator)
         num_rows = 0 if tied is not None else self.range.width
         super().__init__(hidden_size, num_rows, dtype=dtype, device=device)
         if tied is not None:
-            self.weight = tied.weight
+            self.weight: nn.Parameter | None = tied.weight
 
     def targets(self, name: str) -> Targets:
         """Where the checkpoint's tensor `name` goes; only for a head that is not tied."""

@@ -114,7 +114,7 @@ class ColumnParallelLinear(Linear):
         dtype: torch.dtype,
         device: torch.device,
     ) -> None:
-        self.projections = tuple(projections)
+        self.projections: tuple[Projection, ...] = tuple(projections)
         self._fused_name = fused_name
         out_features = sum(projection.local_size for projection in projections)
         super().__init__(in_features, out_features, bias=bias, dtype=dtype, device=device)
@@ -202,9 +202,9 @@ class QKVParallelLinear(ColumnParallelLinear):
         device: torch.device,
         communicator: Communicator,
     ) -> None:
-        self.num_heads, self.num_kv_heads = heads_of_rank(
-            num_heads, num_kv_heads, communicator.size
-        )
+        heads = heads_of_rank(num_heads, num_kv_heads, communicator.size)
+        self.num_heads: int = heads[0]
+        self.num_kv_heads: int = heads[1]
         rank, size = communicator.rank, communicator.size
         num_kv_shards = min(size, num_kv_heads)
         kv_shard = rank * num_kv_shards // size

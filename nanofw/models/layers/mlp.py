@@ -35,12 +35,12 @@ class GatedMLP(Layer):
         super().__init__()
         kinds = {"dtype": config.dtype, "device": config.device}
         self._activate = GATED_ACTIVATIONS[activation]
-        self.gate_up_proj = MergedColumnParallelLinear(
+        self.gate_up_proj: MergedColumnParallelLinear = MergedColumnParallelLinear(
             hidden_size, (intermediate_size, intermediate_size), ("gate_proj", "up_proj"),
             fused_name="gate_up_proj" if is_fused else None,
             bias=bias, communicator=config.communicator, **kinds,
         )  # fmt: skip
-        self.down_proj = RowParallelLinear(
+        self.down_proj: RowParallelLinear = RowParallelLinear(
             intermediate_size, hidden_size, "down_proj",
             bias=bias, is_partial=is_partial, communicator=config.communicator, **kinds,
         )  # fmt: skip
@@ -75,11 +75,11 @@ class PlainMLP(Layer):
         super().__init__()
         kinds = {"dtype": config.dtype, "device": config.device}
         self._activate = ACTIVATIONS[activation]
-        self.first = MergedColumnParallelLinear(
+        self.first: MergedColumnParallelLinear = MergedColumnParallelLinear(
             hidden_size, (intermediate_size,), names[:1],
             bias=bias, communicator=config.communicator, **kinds,
         )  # fmt: skip
-        self.second = RowParallelLinear(
+        self.second: RowParallelLinear = RowParallelLinear(
             intermediate_size, hidden_size, names[1],
             bias=bias, is_partial=is_partial, communicator=config.communicator, **kinds,
         )  # fmt: skip

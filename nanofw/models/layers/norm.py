@@ -59,7 +59,7 @@ class RMSNorm(Norm):
         super().__init__()
         self.eps, self._plus_one = eps, plus_one
         kept = torch.float32 if plus_one else dtype
-        self.weight = empty_parameter(size, dtype=kept, device=device)
+        self.weight: nn.Parameter = empty_parameter(size, dtype=kept, device=device)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., size] to the same."""
@@ -104,7 +104,7 @@ class LayerNorm(Norm):
     ) -> None:
         super().__init__()
         self.eps = eps
-        self.weight = empty_parameter(size, dtype=dtype, device=device)
+        self.weight: nn.Parameter = empty_parameter(size, dtype=dtype, device=device)
         self.bias = empty_parameter(size, dtype=dtype, device=device) if bias else None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:

@@ -63,7 +63,7 @@ class RotaryEmbedding:
         try:
             positions = torch.arange(max_positions, dtype=torch.float32, device=device)
             angles = positions[:, None] * inverse.to(device)
-            self.cos_sin = _joined(angles, scale, (spec.head_dim - rotated) // 2)
+            self.cos_sin: torch.Tensor = _joined(angles, scale, (spec.head_dim - rotated) // 2)
         except (RuntimeError, MemoryError) as error:
             raise ModelError(
                 f"{spec.path}: the angles of {max_positions:,} positions do not fit in memory "
@@ -83,7 +83,7 @@ class NoRotation(RotaryEmbedding):
     ) -> None:
         self.index = index
         line = torch.cat((torch.ones(head_dim // 2), torch.zeros(head_dim // 2)))
-        self.cos_sin = line.to(device).expand(max_positions, head_dim)
+        self.cos_sin: torch.Tensor = line.to(device).expand(max_positions, head_dim)
 
     def at(self, positions: torch.Tensor, dtype: torch.dtype) -> Rotation | None:
         """Nothing."""

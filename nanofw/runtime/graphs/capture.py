@@ -91,7 +91,7 @@ class Upload:
 
     def __init__(self, size: int, width: int, device: torch.device) -> None:
         pinned = device.type == "cuda"
-        self.on_device = torch.zeros(size, width, dtype=torch.int64, device=device)
+        self.on_device: torch.Tensor = torch.zeros(size, width, dtype=torch.int64, device=device)
         self._buffers = [
             torch.zeros(size, width, dtype=torch.int64, pin_memory=pinned)
             for _ in range(_UPLOAD_BUFFERS)

@@ -53,8 +53,10 @@ class StepGraphs:
         inputs = DecodeInputs.allocate(max_num_seqs, width, parts.hidden.device)
         sizes = buckets(max_num_seqs)
         tokens = token_buckets(prefill_tokens)
-        self.prefill = PrefillGraphs(parts, inputs, sizes, tokens, capturer) if tokens else None
-        self.decode = DecodeGraphs(parts, inputs, sizes, capturer)
+        self.prefill: PrefillGraphs | None = (
+            PrefillGraphs(parts, inputs, sizes, tokens, capturer) if tokens else None
+        )
+        self.decode: DecodeGraphs = DecodeGraphs(parts, inputs, sizes, capturer)
 
     @property
     def counts(self) -> dict[str, int]:

@@ -73,13 +73,13 @@ class ParallelExecutor(Executor):
         self._in_flight: deque[int] = deque()
         self._next_step = 0
         self._checked: Any = None
-        self.num_bytes_sent = 0
+        self.num_bytes_sent: int = 0
         if transport is None:
             places = _places(config.device, self._size)
             transport = ProcessTransport(places, self._options.step_timeout_s)
         self._places, self._group = transport.places, WorkerGroup(transport)
         try:
-            self.ranks = self._start()
+            self.ranks: list[Ready] = self._start()
         except BaseException:
             self._group.close()
             raise

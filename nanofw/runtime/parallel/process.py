@@ -57,7 +57,7 @@ class RankProcess:
             theirs.close()
             os.close(stacks)
         ours.settimeout(send_timeout_s)
-        self.channel = Channel(ours)
+        self.channel: Channel = Channel(ours)
 
     @property
     def pid(self) -> int:

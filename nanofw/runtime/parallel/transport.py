@@ -85,7 +85,8 @@ class ProcessTransport:
     """
 
     def __init__(self, places: list[Place], send_timeout_s: float) -> None:
-        self.size, self.places = len(places), places
+        self.size: int = len(places)
+        self.places = places
         self._processes: list[RankProcess] = []
         self._selector = selectors.DefaultSelector()
         self._is_open = True
@@ -97,7 +98,7 @@ class ProcessTransport:
         except BaseException:
             self.end_ranks()
             raise
-        self.pids = [process.pid for process in self._processes]
+        self.pids: list[int] = [process.pid for process in self._processes]
 
     def send(self, rank: int, content: bytes) -> None:
         self._processes[rank].channel.send(content)

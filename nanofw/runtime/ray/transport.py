@@ -62,9 +62,10 @@ class RayTransport:
         """Learn where the ranks are, and let them start."""
         try:
             found = ray.get([actor.location.remote() for actor in self._actors], timeout=timeout_s)
-            self.pids = [location.pid for location in found]
+            self.pids: list[int] = [location.pid for location in found]
             self._addresses = [location.address for location in found]
-            self.places, visible = places(kind, found)
+            where, visible = places(kind, found)
+            self.places: list[Place] = where
             pairs = zip(self._actors, visible, strict=True)
             ray.get([actor.begin.remote(gpus) for actor, gpus in pairs], timeout=timeout_s)
         except GetTimeoutError:
