@@ -66,6 +66,12 @@ def file_layers(
 
 def _locate(text: str, folder: Path, named_by: ValueSource) -> tuple[Path, str]:
     """The path of a file or preset, and what messages call it."""
+    if _names_model(text, folder):
+        raise _not_found(
+            f"{shown(text, 300)} names a model, and a configuration is wanted; for the model "
+            f"write model.path={text}",
+            named_by,
+        )
     if looks_like_file(text):
         try:
             path = folder / expanded(text)
@@ -97,6 +103,13 @@ def _locate(text: str, folder: Path, named_by: ValueSource) -> tuple[Path, str]:
         f"no preset {shown(text)}{near(text, presets())}; presets: {', '.join(presets())}; {hint}",
         named_by,
     )
+
+
+def _names_model(text: str, folder: Path) -> bool:
+    try:
+        return text.startswith("embedded:") or (folder / expanded(text) / "config.json").is_file()
+    except (OSError, ValueError):
+        return False
 
 
 def is_ours(source: ValueSource) -> bool:

@@ -84,6 +84,13 @@ def test_a_wrong_base_has_its_place(write: Write, text: str, message: str) -> No
     assert caught.value.line == 2
 
 
+def test_a_model_in_place_of_a_configuration_is_told(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{}", encoding="utf-8")
+    for text in ("embedded:demo", str(tmp_path)):
+        with pytest.raises(ConfigError, match=f"names a model.*write model.path={text}"):
+            load_config(text)
+
+
 def test_every_preset_loads() -> None:
     assert "qwen3-demo" in presets()
     for name in presets():
