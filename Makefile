@@ -43,7 +43,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format --quiet
 
 test: check
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) -m '$(UNMARKED)'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m '$(UNMARKED)'
 
 slow: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'slow and not gpu and not multigpu and not weights'
