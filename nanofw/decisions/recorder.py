@@ -119,6 +119,7 @@ class DecisionRecorder(StepObserver):
         self._engine, self._write = engine, write
         self._reader = PlanReader(engine)
         self._journal = engine.scheduler.journal
+        self._blocker, self._head = self._journal.blocker, self._journal.head
         self._has_news = True  # something but a steady step happened since the last step
         self._first_steady = self._first_collected = 0
         self._steady, self._collected = array("d"), array("d")
@@ -169,30 +170,26 @@ class DecisionRecorder(StepObserver):
         )  # fmt: skip
 
     def planned(self, plan: StepPlan | None, now: float) -> None:
-        if plan is not None and plan.same_rows and not self._has_news and self._is_quiet():
+        journal = self._journal
+        if (  # in most steps: one expression, for its cost
+            plan is not None
+            and plan.same_rows
+            and not self._has_news
+            and journal.blocker is self._blocker
+            and journal.head is self._head
+            and not (journal.keys or journal.preemptions or journal.window)
+        ):
             self._steady.append(now)
             return
         self._end_steady()
         self._write(self._reader.record(plan, now))
         if plan is not None:
             self._first_steady = plan.step + 1
-        self._last = self._journal.blocker, self._journal.head
+        self._blocker, self._head = journal.blocker, journal.head
         self._has_news = plan is None
-
-    def _is_quiet(self) -> bool:
-        """Whether nothing was decided beside the plan."""
-        journal = self._journal
-        return not (
-            journal.keys
-            or journal.preemptions
-            or journal.window
-            or (journal.blocker, journal.head) != self._last
-        )
 
     def collected(self, plan: StepPlan, result: StepResult, now: float) -> None:
         self._collected.append(now)
-        if len(self._collected) >= _MAX_TIMES:
-            self._write_collected()
 
     def finished(self, output: RequestOutput) -> None:
         self._note(
@@ -219,6 +216,8 @@ class DecisionRecorder(StepObserver):
         self._write(record)
 
     def _end_steady(self) -> None:
+        if len(self._collected) >= _MAX_TIMES:
+            self._write_collected()
         if self._steady:
             first, planned = self._first_steady, self._steady.tolist()
             self._write(SteadyRecord(first=first, planned=planned))
