@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nanofw.cli import ExitCode
+from nanofw.cli.files import check_writable, writing
 from nanofw.cli.stdout import stdout
 from nanofw.cli.tables import console, table
 
@@ -30,12 +31,18 @@ def main(arguments: list[str]) -> int:
     )  # fmt: skip
     parser.add_argument("log", metavar="LOG", help="a decision log")
     parser.add_argument("requests", nargs="*", metavar="REQUEST", help="ids of requests")
+    parser.add_argument(
+        "--timeline", metavar="FILE", type=Path,
+        help="write steps, requests, queue and KV over time as a trace for ui.perfetto.dev",
+    )  # fmt: skip
     options = parser.parse_args(arguments)
     from nanofw.decisions.log import read_log
     from nanofw.decisions.sentences import lines
     from nanofw.decisions.story import Teller
 
     log = read_log(Path(options.log))
+    if options.timeline is not None:
+        _write_timeline(log, options.timeline)
     if not options.requests:
         _list(log)
         return ExitCode.OK
@@ -47,6 +54,15 @@ def main(arguments: list[str]) -> int:
     if log.is_cut:
         print("the log ends in the middle of a line: the run was ended from outside", file=out)
     return ExitCode.OK
+
+
+def _write_timeline(log: DecisionLog, path: Path) -> None:
+    from nanofw.decisions.timeline import timeline_trace
+    from nanofw.measure.step_traces import write
+
+    check_writable(path, "--timeline", [log.path])
+    with writing(path):
+        write(timeline_trace(log), path)
 
 
 def _list(log: DecisionLog) -> None:

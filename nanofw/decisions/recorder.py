@@ -39,7 +39,7 @@ from nanofw.errors import RequestError
 
 _BUFFER_BYTES = 1 << 18
 _MAX_TIMES = 4096
-"""Times in one line."""
+"""So many times at least are gathered before a line of them is written."""
 _DEFAULTS: Mapping[str, Any] = {
     field.name: getattr(SamplingParams(), field.name) for field in fields(SamplingParams)
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -71,7 +72,9 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     out = capsys.readouterr().out
     assert "request r7: " in out
     assert "got a row in step" in out
-    assert main(["why", str(path)]) == 0
+    trace = tmp_path / "trace.json"
+    assert main(["why", str(path), "--timeline", str(trace)]) == 0
+    assert_a_timeline(json.loads(trace.read_text(encoding="utf-8"))["traceEvents"])
     assert "30 requests" in capsys.readouterr().out
     assert main(["replay", str(path)]) == 0
     assert "the same choices in all" in capsys.readouterr().out
@@ -79,6 +82,21 @@ def test_the_commands(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Non
     out = capsys.readouterr().out
     assert "the first difference is in step" in out
     assert "ranks and keys" in out
+
+
+def assert_a_timeline(events: list[dict[str, Any]]) -> None:
+    """Every request runs, and what lies in one lane does not overlap."""
+    spans = [event for event in events if event["ph"] == "X"]
+    ran = {event["name"].split()[0] for event in spans if event["name"].endswith(" decode")}
+    assert len(ran) >= 25
+    last: dict[tuple[int, int], float] = {}
+    requests = [event for event in spans if event["cat"] == "request"]
+    for event in sorted(requests, key=lambda event: event["ts"]):
+        lane = event["pid"], event["tid"]
+        assert event["ts"] >= last.get(lane, 0.0) - 1e-3
+        last[lane] = event["ts"] + event["dur"]
+    most = max(event["args"]["running"] for event in events if event["name"] == "requests")
+    assert most == 6
 
 
 def test_a_real_run_and_its_stop_strings_replay(
@@ -97,3 +115,12 @@ def test_a_real_run_and_its_stop_strings_replay(
     assert "stop" in reasons
     assert len(log.lives) == 6
     assert main(["replay", str(path)]) == 0, capsys.readouterr().out
+
+
+def test_the_example_runs(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    example = Path(__file__).parents[2] / "examples" / "compare" / "analyse.py"
+    runpy.run_path(str(example))["main"](tmp_path)
+    out = capsys.readouterr().out
+    assert "shortest: mean E2E" in out
+    assert "waited longest" in out
+    assert "plans, then otherwise" in out
