@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 EPILOG = """\
 The experiment is that of nanofw compare (docs/compare.md). What must hold:
 
-  slo: {ttft_s: 0.5, tpot_s: 0.05}     90% of the requests meet both (attainment)
+  slo: {ttft_s: 0.5, tpot_s: 0.05}   90% of the requests (attainment) meet both
   objectives: [{metric: e2e.p90, max: 2}, {metric: goodput.share, min: 0.99}]
 
-  nanofw capacity experiment.yaml compare.tolerance=0.01 compare.output=capacity.json
+  nanofw capacity experiment.yaml compare.tolerance=0.01
 
 Exit codes as everywhere, and 1 where the objectives of an arm hold at no rate.
 """

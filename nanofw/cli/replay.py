@@ -1,4 +1,4 @@
-"""`nanofw replay LOG [KEY=VALUE ...]`: decide a log again, and show the first step that differs."""
+"""`nanofw replay LOG`: decide a log again, show the first step that differs."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from nanofw.decisions.replay import Difference
 
 EPILOG = """\
-  nanofw replay run.jsonl                                    the same configuration, this version
-  nanofw replay run.jsonl scheduler.name=shortest_job_first  another policy
+  nanofw replay run.jsonl                           as it was, by this version
+  nanofw replay run.jsonl scheduler.name=priority   by another policy
 
 Requests, times and sampled tokens are those of the log, so a log of a run on a
 device can be decided again anywhere. Exit codes as everywhere, and 1 when a

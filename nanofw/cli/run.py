@@ -44,7 +44,7 @@ the embedded model runs its default prompts. Every key can be set here:
   nanofw run                                        the demo
   nanofw run 'input.prompts=["Once upon a time"]'   another prompt
   nanofw run my.yaml output.file=results.jsonl      JSONL, in input order
-  nanofw run my.yaml input.file=prompts.jsonl       one a line, text, JSONL, OpenAI's batches
+  nanofw run my.yaml input.file=prompts.jsonl       text, JSONL or batches
   ... | nanofw run my.yaml input.file=-             prompts from standard input
   nanofw run my.yaml input.workload.name=poisson    generated traffic
 

@@ -1,4 +1,4 @@
-"""`nanofw why LOG REQUEST`: when a request waited, for what and behind whom, and when it ran."""
+"""`nanofw why LOG REQUEST`: when it waited, for what and behind whom, when it ran."""
 
 from __future__ import annotations
 
