@@ -95,7 +95,7 @@ def _phi3(dice: Dice, config: dict[str, Any]) -> dict[str, Any]:
     share = dice.one(1.0, 0.5, 0.75)
     pairs = int(config["head_dim"] * share) // 2
     longrope = {
-        dice.one("rope_type", "type"): dice.one("longrope", "su"),
+        dice.one("rope_type", "type"): "longrope",
         "short_factor": [1 + 0.1 * i for i in range(pairs)],
         "long_factor": [1.5 + 0.7 * i for i in range(pairs)],
     }

@@ -34,6 +34,7 @@ QUICK = ("mixtral", "qwen3_moe", "gpt_neox", "gpt2", "gemma2", "phi", "cohere")
 OTHERS = (
     "llama", "qwen2_moe", "gemma", "gemma3_text", "phi3", "olmo", "olmo2", "olmoe", "granite",
     "granitemoe", "glm", "glm4", "cohere2", "starcoder2", "smollm3", "gptj", "gpt_bigcode",
+    "afmoe", "apertus", "arcee", "bitnet",
 )  # fmt: skip
 
 
