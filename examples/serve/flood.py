@@ -20,9 +20,9 @@ import httpx
 
 CONFIG = Path(__file__).parent / "fair_share.yaml"
 POLICIES = ("fcfs", "fair_share")
-NUM_FLOODING = 48
+NUM_FLOODING = 24
 """Requests that the flooding client keeps open."""
-NUM_ASKED = 20
+NUM_ASKED = 8
 """Requests of the other one, one after the other."""
 PROMPT = "And it came to pass in those days"
 
