@@ -14,7 +14,7 @@ from nanofw.contracts.observer import StepObserver
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.plan import StepPlan
 from nanofw.contracts.requests import FinishReason
-from nanofw.engine.request_state import SAMPLE_SEPARATOR
+from nanofw.engine.request_state import SAMPLE_SEPARATOR, sample_id
 from nanofw.llm.results import RequestResult
 
 MAX_ENDED = 1000
@@ -42,30 +42,32 @@ class AdmissionEvents(StepObserver):
     def __init__(self) -> None:
         self.events: deque[StepEvent] = deque(maxlen=MAX_EVENTS)
         self._rows: dict[int, str] = {}
+        self._row_of: dict[str, int] = {}
         self._ended: set[str] = set()
         self._preempted: set[str] = set()
 
     def submitted(self, plan: StepPlan, now: float) -> None:
         if not plan.new and not len(plan.removed) and not plan.finished:
             return
-        self._ended.update(plan.finished)
+        self._ended.update(name for name in plan.finished if name in self._row_of)
         for row in plan.removed.tolist():
             name = self._rows.pop(row, None)
             if name is None:
                 continue
+            self._row_of.pop(name, None)
             if name in self._ended:
                 self._ended.discard(name)
             else:
                 self._preempted.add(name)
                 self.events.append(("preempted", now, name))
         for new in plan.new:
-            self._rows[new.row] = new.request_id
+            self._rows[new.row], self._row_of[new.request_id] = new.request_id, new.row
             kind = "resumed" if new.request_id in self._preempted else "started"
             self._preempted.discard(new.request_id)
             self.events.append((kind, now, new.request_id))
 
     def finished(self, output: RequestOutput) -> None:
-        self._preempted.discard(output.id)
+        self._preempted.discard(sample_id(output.id, output.sample_index))
 
 
 @dataclass(slots=True)

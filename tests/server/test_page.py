@@ -9,6 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
+from nanofw.contracts.arrays import EMPTY_INT
+from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.plan import NewRow, StepPlan
 from nanofw.contracts.requests import FinishReason, SamplingParams
 from nanofw.llm.results import Completion, RequestResult, Timings
@@ -69,6 +71,19 @@ def test_decisions_say_who_went_ahead_of_whom() -> None:
     ]  # fmt: skip
     record: Any = overview.record(STATS)
     assert record["decisions"][2]["why"].endswith("ahead of 1 that came earlier")
+
+
+def test_what_ended_while_it_waited_is_not_kept() -> None:
+    observer = Overview().observer
+    for number in range(3):
+        name = f"r{number}"
+        observer.submitted(plan(new=((0, name),)), 0.0)
+        observer.submitted(plan(removed=(0,)), 0.0)  # gives way, and is then aborted
+        observer.finished(RequestOutput(id=name, token_ids=EMPTY_INT, num_prompt_tokens=1,
+                                        finish_reason=FinishReason.ABORT))  # fmt: skip
+        observer.submitted(plan(finished=(name,)), 0.0)
+    observer.submitted(plan(new=((0, "r0"),)), 0.0)  # the name comes again
+    assert [kind for kind, _, _ in observer.events] == ["started", "preempted"] * 3 + ["started"]
 
 
 def test_clients_are_counted_apart_up_to_a_bound() -> None:
