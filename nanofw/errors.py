@@ -152,7 +152,7 @@ def shown(value: object, limit: int = 120) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
-def refusal_reason(error: Exception) -> str:
+def refusal_reason(error: BaseException) -> str:
     """What the sender of a request is told of an error that it caused."""
     match error:
         case RequestError():

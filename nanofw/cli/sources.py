@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from nanofw.cli.inputs import InputPrompt
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.contracts.workload import Workload
-from nanofw.errors import RequestError
-from nanofw.llm.prompts import Prompt, chosen_ids
-from nanofw.llm.refusals import id_of, refused_alone
+from nanofw.llm.prompts import Prompt
+from nanofw.llm.refusals import chosen_ids, id_of, or_refused, unread
 from nanofw.llm.results import RequestResult
 from nanofw.llm.session import Session
 from nanofw.measure.drive import Arrivals
@@ -95,15 +95,12 @@ class PromptSource:
             if self._interrupted():
                 return
             self._num_fed += 1
-            try:
-                with refused_alone(id_of(item.value)):
-                    if item.error is not None:
-                        raise ValueError(item.error)
-                    prompt = self._read(item)
-            except RequestError as error:
-                session.refuse(error.reason, error.request_id or None)
-            else:
-                ticket = session.add_prompt(prompt, stream=self._stream and prompt.sampling.n == 1)
+            if item.error is not None:
+                session.refuse(item.error, id_of(item.value))
+                continue
+            prompt = or_refused(unread(item.value), partial(self._read, item))
+            ticket = session.add_prompt(prompt, stream=self._stream and prompt.sampling.n == 1)
+            if prompt.refusal is None:
                 self._add_prompt(ticket, prompt_text(prompt))
 
     def give_up(self, session: Session, reason: str) -> None:

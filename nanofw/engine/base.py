@@ -83,7 +83,9 @@ class BaseEngine(ABC):
         except RequestShed:
             self._num_finished[FinishReason.SHED] += 1
             raise
-        except Exception as error:
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
             if isinstance(error, NanofwError) and not isinstance(error, (ValueError, PolicyError)):
                 self._failure = error  # what all requests share is lost
                 raise

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +16,13 @@ from nanofw.config.layers import PYTHON
 from nanofw.config.load import LoadedConfig, load_config
 from nanofw.contracts.observer import StepObserver
 from nanofw.contracts.requests import SamplingParams
-from nanofw.errors import RequestError, RequestShed
+from nanofw.errors import RequestShed
 from nanofw.llm.engine_thread import EngineThread
 from nanofw.llm.llm import CHAT_FIELD_NAMES, FIELD_NAMES, check_fields, load
 from nanofw.llm.opening import open_session
-from nanofw.llm.prompts import Prompt, PromptLike, parse_prompt, with_fields
-from nanofw.llm.refusals import id_of, refused_alone
-from nanofw.llm.results import StreamEvent, refused
+from nanofw.llm.prompts import Prompt, PromptLike
+from nanofw.llm.refusals import encode_prompt, read_prompt
+from nanofw.llm.results import StreamEvent
 from nanofw.text.tokenizer import Tokenizer
 
 INLINE_CHARACTERS = 2_000
@@ -138,24 +138,17 @@ class AsyncLLM:
             ExecutorError: the engine failed before, or was closed.
         """
         check_fields(fields, FIELD_NAMES, 1)
-        given = with_fields(prompt, fields)
-        try:
-            with refused_alone(id_of(given)):
-                encoded = await self._encode(
-                    parse_prompt(given, sampling_params or self.sampling, arguments)
-                )
-        except RequestError as error:
-            yield StreamEvent(result=refused(error.request_id, error.reason))
-            return
-        await self._take_permit(encoded)
+        params = self.sampling if sampling_params is None else sampling_params
+        encoded = await self._encode(read_prompt(prompt, params, arguments, fields))
+        release = await self._take_permit(encoded) if encoded.refusal is None else _nothing
         loop = asyncio.get_running_loop()
         if self._inbox is None or self._inbox.loop is not loop:
             self._inbox = _Inbox(loop)
-        stream = _Stream(self._inbox, self._permits)
+        stream = _Stream(self._inbox, release)
         try:
             self._thread.add_prompt(stream, encoded)
         except BaseException:
-            self._permits.release()
+            release()
             raise
         timer = None
         if queue_timeout_s is not None:
@@ -200,8 +193,11 @@ class AsyncLLM:
         Raises:
             RequestError: it cannot be read or encoded.
         """
-        with refused_alone(id_of(prompt)):
-            return await self._encode(parse_prompt(prompt, sampling_params or self.sampling))
+        params = self.sampling if sampling_params is None else sampling_params
+        made = await self._encode(read_prompt(prompt, params))
+        if made.refusal is not None:
+            raise made.refusal
+        return made
 
     async def metrics(self) -> str:
         """Counters and latencies in the Prometheus text format."""
@@ -223,10 +219,11 @@ class AsyncLLM:
 
     async def _encode(self, prompt: Prompt) -> Prompt:
         if prompt.messages is None and len(prompt.text or "") <= INLINE_CHARACTERS:
-            return self._thread.encoder.encode(prompt)
-        return await asyncio.to_thread(self._thread.encoder.encode, prompt)
+            return encode_prompt(self._thread.encoder, prompt)
+        return await asyncio.to_thread(encode_prompt, self._thread.encoder, prompt)
 
-    async def _take_permit(self, prompt: Prompt) -> None:
+    async def _take_permit(self, prompt: Prompt) -> Callable[[], None]:
+        """Wait for a place in the engine; what gives it back."""
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self._permits.acquire()
@@ -236,6 +233,11 @@ class AsyncLLM:
                 f"{self._max_requests} requests are being served and none of them ended within "
                 f"{self._timeout_s} s; try again later",
             ) from None
+        return self._permits.release
+
+
+def _nothing() -> None:
+    """A refused request has no place in the engine."""
 
 
 class _Inbox:
@@ -264,8 +266,8 @@ class _Inbox:
 class _Stream:
     """One request's way from the engine's thread to its caller's loop."""
 
-    def __init__(self, inbox: _Inbox, permits: asyncio.Semaphore) -> None:
-        self._inbox, self._permits = inbox, permits
+    def __init__(self, inbox: _Inbox, release: Callable[[], None]) -> None:
+        self._inbox, self._release = inbox, release
         self._events: deque[StreamEvent] = deque()
         self._has_events = asyncio.Event()
         self.ended = False
@@ -280,7 +282,7 @@ class _Stream:
             self._events.append(event)
             if event.result is not None:
                 self.ended = True
-                self._permits.release()
+                self._release()
         if len(self._events) > MAX_WAITING_EVENTS:
             self._events = deque(joined(self._events))
         self._has_events.set()

@@ -15,7 +15,6 @@ from nanofw.config.layers import PYTHON
 from nanofw.config.load import LoadedConfig, load_config
 from nanofw.contracts.requests import SamplingParams
 from nanofw.engine.base import BaseEngine
-from nanofw.errors import RequestError
 from nanofw.llm.elsewhere import unknown_key
 from nanofw.llm.interrupt import postponed
 from nanofw.llm.keywords import nested_values
@@ -27,11 +26,8 @@ from nanofw.llm.prompts import (
     REQUEST_NAMES,
     SAMPLING_NAMES,
     PromptLike,
-    chosen_ids,
-    parse_prompt,
-    with_fields,
 )
-from nanofw.llm.refusals import id_of, refused_alone
+from nanofw.llm.refusals import chosen_ids, read_prompt
 from nanofw.llm.results import RequestResult, StreamEvent
 from nanofw.llm.session import SessionStep
 from nanofw.text.tokenizer import Tokenizer
@@ -121,10 +117,10 @@ class LLM:
                 neither, or a keyword that there is not.
             NanofwError: the run cannot go on; `partial_results` has what was finished.
         """
-        wanted = [with_fields(prompt, fields) for prompt in _as_list(prompts)]
+        wanted = _as_list(prompts)
         check_fields(fields, FIELD_NAMES, len(wanted))
         params = self._params(sampling_params, len(wanted))
-        return self._run(wanted, params, arguments, progress)
+        return self._run(wanted, params, arguments, fields, progress)
 
     def chat(
         self,
@@ -181,20 +177,21 @@ class LLM:
             arguments, fields: as for `generate`.
         """
         check_fields(fields, FIELD_NAMES, 1)
-        return self._stream(with_fields(prompt, fields), sampling_params, arguments)
+        return self._stream(prompt, sampling_params, arguments, fields)
 
     def _stream(
         self,
         prompt: object,
         sampling_params: SamplingParams | None,
         arguments: Mapping[str, object] | None,
+        fields: Mapping[str, object],
     ) -> Iterator[StreamEvent]:
         inbox = deque[StreamEvent]()
         ticket = -1
         try:
             with postponed():
-                params = sampling_params or self.sampling
-                ticket = self._add(prompt, params, arguments, stream=True)
+                params = self.sampling if sampling_params is None else sampling_params
+                ticket = self._add(prompt, params, arguments, fields, stream=True)
                 self._inbox[ticket] = inbox
             while True:
                 while not inbox:
@@ -257,30 +254,28 @@ class LLM:
         prompt: object,
         sampling: SamplingParams,
         arguments: Mapping[str, object] | None,
+        fields: Mapping[str, object],
         *,
         stream: bool = False,
     ) -> int:
         self._check_open()
-        try:
-            with refused_alone(id_of(prompt)):
-                parsed = parse_prompt(prompt, sampling, arguments)
-        except RequestError as error:
-            return self._session.refuse(error.reason, error.request_id or None)
-        return self._session.add_prompt(parsed, stream=stream)
+        read = read_prompt(prompt, sampling, arguments, fields)
+        return self._session.add_prompt(read, stream=stream)
 
     def _run(
         self,
         prompts: Sequence[object],
         params: Sequence[SamplingParams],
         arguments: Mapping[str, object] | None,
+        fields: Mapping[str, object],
         progress: bool,
     ) -> list[RequestResult]:
         results: dict[int, RequestResult | None] = {}
-        self._session.reserve(chosen_ids(prompts))
+        self._session.reserve(chosen_ids([*prompts, fields]))
         try:
             for prompt, sampling in zip(prompts, params, strict=True):
                 with postponed():
-                    results[self._add(prompt, sampling, arguments)] = None
+                    results[self._add(prompt, sampling, arguments, fields)] = None
             self._collect(results, progress)
         except BaseException:
             if self.engine.has_failed:  # what had ended in the very step that failed

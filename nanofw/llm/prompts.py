@@ -11,9 +11,8 @@ import numpy as np
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.requests import SamplingParams
 from nanofw.engine.request_checks import by_token_id, is_finite
-from nanofw.errors import near, shown
+from nanofw.errors import RequestError, near, shown
 from nanofw.llm.elsewhere import REQUEST, unknown_key
-from nanofw.llm.refusals import id_of
 from nanofw.narrowing import is_list, is_object
 from nanofw.text.stop import StopStrings
 
@@ -58,6 +57,7 @@ class Prompt:
         metadata: whatever the user wants back with the result.
         cache_salt: requests of different salts share nothing in the prefix cache.
         stop_strings: those of `sampling`, once it is encoded; None when there are none.
+        refusal: why it cannot be read or encoded; None when it can.
     """
 
     text: str | None = None
@@ -74,6 +74,7 @@ class Prompt:
     cache_salt: str = ""
     metadata: object = None
     stop_strings: StopStrings | None = None
+    refusal: RequestError | None = None
 
 
 def parse_prompt(
@@ -122,11 +123,6 @@ def with_fields(value: object, fields: Mapping[str, object]) -> object:
     nested = value.get("sampling")
     own = {*value, *(nested if is_object(nested) else ())}
     return {**{name: item for name, item in fields.items() if name not in own}, **value}
-
-
-def chosen_ids(prompts: Iterable[object]) -> set[str]:
-    """The ids that users gave to some of their prompts."""
-    return {request_id for prompt in prompts if (request_id := id_of(prompt)) is not None}
 
 
 def override_sampling(sampling: SamplingParams, values: Mapping[str, object]) -> SamplingParams:

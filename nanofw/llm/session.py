@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 from nanofw.contracts.outputs import RequestOutput, StepOutput, StepReport, TokenDelta
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.engine.base import BaseEngine
-from nanofw.errors import RequestError, RequestShed
+from nanofw.errors import NanofwError, RequestError, RequestShed, refusal_reason
 from nanofw.llm.encoding import Encoder, engine_request
 from nanofw.llm.live import LiveRequest
 from nanofw.llm.logprobs import readable
 from nanofw.llm.prometheus import RequestMetrics, prometheus_text
 from nanofw.llm.prompts import Prompt
-from nanofw.llm.refusals import refused_alone
+from nanofw.llm.refusals import encode_prompt
 from nanofw.llm.results import RequestResult, StreamEvent, refused
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.tokenizer import Tokenizer
@@ -113,16 +113,11 @@ class Session:
             arrival: when it came, on the engine's clock; None: now.
         """
         ticket, request_id = self._new_ticket(prompt.id)
-        try:
-            with refused_alone(request_id):
-                prompt = self.encoder.encode(prompt)
-                self.engine.add_request(self._request(request_id, prompt, stream, arrival))
-        except RequestError as error:
-            self._refuse(ticket, request_id, error, prompt.text)
-        except Exception as error:
-            self._lose(ticket, request_id, error, prompt.text)
-        else:
-            self._accepted(ticket, request_id, prompt, stream)
+        prompt = encode_prompt(self.encoder, prompt)
+        if prompt.refusal is not None:
+            self._refuse(ticket, request_id, prompt.refusal, prompt.text)
+            return ticket
+        self._add(ticket, self._request(request_id, prompt, stream, arrival), prompt, stream)
         return ticket
 
     def reserve(self, ids: Iterable[str]) -> None:
@@ -132,17 +127,20 @@ class Session:
     def add_request(self, request: Request) -> int:
         """Queue a request of token ids with an arrival of its own; returns its ticket."""
         ticket, _ = self._new_ticket(request.id)
-        try:
-            with refused_alone(request.id):
-                self.engine.add_request(replace(request, stream=self._token_times))
-        except RequestError as error:
-            self._refuse(ticket, request.id, error, None)
-        except Exception as error:
-            self._lose(ticket, request.id, error, None)
-        else:
-            prompt = Prompt(token_ids=request.prompt_token_ids, sampling=request.sampling)
-            self._accepted(ticket, request.id, prompt, stream=False)
+        prompt = Prompt(token_ids=request.prompt_token_ids, sampling=request.sampling)
+        self._add(ticket, replace(request, stream=self._token_times), prompt, stream=False)
         return ticket
+
+    def _add(self, ticket: int, request: Request, prompt: Prompt, stream: bool) -> None:
+        """Hand a request to the engine; its sender is told of whatever becomes of it."""
+        try:
+            self.engine.add_request(request)
+        except RequestError as error:
+            self._refuse(ticket, request.id, error, prompt.text)
+        except Exception as error:
+            self._lose(ticket, request.id, error, prompt.text)
+        else:
+            self._accepted(ticket, request.id, prompt, stream)
 
     def refuse(
         self,
@@ -264,7 +262,19 @@ class Session:
     # -- the way out ----------------------------------------------------------------------
 
     def _take_delta(self, delta: TokenDelta, end: RequestOutput | None, step: SessionStep) -> None:
-        live = self._live[delta.id]
+        live = self._live.get(delta.id)
+        if live is None:
+            return  # its text could not be made; the engine was told to end it
+        try:
+            self._show_delta(live, delta, end, step)
+        except NanofwError:
+            raise
+        except Exception as error:
+            self._give_up(live, error, step)
+
+    def _show_delta(
+        self, live: LiveRequest, delta: TokenDelta, end: RequestOutput | None, step: SessionStep
+    ) -> None:
         now = step.report.committed if step.report is not None else self.engine.clock.now()
         text, token_ids = live.take_delta(delta, end, now)
         num_kept = live.stopped_at(delta.sample_index)
@@ -279,14 +289,29 @@ class Session:
         step.events.append((live.ticket, event))
 
     def _take_end(self, output: RequestOutput, step: SessionStep) -> None:
-        live = self._live[output.id]
-        rest = live.finish_sample(output)
+        live = self._live.get(output.id)
+        if live is None:
+            return
+        try:
+            rest = live.finish_sample(output)
+            result = live.result() if live.is_finished else None
+        except Exception as error:
+            self._give_up(live, error, step)
+            return
         if rest and live.show:
             step.events.append((live.ticket, StreamEvent(rest, index=output.sample_index)))
-        if live.is_finished:
+        if result is not None:
             del self._live[output.id], self._ids[live.ticket]
-            step.events.append((live.ticket, StreamEvent(result=live.result())))
+            step.events.append((live.ticket, StreamEvent(result=result)))
             step.outputs[live.ticket] = live.first_output
+
+    def _give_up(self, live: LiveRequest, error: Exception, step: SessionStep) -> None:
+        """End a request whose text cannot be made; the others go on."""
+        logger.warning("request %s: %s", live.request_id, error, exc_info=error)
+        del self._live[live.request_id], self._ids[live.ticket]
+        reason = f"its text cannot be made: {refusal_reason(error)}"
+        step.events.append((live.ticket, StreamEvent(result=live.failed(reason))))
+        self.engine.abort_request(live.request_id)
 
     def _count(self, step: SessionStep) -> None:
         for _, result in step.results:
