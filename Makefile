@@ -14,7 +14,7 @@ help:
 	@echo "make test    create the environment if needed; checks and tests"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make slow    the long tests: full products, soak runs"
-	@echo "make fuzz    the fuzzers at length: folders, chats, traces, configurations; about half an hour"
+	@echo "make fuzz    the fuzzers at length: folders, chats, traces, requests, configurations; about half an hour"
 	@echo "make gpu     the tests that need an accelerator"
 
 $(VENV)/.base: pyproject.toml
@@ -53,16 +53,16 @@ FOLDERS ?= 500
 # Chats, and batches of requests: a minute or two.
 CHATS ?= 5000
 FIRST ?= 0
-# Configurations take ten minutes; planted faults in their reader, which must be found, seconds.
+# Configurations take ten minutes, traces and the planted faults, which must be found, one each.
 CONFIGS ?= 20000
 fuzz: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.checkpoints --folders $(FOLDERS) --first $(FIRST)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.chats $(FIRST) $(CHATS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.tokenizer_folders $(FIRST) $(FOLDERS)
-	OMP_NUM_THREADS=1 NANOFW_FUZZ_CASES=$${NANOFW_FUZZ_CASES:-20000} $(BIN)/python -m pytest -q -n $(WORKERS) tests/fuzz/test_traces.py
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.traces $(FIRST) $(CONFIGS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.requests $(FIRST) $(CHATS)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.configs $(FIRST) $(CONFIGS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.planted_configs
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.planting
 
 gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m 'gpu or multigpu'

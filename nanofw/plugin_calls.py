@@ -1,13 +1,18 @@
-"""What is said of a plugin that fails: which one, in which method, with what, and where."""
+"""Calls into plugins: what one raises, or answers wrongly, is told with its name."""
 
 from __future__ import annotations
 
 import logging
+import math
+import operator
 import os
 import sys
 import traceback
 from collections.abc import Callable
+from numbers import Real
 from typing import Any, NoReturn, TypeVar
+
+import numpy as np
 
 from nanofw.errors import ExecutorError, NanofwError, shown
 
@@ -17,72 +22,10 @@ logger: logging.Logger = logging.getLogger(__name__)
 
 
 class PluginCalls:
-    """Calls into one plugin; what they raise names it.
+    """Calls into one plugin; the base of what stands in a plugin's place.
 
-    Attributes:
-        label: for failures: `sampler 'x' of my-package 1.0`.
-        short: for refusals of a request, which are no failures: `sampler x`.
-    """
-
-    def __init__(self, label: str, short: str) -> None:
-        self.label = label
-        self.short = short
-
-    def call(self, method: Callable[..., T], *args: Any, **keywords: Any) -> T:
-        """The method's answer. Raises `ExecutorError` for whatever it raises but an interrupt."""
-        try:
-            return method(*args, **keywords)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            raise ExecutorError(self.failure(method.__name__, error)) from error
-
-    def ask(self, method: Callable[..., T], *args: Any) -> T:
-        """The method's answer about one request. Raises ValueError for whatever it raises."""
-        try:
-            return method(*args)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            raise ValueError(self.failure(method.__name__, error)) from error
-
-    def check(self, method: Callable[..., object], *args: Any) -> None:
-        """Ask whether a request can be served; its arguments are the last of `args`.
-
-        Raises ValueError when it cannot, whatever the method raised.
-        """
-        try:
-            method(*args)
-        except KeyboardInterrupt:
-            raise
-        except ValueError as error:
-            raise ValueError(f"{self.short}: {error}") from error
-        except BaseException as error:
-            what = self.failure(method.__name__, error)
-            raise ValueError(f"{what}, for the arguments {shown(args[-1])}") from error
-
-    def tell(self, method: Callable[..., object], *args: Any) -> None:
-        """Tell that a request ended. What is raised is logged: the request has its result."""
-        try:
-            method(*args)
-        except KeyboardInterrupt:
-            raise
-        except BaseException as error:
-            shown_args = ", ".join(map(shown, args))
-            what = self.failure(method.__name__, error)
-            logger.warning("%s, for %s; the run goes on", what, shown_args)
-
-    def failure(self, method: str, error: BaseException) -> str:
-        """A sentence about a call that raised."""
-        return f"{self.label}: {failed_call(method, error)}"
-
-    def wrong(self, method: str, what: str) -> ExecutorError:
-        """An error about an answer: `what` says what came, and what it must be."""
-        return ExecutorError(f"{self.label}: {method}() returned {what}")
-
-
-class CheckedPlugin:
-    """Base of what stands in a plugin's place: it passes calls on and checks the answers.
+    `SystemExit` and its like are failures of the plugin; only an interrupt by the user goes
+    through.
 
     Args:
         label: the plugin in messages: `scheduler 'deadline' of nanofw-deadline 0.1.0`.
@@ -92,21 +35,51 @@ class CheckedPlugin:
         label: as above.
     """
 
-    def __init__(self, label: str, kind: type[NanofwError]) -> None:
+    def __init__(self, label: str, kind: type[NanofwError] = ExecutorError) -> None:
         self.label = label
         self._kind = kind
         self._file = sys.modules[type(self).__module__].__file__  # of the boundary itself
 
-    def call(self, method: str, function: Callable[..., T], *arguments: Any) -> T:
-        """The method's answer; what it raises is told with the plugin's name.
-
-        `SystemExit` and its like are failures of the plugin; only an interrupt by the user goes
-        through.
-        """
+    def call(self, method: str, function: Callable[..., T], *arguments: Any, **keywords: Any) -> T:
+        """The method's answer; what it raises is told with the plugin's name."""
         try:
-            return function(*arguments)
+            return function(*arguments, **keywords)
         except BaseException as error:
             self.fail(method, error)
+
+    def ask(self, method: str, function: Callable[..., T], *arguments: Any) -> T:
+        """The method's answer about one request. Raises ValueError for whatever it raises."""
+        try:
+            return function(*arguments)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            raise ValueError(self.failure(method, error)) from error
+
+    def check(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Ask whether a request can be served; its own arguments are the last ones.
+
+        Raises ValueError when it cannot, whatever `check` raised.
+        """
+        try:
+            function(*arguments)
+        except KeyboardInterrupt:
+            raise
+        except ValueError as error:
+            raise ValueError(f"{self.label}: {error}") from error
+        except BaseException as error:
+            what = self.failure("check", error)
+            raise ValueError(f"{what}, for the arguments {shown(arguments[-1])}") from error
+
+    def tell(self, method: str, function: Callable[..., object], *arguments: Any) -> None:
+        """Tell that a request ended. What is raised is logged: the request has its result."""
+        try:
+            function(*arguments)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:
+            about = shown(arguments[0])
+            logger.warning("%s, for %s; the run goes on", self.failure(method, error), about)
 
     def fail(self, method: str, error: BaseException) -> NoReturn:
         """Raise what a method's error is told as.
@@ -114,21 +87,54 @@ class CheckedPlugin:
         An interrupt stays what it is, and so does an error of another plugin that this one has
         called through the engine.
         """
-        if isinstance(error, KeyboardInterrupt) or (
-            isinstance(error, NanofwError) and error.plugin
-        ):
+        if isinstance(error, KeyboardInterrupt) or is_named(error):
             raise error
         raise self.error(failed_call(method, error, __file__, self._file)) from error
 
+    def failure(self, method: str, error: BaseException) -> str:
+        """A sentence about a call that raised."""
+        return f"{self.label}: {failed_call(method, error, __file__, self._file)}"
+
+    def integer(self, method: str, value: Any, least: int | None = None) -> int:
+        """The answer as a number, which must be an integer, and not less than `least`."""
+        number = integer_of(value)
+        if number is None or (least is not None and number < least):
+            wanted = "an integer" if least is None else f"an integer, {least} or greater"
+            raise self.wrong(method, value, wanted)
+        return number
+
+    def flag(self, method: str, value: Any) -> bool:
+        """The answer as a bool, which it must be."""
+        if isinstance(value, (bool, np.bool_)):
+            return bool(value)
+        raise self.wrong(method, value, "True or False")
+
     def wrong(self, method: str, value: object, wanted: str) -> NanofwError:
         """The error of an answer that cannot be: `x() returned 3; it must be <wanted>`."""
-        return self.error(f"{method}() returned {shown(value)}; it must be {wanted}")
+        return self.error(f"{method}() returned {described(value)}; it must be {wanted}")
 
     def error(self, text: str) -> NanofwError:
         """An error that names the plugin."""
         error = self._kind(f"{self.label}: {text}")
         error.plugin = self.label
         return error
+
+
+class WrongAnswer(Exception):
+    """An answer of a part of the step, a model for example, that cannot be used.
+
+    Who calls the part has the object, and not its name: the executor knows that.
+    """
+
+    def __init__(self, part: object, method: str, value: object, wanted: str) -> None:
+        self.part = part
+        self.method = method
+        super().__init__(f"returned {described(value)}; it must be {wanted}")
+
+
+def is_named(error: BaseException) -> bool:
+    """Whether an error says which plugin is to blame."""
+    return isinstance(error, NanofwError) and bool(error.plugin)
 
 
 def failed_call(method: str, error: BaseException, *ours: str | None) -> str:
@@ -160,3 +166,38 @@ def place_of(error: BaseException, *ours: str | None) -> str:
         return ""
     last = [frame for frame in own if frame.filename == own[0].filename][-1]
     return f" ({os.path.basename(last.filename)}, line {last.lineno})"
+
+
+def described(value: Any) -> str:
+    """A value as messages quote it; of an array or a tensor `float32[2, 64] on cpu`."""
+    shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
+    if not isinstance(shape, tuple) or not shape or dtype is None:
+        return shown(value)
+    device = getattr(value, "device", "")
+    kind = str(dtype).removeprefix("torch.")
+    sizes = ", ".join(str(size) for size in shape)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    return f"{kind}[{sizes}]{f' on {device}' if device else ''}"
+
+
+def integer_of(value: Any) -> int | None:
+    """An integer of any kind; None for what is not one, True and False among it."""
+    if type(value) is int:
+        return value
+    try:
+        return None if isinstance(value, (bool, np.bool_)) else operator.index(value)
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # the class of the value may be broken, too
+        return None
+
+
+def number_of(value: object) -> float | None:
+    """A number of any kind; None for what is not one, True and False among it."""
+    if type(value) is float:
+        return value
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+        return None
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf

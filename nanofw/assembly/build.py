@@ -96,7 +96,7 @@ def build_on(
     The executor must be new: it counts the steps of its one engine.
     """
     config, spec, components = selection.loaded.config, selection.spec, selection.components
-    capacity = ExecutorGuard(components["executor"].label).call(executor.capacity)
+    capacity = ExecutorGuard(components["executor"].label).capacity(executor)
     limits = _limits(selection, capacity)
     allocator = components["kv_allocator"].make(
         KVAllocator,

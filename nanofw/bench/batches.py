@@ -83,7 +83,7 @@ def graph_steps(engine: Engine, before: Mapping[str, int] | None = None) -> dict
     Args:
         before: what this gave at an earlier time; then only the steps since.
     """
-    now = engine.executor.facts().graph_steps
+    now = engine.executor_facts().graph_steps
     earlier = before or {}
     return {name: num - earlier.get(name, 0) for name, num in now.items()
             if before is None or num > earlier.get(name, 0)}  # fmt: skip

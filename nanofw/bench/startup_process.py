@@ -60,7 +60,7 @@ def measured(task: Task) -> dict[str, float]:
     selection = select(loaded)
     phases.end_phase("configuration")
     with build(selection) as engine:
-        phases.end_phase("engine", parts=engine.executor.facts().start_seconds)
+        phases.end_phase("engine", parts=engine.executor_facts().start_seconds)
         generate = Batches(engine, loaded.config.sampling)
         prompts = FreshPrompts(selection.spec.vocab_size, task["seed"])
         first, second = prompts.make(2, task["prompt_tokens"])

@@ -131,6 +131,9 @@ class RecordingSampler(Sampler):
     def remove_row(self, row: int) -> None:
         self._inner.remove_row(row)
 
+    def finish(self, request_id: str) -> None:
+        self._inner.finish(request_id)
+
     def edit(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:
         copies = logits.float().cpu().numpy().copy()
         for line, row, position in zip(copies, rows.tolist(), positions.tolist(), strict=True):

@@ -31,7 +31,7 @@ def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
         ModelError: the file is not there, cannot be read, or breaks a bound.
     """
     try:
-        value = json.loads(_read_text(path, max_bytes), parse_int=_integer)
+        value = json.loads(read_text(path, max_bytes), parse_int=_integer)
     except FileNotFoundError:
         raise ModelError(
             f"{path.parent} is not a checkpoint: it has no {path.name}{describe(path.parent)}"
@@ -69,7 +69,8 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
-def _read_text(path: Path, max_bytes: int) -> str:
+def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
+    """The text of a file. Raises OSError or ValueError: it cannot be read, or breaks a bound."""
     if path.exists() and not is_regular(path):
         raise ValueError("it is not a regular file")
     with path.open("rb") as file:

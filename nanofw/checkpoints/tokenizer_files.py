@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -14,12 +13,15 @@ from typing import Any, cast
 
 import tokenizers
 
+from nanofw.checkpoints.files import read_json
 from nanofw.errors import ModelError
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
 SPECIAL_TOKENS_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
 FILES = (TOKENIZER, CONFIG, SPECIAL_TOKENS_MAP, ADDED_TOKENS)
 
+MAX_TOKENIZER_BYTES = 1 << 28
+"""The largest that are published have some 40 MB."""
 _TOKEN_FIELDS = ("single_word", "lstrip", "rstrip", "normalized", "special")
 _NAMES = tuple(f"{name}_token" for name in ("bos", "eos", "unk", "sep", "pad", "cls", "mask"))
 """In the order in which those that `tokenizer.json` lacks get their ids."""
@@ -64,22 +66,11 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     Raises:
         ModelError: a file is not a JSON object.
     """
-    config = read_object(folder / CONFIG) if (folder / CONFIG).is_file() else {}
+    config = read_json(folder / CONFIG) if (folder / CONFIG).is_file() else {}
     path = folder / SPECIAL_TOKENS_MAP
     if path.is_file() and _DECODER not in config:
-        config |= read_object(path)
+        config |= read_json(path)
     return config
-
-
-def read_object(path: Path) -> dict[str, Any]:
-    """A file that holds a JSON object. Raises ModelError when it does not."""
-    try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(f"{path} is not JSON: {error}") from error
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} must hold a JSON object")
-    return cast("dict[str, Any]", value)
 
 
 def special_token_texts(config: Mapping[str, Any]) -> dict[str, str]:
@@ -123,9 +114,13 @@ def _load(folder: Path, versions: object) -> tuple[tokenizers.Tokenizer, bool]:
             "tokenizer once with transformers: AutoTokenizer.from_pretrained(folder)"
             ".save_pretrained(folder)"
         )
+    if path.stat().st_size > MAX_TOKENIZER_BYTES:
+        raise ModelError(f"{path} is larger than {MAX_TOKENIZER_BYTES:,} bytes")
     try:
         backend = tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the Rust side raises plain Exception
+    except KeyboardInterrupt:
+        raise
+    except BaseException as error:  # a plain Exception, or a panic, which is none
         raise ModelError(f"{path} cannot be read: {error}") from error
     backend.no_truncation()
     backend.no_padding()
@@ -174,7 +169,7 @@ def _listed_tokens(
         return made
     path = folder / ADDED_TOKENS
     if path.is_file():
-        for text, index in read_object(path).items():
+        for text, index in read_json(path).items():
             if not isinstance(index, int):
                 raise ModelError(f"{path}: {text!r} has no id that is an integer")
             is_special = text in special

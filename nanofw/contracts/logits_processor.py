@@ -179,7 +179,9 @@ class HostProcessor(ABC):
                 continue
             try:
                 self.mask(request_id, bits[i])
-            except Exception as error:
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:
                 problems[i] = f"{raised(error)}{place_of(error)}"
         return problems
 

@@ -212,4 +212,7 @@ class Policy(ABC):
         """
 
     def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
-        """The request finished, whether it ran or not. Once for each that `on_arrival` saw."""
+        """The request finished, whether it ran or not. Once for each that `on_arrival` saw.
+
+        It has its result: what is raised here is logged, and changes nothing.
+        """

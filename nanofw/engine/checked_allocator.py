@@ -7,7 +7,6 @@ out. What a block holds is not looked at: the conformance kit does that.
 
 from __future__ import annotations
 
-import operator
 from dataclasses import fields
 from typing import Any
 
@@ -25,12 +24,12 @@ from nanofw.contracts.kv_allocator import (
 from nanofw.contracts.limits import Limits
 from nanofw.engine.block_owners import BlockOwners
 from nanofw.errors import AllocatorError, NanofwError
-from nanofw.plugin_calls import CheckedPlugin
+from nanofw.plugin_calls import PluginCalls
 
 INT32 = np.dtype(np.int32)
 
 
-class CheckedAllocator(CheckedPlugin, KVAllocator):
+class CheckedAllocator(PluginCalls, KVAllocator):
     """Passes calls on; what a call raises or answers is told with the allocator's name.
 
     An answer without new blocks, that of most steps, costs one comparison.
@@ -59,7 +58,7 @@ class CheckedAllocator(CheckedPlugin, KVAllocator):
         except BaseException as error:
             self.fail("num_available", error)
         if type(number) is not int:
-            number = self._integer("num_available", number)
+            number = self.integer("num_available", number)
         if not 0 <= number <= self._num_blocks - self._owners.num_owned and not self._has_failed:
             owned = self._owners.num_owned
             most = f"from 0 to {self._num_blocks - owned}, as rows own {owned} blocks"
@@ -73,7 +72,7 @@ class CheckedAllocator(CheckedPlugin, KVAllocator):
             return match
         if type(match) is not Match:
             raise self.wrong("match", match, "a Match")
-        num_tokens = self._integer("match", match.num_tokens)
+        num_tokens = self.integer("match", match.num_tokens)
         num_blocks = self._check_blocks("match", match.block_ids)
         if num_tokens != num_blocks * self._block_size or not 0 <= num_tokens <= len(token_ids):
             raise self.wrong(
@@ -87,7 +86,7 @@ class CheckedAllocator(CheckedPlugin, KVAllocator):
         """See the contract."""
         function = self.plugin.num_cached_tokens
         number = self.call("num_cached_tokens", function, read_only(token_ids), salt)
-        number = self._integer("num_cached_tokens", number)
+        number = self.integer("num_cached_tokens", number)
         if not 0 <= number <= len(token_ids):
             raise self.wrong("num_cached_tokens", number, f"from 0 to {len(token_ids)}")
         return number
@@ -155,8 +154,7 @@ class CheckedAllocator(CheckedPlugin, KVAllocator):
         if type(stats) is not AllocatorStats:
             raise self.wrong("stats", stats, "AllocatorStats")
         for field in fields(stats):
-            if self._integer("stats", getattr(stats, field.name)) < 0:
-                raise self.wrong("stats", stats, f"a {field.name} that is not negative")
+            self.integer(f"{field.name} of stats", getattr(stats, field.name), 0)
         if self._has_failed:
             return stats
         self._settle()
@@ -224,12 +222,6 @@ class CheckedAllocator(CheckedPlugin, KVAllocator):
             raise self.wrong(method, copies, "copies as int32[c, 2]")
         if len(copies):
             self._check_blocks(method, copies.reshape(-1))
-
-    def _integer(self, method: str, value: Any) -> int:
-        shown = value
-        if hasattr(value, "__index__") and not isinstance(value, (bool, np.bool_)):
-            return self.call(method, operator.index, value)
-        raise self.wrong(method, shown, "an integer")
 
 
 def _is_int32(array: Any, ndim: int) -> bool:

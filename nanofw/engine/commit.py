@@ -14,7 +14,6 @@ from nanofw.engine.checked_allocator import CheckedAllocator
 from nanofw.engine.counters import Counters
 from nanofw.engine.request_state import RequestState
 from nanofw.engine.running import RunningSet
-from nanofw.errors import ExecutorError
 
 NOT_FINITE = "numerical: the logits for the next token are not finite, or no token is allowed"
 
@@ -72,11 +71,6 @@ class Committer:
     ) -> tuple[IntArray, IntArray, BoolArray | None]:
         """Rows and tokens that count, and bool[s] of the rows that failed, if any did."""
         sampled, token_ids, failed = plan.sampled_rows, result.token_ids, result.failed
-        if len(token_ids) != len(sampled):
-            raise ExecutorError(
-                f"step {result.step} brought {len(token_ids)} tokens for "
-                f"{len(sampled)} sampling rows"
-            )
         if failed is None and self._all_alive(plan):
             return sampled, token_ids, None
         good = self._running.rows.alive[sampled]

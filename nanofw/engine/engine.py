@@ -11,7 +11,7 @@ from typing import Any
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.clock import Clock, RealClock
-from nanofw.contracts.executor import Executor
+from nanofw.contracts.executor import Executor, ExecutorFacts
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.observer import StepObserver
 from nanofw.contracts.outputs import Admitted, RequestOutput, StepOutput, StepReport
@@ -70,7 +70,7 @@ class Engine(BaseEngine):
         self._host = host_processors or HostProcessors({}, spec.vocab_size)
         self._names = names = names or PluginNames()
         self._guard = ExecutorGuard(names.executor or f"executor {type(executor).__name__}")
-        if overlap and self._guard.call(executor.capacity).max_in_flight < 2:
+        if overlap and self._guard.capacity(executor).max_in_flight < 2:
             raise ExecutorError(
                 f"{self._guard.label} takes one step at a time, overlap needs two; "
                 f"set engine.overlap to false"
@@ -256,7 +256,7 @@ class Engine(BaseEngine):
             self._collect(output)
 
     def _submit_plan(self, plan: StepPlan) -> None:
-        self._guard.call(self.executor.submit, plan)
+        self._guard.call("submit", self.executor.submit, plan)
         for tell in self._observers.submitted:
             tell(plan, self.clock.now())
 
@@ -318,7 +318,7 @@ class Engine(BaseEngine):
         self._num_steps += 1
 
     def _collect_oldest(self, plan: StepPlan) -> StepResult:
-        result = self._guard.call(self.executor.collect)
+        result = self._guard.call("collect", self.executor.collect)
         self._guard.check_result(result, plan)
         return result
 
@@ -349,7 +349,8 @@ class Engine(BaseEngine):
         sample_ids = [rows.state(row).sample_id if rows.alive[row] else None for row in waiting]
         for i, problem in self._host.mask_rows(sample_ids, bits).items():
             self._fail_on(problem, waiting[i])
-        self._guard.call(self.executor.provide, HostMasks(step=plan.step, bits=bits))
+        masks = HostMasks(step=plan.step, bits=bits)
+        self._guard.call("provide", self.executor.provide, masks)
 
     def _advance(self, plan: StepPlan) -> None:
         """Tell the processors what was committed of the requests that go on."""
@@ -376,12 +377,16 @@ class Engine(BaseEngine):
     def check_alive(self) -> None:
         if self._failure is None and self.is_watchable:
             try:
-                self._guard.call(self.executor.check_alive)
+                self._guard.call("check_alive", self.executor.check_alive)
             except NanofwError as error:
                 self._failure = error
                 raise
 
     # -- facts ----------------------------------------------------------------------------
+
+    def executor_facts(self) -> ExecutorFacts:
+        """What the executor tells of itself now. Not for steps: it may take a while."""
+        return self._guard.facts(self.executor)
 
     def stats(self) -> Mapping[str, Any]:
         allocator = asdict(self.scheduler.allocator.stats())
@@ -398,4 +403,4 @@ class Engine(BaseEngine):
         )
 
     def _close(self) -> None:
-        self._guard.call(self.executor.close)
+        self._guard.call("close", self.executor.close)

@@ -2,60 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, cast
 
-from nanofw.contracts.plan import StepPlan, StepResult
+import numpy as np
+
+from nanofw.contracts.executor import Executor, ExecutorFacts
+from nanofw.contracts.outputs import TokenLogprobs
+from nanofw.contracts.plan import Capacity, StepPlan, StepResult
 from nanofw.contracts.requests import Request
-from nanofw.errors import ExecutorError, NanofwError, shown
-from nanofw.plugin_calls import failed_call
+from nanofw.errors import ExecutorError, NanofwError
+from nanofw.plugin_calls import PluginCalls, is_named, number_of
 
-P = ParamSpec("P")
-T = TypeVar("T")
+MAX_POOL_TOKENS = (1 << 31) - 1
+"""Blocks and slots are numbered by int32."""
+_NO_LOGPROBS: Mapping[int, TokenLogprobs] = {}
 
 
-class ExecutorGuard:
+class ExecutorGuard(PluginCalls):
     """Names an executor in what its methods raise. All of it ends the run, but in `check`.
 
-    Args:
-        label: the executor for messages, `executor 'torch' of nanofw 0.1.0`.
+    Token ids are not looked at: their range is the conformance of the sampler that made them.
     """
 
-    def __init__(self, label: str) -> None:
-        self.label = label
+    def fail(self, method: str, error: BaseException) -> NoReturn:
+        """Raise what a method's error is told as.
 
-    def call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """The method's answer. `SystemExit` and its like in a method are failures of it."""
-        try:
-            return method(*args, **kwargs)
-        except ExecutorError as error:
-            if type(error) is not ExecutorError:
-                raise  # it carries more than its text
-            raise ExecutorError(f"{self.label}: {error}") from error
-        except (NanofwError, KeyboardInterrupt):
-            raise
-        except BaseException as error:
-            raise ExecutorError(self._failure(method, error)) from error
+        The contract lets a method raise `ExecutorError`: its text says what failed.
+        """
+        if type(error) is ExecutorError and not is_named(error):
+            raise self.error(str(error)) from error
+        if isinstance(error, ExecutorError) and type(error) is not ExecutorError:
+            raise error  # it carries more than its text
+        super().fail(method, error)
 
-    def check(self, method: Callable[[Request], None], request: Request) -> None:
-        """Let it check a request; raises ValueError when the request cannot be served."""
+    def check(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Let it check a request; raises ValueError when the request cannot be served.
+
+        An executor speaks for its components, so the ValueError of one stays as it is.
+        """
         try:
-            method(request)
+            function(*arguments)
         except (ValueError, NanofwError, KeyboardInterrupt):
             raise
         except BaseException as error:  # this request alone is refused
-            raise ValueError(self._failure(method, error)) from error
+            request: Request = arguments[-1]
+            what = self.failure("check", error)
+            raise ValueError(f"{what}, for the arguments {request.arguments!r}") from error
+
+    def capacity(self, executor: Executor) -> Capacity:
+        """What it can hold."""
+        capacity: Any = self.call("capacity", executor.capacity)
+        if not isinstance(capacity, Capacity):
+            raise self.wrong("capacity", capacity, "a Capacity")
+        for name in ("num_blocks", "block_size", "max_in_flight"):
+            self.integer(f"{name} of capacity", getattr(capacity, name), 1)
+        if capacity.num_blocks * capacity.block_size > MAX_POOL_TOKENS:
+            wanted = f"a pool of at most {MAX_POOL_TOKENS:,} tokens"
+            raise self.wrong("capacity", capacity, wanted)
+        return capacity
+
+    def facts(self, executor: Executor) -> ExecutorFacts:
+        """What it tells of itself."""
+        facts: Any = self.call("facts", executor.facts)
+        if not isinstance(facts, ExecutorFacts):
+            raise self.wrong("facts", facts, "ExecutorFacts")
+        for name in ("graph_steps", "host_phases", "start_seconds"):
+            numbers: Any = getattr(facts, name)
+            if not isinstance(numbers, Mapping):
+                raise self.wrong(f"{name} of facts", numbers, "numbers by name")
+            for number in cast("Mapping[Any, Any]", numbers).values():
+                if number_of(number) is None:
+                    raise self.wrong(f"{name} of facts", number, "a number")
+        if not isinstance(facts.process_ids, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise self.wrong("process_ids of facts", facts.process_ids, "a tuple of numbers")
+        return facts
 
     def check_result(self, result: StepResult, plan: StepPlan) -> None:
         """Raise ExecutorError when this is not the result of the plan."""
         given: Any = result
         if not isinstance(given, StepResult):
-            raise ExecutorError(f"{self.label}: collect() returned {shown(given)}, no StepResult")
-        if result.step != plan.step:
-            raise ExecutorError(
-                f"{self.label} answered step {shown(result.step)} when {plan.step} was due"
-            )
+            raise self.wrong("collect", given, "a StepResult")
+        count, token_ids = len(plan.sampled_rows), given.token_ids
+        if type(given.step) is not int or given.step != plan.step:
+            raise self.wrong("step of collect", given.step, f"{plan.step}, which was due")
+        if not _is_array(token_ids, np.int32, count):
+            raise self.wrong("token_ids of collect", token_ids, f"int32[{count}]")
+        if given.failed is not None and not _is_array(given.failed, np.bool_, count):
+            raise self.wrong("failed of collect", given.failed, f"bool[{count}] or None")
+        for name in ("logprobs", "prompt_logprobs"):
+            if (logprobs := getattr(given, name)) != _NO_LOGPROBS:
+                self._check_logprobs(f"{name} of collect", logprobs)
+        if given.seconds is not None and not (number_of(given.seconds) or 0.0) >= 0.0:
+            raise self.wrong("seconds of collect", given.seconds, "seconds or None")
 
-    def _failure(self, method: Callable[..., Any], error: BaseException) -> str:
-        name = getattr(method, "__name__", "a method")
-        return f"{self.label}: {failed_call(name, error)}"
+    def _check_logprobs(self, method: str, logprobs: Any) -> None:
+        wanted = "TokenLogprobs by row"
+        if not isinstance(logprobs, Mapping):
+            raise self.wrong(method, logprobs, wanted)
+        for row, value in cast("Mapping[Any, Any]", logprobs).items():
+            if not isinstance(value, TokenLogprobs) or number_of(row) is None:
+                raise self.wrong(method, value, wanted)
+
+
+def _is_array(array: Any, dtype: type[np.generic], count: int) -> bool:
+    found = array
+    return isinstance(array, np.ndarray) and found.dtype == dtype and found.shape == (count,)

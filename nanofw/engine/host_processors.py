@@ -5,7 +5,8 @@ A processor that fails on a request fails that request, never the run.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
+from itertools import islice
 from typing import Any, cast
 
 import numpy as np
@@ -35,9 +36,7 @@ class HostProcessors:
     ) -> None:
         self._processors = dict(processors)
         self._calls = {
-            name: PluginCalls(
-                (labels or {}).get(name, f"logits_processor {name!r}"), f"logits processor {name}"
-            )
+            name: PluginCalls((labels or {}).get(name, f"logits_processor {name!r}"))
             for name in processors
         }
         self._constrained: dict[str, list[str]] = {}
@@ -70,11 +69,10 @@ class HostProcessors:
         for name, processor in self._processors.items():
             arguments, calls = request.arguments.get(name), self._calls[name]
             calls.check(processor.check, arguments)
-            constrains: Any = calls.ask(processor.start, sample_id, arguments, prompt.copy())
+            given = sample_id, arguments, prompt.copy()
+            constrains: Any = calls.ask("start", processor.start, *given)
             if not isinstance(constrains, (bool, np.bool_)):
-                raise ValueError(
-                    f"{calls.label}: start() returned {constrains!r}, which is no bool"
-                )
+                raise ValueError(str(calls.wrong("start", constrains, "True or False")))
             if constrains:
                 names.append(name)
                 self._constrained[sample_id] = names
@@ -107,27 +105,38 @@ class HostProcessors:
 
     def _mask_rows(self, name: str, sample_ids: list[str | None], bits: IntArray) -> dict[int, str]:
         """By row, why the processor failed; a call that fails as a whole fails all its rows."""
-        calls, problem = self._calls[name], ""
+        calls, processor = self._calls[name], self._processors[name]
+        asked = {i for i, sample_id in enumerate(sample_ids) if sample_id is not None}
         try:
-            failed: Any = self._processors[name].mask_rows(tuple(sample_ids), bits)
-            if isinstance(failed, Mapping):
-                whys = cast("Mapping[int, str]", failed).items()
-                return {i: f"{calls.label}: mask_rows() failed: {why}" for i, why in whys}
-            problem = f"{calls.label}: mask_rows() returned {failed!r}; it must be a mapping"
-        except Exception as error:
-            problem = calls.failure("mask_rows", error)
-        return {i: problem for i, sample_id in enumerate(sample_ids) if sample_id is not None}
+            failed: Any = calls.ask("mask_rows", processor.mask_rows, tuple(sample_ids), bits)
+            whys = calls.ask("mask_rows", _reasons, failed, asked)
+        except ValueError as error:
+            return dict.fromkeys(asked, str(error))
+        if whys is None:
+            wanted = f"a mapping from some of the indices {sorted(asked)} to sentences"
+            return dict.fromkeys(asked, str(calls.wrong("mask_rows", failed, wanted)))
+        return {i: f"{calls.label}: mask_rows() failed: {why}" for i, why in whys.items()}
 
     def advance(self, sample_id: str, token_ids: IntArray) -> str | None:
         """Hand over committed tokens; returns what the user is told if a processor failed."""
         for name in self._constrained.get(sample_id, ()):
+            processor = self._processors[name]
             try:
-                self._processors[name].advance(sample_id, token_ids)
-            except Exception as error:
-                return self._calls[name].failure("advance", error)
+                self._calls[name].ask("advance", processor.advance, sample_id, token_ids.copy())
+            except ValueError as error:
+                return str(error)
         return None
 
     def finish_sample(self, sample_id: str) -> None:
         """The sample is finished, for whatever reason."""
         for name in self._constrained.pop(sample_id, ()):
-            self._calls[name].tell(self._processors[name].finish, sample_id)
+            self._calls[name].tell("finish", self._processors[name].finish, sample_id)
+
+
+def _reasons(failed: Any, asked: Set[int]) -> dict[int, str] | None:
+    """By index, why a mask could not be made; None where the answer does not say so."""
+    if not isinstance(failed, Mapping):
+        return None
+    items = cast("Mapping[int, str]", failed).items()
+    found = dict(islice(items, len(asked) + 1))
+    return found if found.keys() <= asked and all(type(w) is str for w in found.values()) else None

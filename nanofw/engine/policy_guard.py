@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import operator
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Any, TypeVar, cast
@@ -16,13 +15,13 @@ from nanofw.contracts.requests import FinishReason
 from nanofw.contracts.scheduler import Policy, Refuse, RequestView, SortKey
 from nanofw.engine.request_state import RequestState, StateView
 from nanofw.engine.views import EngineView
-from nanofw.errors import NanofwError, PolicyError
-from nanofw.plugin_calls import CheckedPlugin
+from nanofw.errors import NanofwError, PolicyError, shown
+from nanofw.plugin_calls import PluginCalls, integer_of, number_of
 
 T = TypeVar("T")
 
 
-class PolicyGuard(CheckedPlugin):
+class PolicyGuard(PluginCalls):
     """One policy, its hooks that are overridden, and the errors of those that fail.
 
     Args:
@@ -48,7 +47,7 @@ class PolicyGuard(CheckedPlugin):
         for name in ("window", "skip_ahead", "max_rekeys"):
             value: Any = self.call(name, getattr, policy, name)
             if type(value) is not int or value < 0:
-                problems.append(f"{name} is {value!r}; it must be an integer, 0 or greater")
+                problems.append(f"{name} is {shown(value)}; it must be an integer, 0 or greater")
         if problems:
             raise self.error("; ".join(problems))
         self._describe = describe
@@ -66,15 +65,6 @@ class PolicyGuard(CheckedPlugin):
         moment = f"\n  {self._describe()}" if self._describe is not None else ""
         return super().error(f"{text}{moment}")
 
-    def check(self, arguments: Any) -> None:
-        """Raise ValueError when a request's arguments for the policy are wrong."""
-        try:
-            self.policy.check(arguments)
-        except ValueError:
-            raise
-        except BaseException as error:
-            self.fail("check", error)
-
     # -- what orders requests -------------------------------------------------------------
 
     def key(self, state: RequestState) -> SortKey | Refuse:
@@ -84,16 +74,18 @@ class PolicyGuard(CheckedPlugin):
         if type(key) is Refuse:
             return self._checked_refusal(name, key)
         if type(key) is not int and _has_no_order(key):
-            raise self.error(f"{name}() returned {key!r}, which has no order")
+            raise self.error(f"{name}() returned {shown(key)}, which has no order")
         return key
 
     def _checked_refusal(self, name: str, refusal: Refuse) -> Refuse:
         reason: Any = refusal.reason
         after: Any = refusal.retry_after_s
         if not isinstance(reason, str) or not reason:
-            raise self.error(f"{name}() refused with the reason {reason!r}; it must be a sentence")
+            what = f"{name}() refused with the reason {shown(reason)}"
+            raise self.error(f"{what}; it must be a sentence")
         if after is not None and not _is_time(after):
-            raise self.error(f"{name}() refused with retry_after_s {after!r}; it must be a number")
+            what = f"{name}() refused with retry_after_s {shown(after)}"
+            raise self.error(f"{what}; it must be a number")
         return refusal
 
     def group(self, state: RequestState) -> Hashable:
@@ -143,18 +135,18 @@ class PolicyGuard(CheckedPlugin):
         if type(answer) is Refuse:
             return self._checked_refusal("admit", answer)
         if not isinstance(answer, (bool, np.bool_)):
-            raise self.error(f"admit() returned {answer!r}; it must be True, False or Refuse")
+            raise self.wrong("admit", answer, "True, False or Refuse")
         return answer is True or answer == np.True_
 
     def chunk(self, state: RequestState) -> int | None:
         if not self.cuts:
             return None
         chunk = self.call("chunk", self.policy.chunk, state.view, self.view)
-        return None if chunk is None else self._integer("chunk", chunk, 1)
+        return None if chunk is None else self.integer("chunk", chunk, 1)
 
     def step_budget(self) -> int | None:
         budget = self.call("step_budget", self.policy.step_budget, self.view)
-        return None if budget is None else self._integer("step_budget", budget, 0)
+        return None if budget is None else self.integer("step_budget", budget, 0)
 
     def pause(self) -> list[int]:
         """Running rows that the policy pauses."""
@@ -174,7 +166,7 @@ class PolicyGuard(CheckedPlugin):
         if at is None:
             return None
         if not _is_time(at):
-            raise self.error(f"wake() returned {at!r}; it must be seconds on the engine's clock")
+            raise self.wrong("wake", at, "seconds on the engine's clock")
         return float(at) if at > self.view.now else None
 
     def is_smaller(self, key: SortKey, other: SortKey) -> bool:
@@ -190,25 +182,12 @@ class PolicyGuard(CheckedPlugin):
             raise self.error(f"{name}() names more than {most}")
         return found
 
-    def _integer(self, name: str, value: Any, least: int) -> int:
-        try:
-            if isinstance(value, (bool, np.bool_)):
-                raise TypeError
-            number = operator.index(value)
-        except TypeError:
-            raise self.error(f"{name}() returned {value!r}; it must be an int or None") from None
-        if number < least:
-            raise self.error(f"{name}() returned {number}; it must be at least {least}")
-        return number
-
     def _row(self, name: str, row: Any, rows: IntArray) -> int:
         """The row as a number, which must be one of the running `rows`."""
-        number = -1
-        if not isinstance(row, (bool, np.bool_)) and hasattr(row, "__index__"):
-            number = self.call(name, operator.index, row)
-        if not (rows == number).any():
+        number = integer_of(row)
+        if number is None or not (rows == number).any():
             raise self.error(
-                f"{name}() named row {row!r}; running rows are {sorted(rows.tolist())}"
+                f"{name}() named row {shown(row)}; running rows are {sorted(rows.tolist())}"
             )
         return number
 
@@ -224,17 +203,17 @@ class PolicyGuard(CheckedPlugin):
         self.call("on_preempt", self.policy.on_preempt, row, state.view, self.view)
 
     def on_progress(self, rows: IntArray, num_tokens: IntArray, num_decodes: int) -> None:
-        shown = read_only(rows), read_only(num_tokens)
-        self.call("on_progress", self.policy.on_progress, *shown, num_decodes, self.view)
+        arrays = read_only(rows), read_only(num_tokens)
+        self.call("on_progress", self.policy.on_progress, *arrays, num_decodes, self.view)
 
     def on_finish(self, state: RequestState, reason: FinishReason) -> None:
-        self.call("on_finish", self.policy.on_finish, state.view, reason, self.view)
+        """The request has its result: what the policy raises is logged, and changes nothing."""
+        self.tell("on_finish", self.policy.on_finish, state.view, reason, self.view)
 
 
-def _is_time(value: Any) -> bool:
-    if type(value) is bool or not isinstance(value, (int, float, np.floating)):
-        return False
-    return math.isfinite(float(value))  # pyright: ignore[reportUnknownArgumentType]
+def _is_time(value: object) -> bool:
+    number = number_of(value)
+    return number is not None and math.isfinite(number)
 
 
 def _has_no_order(key: SortKey) -> bool:

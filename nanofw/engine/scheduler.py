@@ -139,7 +139,7 @@ class Scheduler:
 
     def check_arguments(self, arguments: Any) -> None:
         """Raise ValueError when a request's arguments for the policy are wrong."""
-        self._guard.check(arguments)
+        self._guard.check(self.policy.check, arguments)
 
     def add_request(self, samples: list[RequestState], now: float) -> None:
         """Queue a validated request.
@@ -271,13 +271,10 @@ class Scheduler:
             del self._states[state.request.id]
 
     def _make_output(self, state: RequestState, reason: FinishReason, error: str | None) -> None:
-        """The request's output; where the policy fails on its end, that of an error."""
         try:
             if state.is_known:
                 state.is_known = False
                 self._guard.on_finish(state, reason)
-        except PolicyError as problem:
-            reason, error = FinishReason.ERROR, str(problem)
         finally:  # an interrupt goes through
             state.finish_reason, state.error, state.finished = reason, error, self._view.now
             self.counters.num_output_tokens += state.num_output

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.requests import Request, SamplingParams
-from nanofw.errors import shown
+from nanofw.errors import ModelError, shown
 from nanofw.llm.prompts import Prompt
 from nanofw.text.chat import ChatTemplate
 from nanofw.text.stop import StopStrings
@@ -86,10 +86,11 @@ class Encoder:
 
         Raises:
             ValueError: it needs a tokenizer or a template that is not there, or cannot be read.
+            ModelError: its template is broken.
         """
         try:
             text, token_ids = self._tokens(prompt)
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, ModelError):
             raise
         except Exception as error:  # tokenizers raises plain Exception
             raise ValueError(f"the tokenizer cannot encode the prompt: {error}") from error

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -13,12 +12,12 @@ from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import Request
 from nanofw.contracts.workload import Workload
 from nanofw.errors import PluginError
-from nanofw.plugin_calls import CheckedPlugin
+from nanofw.plugin_calls import PluginCalls, number_of
 
 _END = object()
 
 
-class CheckedWorkload(CheckedPlugin, Workload):
+class CheckedWorkload(PluginCalls, Workload):
     """Passes calls on; what a call raises or answers is told with the workload's name.
 
     What is wrong with a single request, a prompt that is too long for example, is the engine's
@@ -40,7 +39,7 @@ class CheckedWorkload(CheckedPlugin, Workload):
     @property
     def rate(self) -> float | None:
         rate: Any = self.call("rate", lambda: self._plugin.rate)
-        if rate is not None and not (_is_number(rate) and 0 < rate < float("inf")):
+        if rate is not None and not 0 < (number_of(rate) or 0.0) < math.inf:
             raise self.wrong("rate", rate, "requests per second, or None")
         return rate
 
@@ -81,7 +80,7 @@ class CheckedWorkload(CheckedPlugin, Workload):
         for name, value in (("id", request.id), ("client", request.client)):
             if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
                 raise self.wrong(method, request, f"a Request whose {name} is a string")
-        if request.arrival is not None and not _is_number(request.arrival):
+        if request.arrival is not None and number_of(request.arrival) is None:
             raise self.wrong(method, request, "a Request whose arrival is a number of seconds")
         try:
             ids = np.asarray(request.prompt_token_ids)
@@ -92,9 +91,7 @@ class CheckedWorkload(CheckedPlugin, Workload):
 
     def _count(self) -> int:
         number: Any = self.call("num_requests", lambda: self._plugin.num_requests)
-        if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 0:
-            raise self.wrong("num_requests", number, "an integer, 0 or greater")
-        return int(number)
+        return self.integer("num_requests", number, 0)
 
     def _texts(self) -> tuple[str, ...]:
         notes: Any = self.call("notes", lambda: tuple(self._plugin.notes))
@@ -104,10 +101,4 @@ class CheckedWorkload(CheckedPlugin, Workload):
 
     def _flag(self) -> bool:
         value: Any = self.call("shares_prefixes", lambda: self._plugin.shares_prefixes)
-        if not isinstance(value, bool):
-            raise self.wrong("shares_prefixes", value, "True or False")
-        return value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, (bool, np.bool_))
+        return self.flag("shares_prefixes", value)

@@ -31,10 +31,10 @@ class PhaseTimes(StepObserver):
     @contextmanager
     def watch(self, engine: Engine) -> Generator[None]:
         """Within it the engine's phases are timed, and the parts that its executor tells."""
-        before = engine.executor.facts().host_phases
+        before = engine.executor_facts().host_phases
         with engine.observed_by(self):
             yield
-        for name, seconds in engine.executor.facts().host_phases.items():
+        for name, seconds in engine.executor_facts().host_phases.items():
             self.seconds[SUBMIT + name] += seconds - before.get(name, 0.0)
 
     def began(self, phase: str) -> None:

@@ -187,7 +187,7 @@ def _make(loaded: LoadedConfig) -> tuple[Engine, ReplicaReady]:
         limits=engine.scheduler.limits,
         origins=tuple((choice.kind, choice.name, choice.origin) for choice in choices),
         pid=os.getpid(),
-        rank_pids=engine.executor.facts().process_ids,
+        rank_pids=engine.executor_facts().process_ids,
     )
 
 

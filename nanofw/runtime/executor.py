@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
 
 import torch
 from torch.autograd import profiler
@@ -23,13 +23,15 @@ from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import Request
 from nanofw.errors import ExecutorError, NanofwError
 from nanofw.kernels.aot.start import start_compiling
+from nanofw.plugin_calls import is_named
 from nanofw.runtime import profiling, sizing
 from nanofw.runtime.batch import StepBatch
-from nanofw.runtime.blame import describe
+from nanofw.runtime.blame import step_error
 from nanofw.runtime.graphs.capture import CudaCapturer
 from nanofw.runtime.graphs.sizes import largest_prefill
 from nanofw.runtime.options import TorchOptions
 from nanofw.runtime.parallel.executor import ParallelExecutor
+from nanofw.runtime.parallel.messages import RankLost
 from nanofw.runtime.phases import Phases
 from nanofw.runtime.results import Timer, Transfer
 from nanofw.runtime.runner import Runner
@@ -105,10 +107,10 @@ class TorchExecutor(Executor):
             phases.end_phase("waiting for compilers")
         try:
             return self._make_room(runner, config, communicator, prefill_tokens, phases)
-        except (NanofwError, MemoryError, KeyboardInterrupt):
+        except MemoryError:
             raise
         except BaseException as error:
-            raise self._failure("the start failed", error) from error
+            self._fail("the start failed", error)
 
     def _make_room(
         self,
@@ -165,10 +167,8 @@ class TorchExecutor(Executor):
             step = _Step(plan, batch, timer, hidden=hidden)
             if not len(plan.host_rows):
                 run("sample", self._sample, step, None)
-        except (NanofwError, KeyboardInterrupt):
-            raise
         except BaseException as error:
-            raise self._failure(f"step {plan.step} failed", error) from error
+            self._fail(f"step {plan.step} failed", error)
         phases["apply"] += applied - begin
         phases["forward"] += forwarded - applied
         phases["sample"] += perf_counter() - forwarded
@@ -186,10 +186,8 @@ class TorchExecutor(Executor):
             )
         try:
             self._sample(step, masks)
-        except (NanofwError, KeyboardInterrupt):
-            raise
         except BaseException as error:
-            raise self._failure(f"step {masks.step} failed while sampling", error) from error
+            self._fail(f"step {masks.step} failed while sampling", error)
 
     def collect(self) -> StepResult:
         """Wait for the oldest step and hand out its tokens."""
@@ -202,7 +200,7 @@ class TorchExecutor(Executor):
         try:
             token_ids, failed = step.transfer.wait()
         except RuntimeError as error:  # CUDA reports here what went wrong earlier
-            raise self._failure(f"step {step.plan.step} failed", error) from error
+            self._fail(f"step {step.plan.step} failed", error)
         self._open().plugins.check_ids(token_ids)
         return StepResult(
             step=step.plan.step,
@@ -234,9 +232,17 @@ class TorchExecutor(Executor):
             raise ExecutorError("the executor is closed")
         return self._runner
 
-    def _failure(self, what: str, error: BaseException) -> ExecutorError:
-        """The error in the name of the component that raised it."""
-        return ExecutorError(f"{what}: {describe(error, self._open().parts)}")
+    def _fail(self, what: str, error: BaseException) -> NoReturn:
+        """Raise the error in the name of the component that is to blame.
+
+        What says so already, and errors of our own that come from no component, stay as they are.
+        """
+        if isinstance(error, (KeyboardInterrupt, RankLost)) or is_named(error):
+            raise error
+        told = step_error(what, error, self._open().parts)
+        if isinstance(error, NanofwError) and not told.plugin:
+            raise error
+        raise told from error
 
     def _check_order(self, plan: StepPlan) -> None:
         if plan.step != self._next_step:

@@ -19,10 +19,12 @@ from nanofw.contracts.model_spec import heads_of_rank
 from nanofw.contracts.plan import HostMasks, StepPlan
 from nanofw.contracts.requests import Request
 from nanofw.contracts.sampler import SampledTokens
-from nanofw.errors import ModelError, NanofwError
+from nanofw.errors import ModelError
+from nanofw.kernels.answers import checked_tensor
 from nanofw.kernels.transfer import to_device
+from nanofw.plugin_calls import WrongAnswer, integer_of
 from nanofw.runtime.batch import StepBatch, make_batch
-from nanofw.runtime.blame import StepPart, describe
+from nanofw.runtime.blame import StepPart, step_error
 from nanofw.runtime.graphs.capture import Capturer, GraphParts
 from nanofw.runtime.graphs.step import StepGraphs
 from nanofw.runtime.logprobs import PromptTokens
@@ -33,6 +35,8 @@ from nanofw.runtime.weights import Checkpoint, open_checkpoint, settle_ties
 
 logger: logging.Logger = logging.getLogger(__name__)
 
+MAX_BLOCK_BYTES = 1 << 40
+"""A block of more bytes is a mistake of the backend."""
 MAX_CPU_TOKENS = 1024
 """More tokens at once only make activations that leave the caches and the heap."""
 
@@ -53,6 +57,7 @@ class Runner:
         self._config, self._communicator = config, communicator
         self.device: torch.device = torch.device(config.device)
         self.dtype: torch.dtype = getattr(torch, config.spec.dtype)
+        self._nothing = torch.empty(0, dtype=self.dtype, device=self.device)
         self.max_micro_batch_tokens = MAX_CPU_TOKENS if self.device.type == "cpu" else None
         checkpoint = self._open_checkpoint()
         backend = config.components.required("attention_backend")
@@ -79,7 +84,22 @@ class Runner:
     def allocate(self, num_blocks: int) -> None:
         """Create the KV pool; what was there before is given back first."""
         self.pool = []
-        self.pool = self.backend.allocate(num_blocks)
+        pool: Any = self.backend.allocate(num_blocks)
+        num_layers = self._config.spec.num_layers
+        if not isinstance(pool, (list, tuple)) or len(pool) != num_layers:
+            wanted = f"a list of {num_layers} entries, one a layer"
+            raise WrongAnswer(self.backend, "allocate", pool, wanted)
+        self.pool = list(pool)
+
+    @property
+    def bytes_per_block(self) -> int:
+        """What the backend says that one block takes over all layers."""
+        number: Any = self.backend.bytes_per_block()
+        checked = integer_of(number)
+        if checked is None or not 0 < checked <= MAX_BLOCK_BYTES:
+            wanted = f"a number of bytes from 1 to {MAX_BLOCK_BYTES}"
+            raise WrongAnswer(self.backend, "bytes_per_block", number, wanted)
+        return checked
 
     def capture(self, capturer: Capturer, prefill_tokens: int = 0) -> None:
         """Capture steps of every bucket. The pool is final from here on.
@@ -145,7 +165,9 @@ class Runner:
 
     def _forward(self, one: ForwardBatch) -> torch.Tensor:
         one.attention = self.backend.prepare(one)
-        return self.model.forward(one, self.pool)
+        hidden = self.model.forward(one, self.pool)
+        shape = (len(one.logits_indices), self._config.spec.hidden_size)
+        return checked_tensor(self.model, "forward", hidden, shape, self._nothing)
 
     def _forward_with_prompts(self, batch: StepBatch, wanted: PromptTokens) -> torch.Tensor:
         """Hidden states of the rows that sample; those of prompts become log probabilities."""
@@ -209,11 +231,13 @@ class Runner:
                 model.load_random()
             else:
                 model.load(checkpoint.tensors())
-        except (NanofwError, MemoryError, KeyboardInterrupt):
+        except (ModelError, MemoryError, KeyboardInterrupt):
             raise
         except BaseException as error:
-            what = describe(error, [StepPart(component.label, model)])
-            raise ModelError(f"the weights were not loaded: {what}") from error
+            parts = [StepPart(component.label, model)]
+            raise ModelError(
+                str(step_error("the weights were not loaded", error, parts))
+            ) from error
         return model
 
     def _step_parts(self) -> list[StepPart]:

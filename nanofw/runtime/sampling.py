@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from nanofw.contracts.sampler import SampledTokens
 from nanofw.kernels.linear import padded_rows
 from nanofw.kernels.sampling import forbid
 from nanofw.kernels.transfer import to_device
+from nanofw.plugin_calls import WrongAnswer
 from nanofw.runtime.batch import StepBatch
 from nanofw.runtime.logprobs import LogprobRows
 from nanofw.runtime.rows import RowState
@@ -67,8 +68,7 @@ class StepSampler:
         self._num_own_sampled_ids = max(0, min(len(own), self._num_sampled_ids - own.start))
         self.graphs: StepGraphs | None = None
         self.logprobs: LogprobRows = LogprobRows(config.max_num_seqs, self._vocab_size)
-        device_sampler = plugins.device_sampler
-        self._shard_variants = () if device_sampler is None else device_sampler.shard_variants
+        self._shard_variants = plugins.shard_variants
 
     def add_row(self, new: NewRow) -> None:
         """A request entered a row."""
@@ -82,8 +82,23 @@ class StepSampler:
         num_rows = len(hidden)
         if self._device.type == "cpu":
             hidden = functional.pad(hidden, (0, 0, 0, padded_rows(num_rows) - num_rows))
-        logits = self._communicator.all_gather(self._model.logits(hidden)[:num_rows], dim=-1)
-        return logits[:, : self._vocab_size]
+        own = self._logits_of_rank(hidden)[:num_rows]
+        return self._communicator.all_gather(own, dim=-1)[:, : self._vocab_size]
+
+    def _logits_of_rank(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The model's answer: at least a logit for each of this rank's tokens."""
+        logits: Any = self._model.logits(hidden)
+        if (
+            isinstance(logits, torch.Tensor)
+            and logits.ndim == 2
+            and len(logits) == len(hidden)
+            and logits.shape[1] >= self._num_own_tokens
+            and logits.is_floating_point()
+            and logits.device == hidden.device
+        ):
+            return logits
+        wanted = f"floating[{len(hidden)}, {self._num_own_tokens} or more] on {hidden.device}"
+        raise WrongAnswer(self._model, "logits", logits, wanted)
 
     def sample(
         self, batch: StepBatch, hidden: torch.Tensor, masks: HostMasks | None, host_rows: IntArray
@@ -172,7 +187,7 @@ class StepSampler:
 
     def _own_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """[s, tokens of this rank] of [s, hidden]; those that only pad are forbidden."""
-        logits = self._model.logits(hidden)[:, : self._num_own_tokens]
+        logits = self._logits_of_rank(hidden)[:, : self._num_own_tokens]
         if self._num_own_sampled_ids < self._num_own_tokens:
             logits[:, self._num_own_sampled_ids :] = -torch.inf
         return logits

@@ -18,8 +18,8 @@ from nanofw.contracts.logits_processor import LogitsProcessor
 from nanofw.contracts.plan import NewRow
 from nanofw.contracts.requests import Request
 from nanofw.contracts.sampler import DeviceSampler, SampledTokens, Sampler, SamplerConfig
-from nanofw.errors import PluginLoadError
-from nanofw.plugin_calls import PluginCalls
+from nanofw.errors import PluginLoadError, shown
+from nanofw.plugin_calls import PluginCalls, described
 from nanofw.plugins import Component
 
 STAGES = ("logits", "scaled")
@@ -45,13 +45,14 @@ class Processor:
 
     def apply(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:
         """The processor's logits, of the shape and type of those that it was given."""
-        found = self.calls.call(self.target.apply, logits, rows.copy(), positions.copy())
+        given = logits, rows.copy(), positions.copy()
+        found = self.calls.call("apply", self.target.apply, *given)
         return checked_logits(self.calls, "apply", found, logits)
 
     def sampled(self, rows: IntArray, token_ids: torch.Tensor) -> None:
         """Tell which tokens were sampled."""
         if self.hears:
-            self.calls.call(self.target.sampled, rows.copy(), token_ids)
+            self.calls.call("sampled", self.target.sampled, rows.copy(), token_ids)
 
 
 class SamplingPlugins:
@@ -60,6 +61,7 @@ class SamplingPlugins:
     Attributes:
         sampler: the sampler itself, and `calls` into it.
         device_sampler: the same if it samples on the device alone, else None.
+        variants, shard_variants: of `device_sampler`; empty: there is none.
         edits, scales, shards: `edit`, `scale`, `can_shard` is overridden.
     """
 
@@ -82,6 +84,8 @@ class SamplingPlugins:
         self.device_sampler: DeviceSampler | None = (
             self.sampler if isinstance(self.sampler, DeviceSampler) else None
         )
+        self.variants: tuple[str, ...] = self._names("variants")
+        self.shard_variants: tuple[str, ...] = self._names("shard_variants")
         self.edits: bool = kind.edit is not Sampler.edit
         self.scales: bool = kind.scale is not Sampler.scale
         self.shards: bool = kind.can_shard is not Sampler.can_shard
@@ -94,11 +98,24 @@ class SamplingPlugins:
         self._ids: dict[int, str] = {}  # of the rows that have a request
         self._rows: dict[str, int] = {}
 
+    def _names(self, attribute: str) -> tuple[str, ...]:
+        """A tuple of names that a sampler on the device declares."""
+        if self.device_sampler is None:
+            return ()
+        names: Any = self.calls.call(attribute, getattr, self.sampler, attribute)
+        if isinstance(names, tuple) and all(type(name) is str for name in names):
+            return names
+        raise self.calls.wrong(attribute, names, "a tuple of names")
+
     @property
     def deferred_bytes(self) -> int:
         """Device memory that they may still allocate, when requests ask."""
-        parts = [(self.sampler, self.calls), *((p.target, p.calls) for p in self.processors)]
-        return sum(_deferred_bytes(part, calls) for part, calls in parts)
+        name, total = "deferred_bytes", 0
+        for part, calls in [(self.sampler, self.calls)] + [
+            (processor.target, processor.calls) for processor in self.processors
+        ]:
+            total += calls.integer(name, calls.call(name, getattr, part, name), 0)
+        return total
 
     def check(self, request: Request) -> None:
         """Raise ValueError when sampling parameters or arguments are not possible."""
@@ -110,12 +127,10 @@ class SamplingPlugins:
     def add_row(self, new: NewRow) -> None:
         """A request entered a row."""
         self._ids[new.row], self._rows[new.request_id] = new.request_id, new.row
-        self.calls.call(self.sampler.add_row, new)
+        self.calls.call("add_row", self.sampler.add_row, new)
         for processor in self.processors:
-            has_work: Any = processor.calls.call(processor.target.add_row, new)
-            if not isinstance(has_work, (bool, np.bool_)):
-                raise processor.calls.wrong("add_row", f"{has_work!r}; it must be True or False")
-            processor.active[new.row] = has_work
+            has_work: Any = processor.calls.call("add_row", processor.target.add_row, new)
+            processor.active[new.row] = processor.calls.flag("add_row", has_work)
 
     def remove_row(self, row: int) -> None:
         """The row is empty. Does nothing for one whose request ended before."""
@@ -123,9 +138,9 @@ class SamplingPlugins:
         if request_id is None:
             return
         del self._rows[request_id]
-        self.calls.call(self.sampler.remove_row, row)
+        self.calls.call("remove_row", self.sampler.remove_row, row)
         for processor in self.processors:
-            processor.calls.call(processor.target.remove_row, row)
+            processor.calls.call("remove_row", processor.target.remove_row, row)
             processor.active[row] = False
 
     def finish(self, request_id: str) -> None:
@@ -134,10 +149,10 @@ class SamplingPlugins:
         if row is not None:
             self.remove_row(row)
         if self._forgets:
-            self.calls.tell(self.sampler.finish, request_id)
+            self.calls.tell("finish", self.sampler.finish, request_id)
         for processor in self.processors:
             if processor.forgets:
-                processor.calls.tell(processor.target.finish, request_id)
+                processor.calls.tell("finish", processor.target.finish, request_id)
 
     def active(self, rows: IntArray) -> list[Processor]:
         """The processors that have something to do for int32[s] rows."""
@@ -147,9 +162,8 @@ class SamplingPlugins:
         """Raise where a sampled token is none of the vocabulary: int32[s], on the host."""
         if len(token_ids) and int(token_ids.view(np.uint32).max()) >= self._vocab_size:
             wrong = token_ids[(token_ids < 0) | (token_ids >= self._vocab_size)]
-            raise self.calls.wrong(
-                "sample", f"the token {int(wrong[0])}; ids go from 0 to {self._vocab_size - 1}"
-            )
+            wanted = f"a token id from 0 to {self._vocab_size - 1}"
+            raise self.calls.wrong("sample", int(wrong[0]), wanted)
 
     # -- calls into the sampler -------------------------------------------------------------
 
@@ -158,29 +172,33 @@ class SamplingPlugins:
         sampler = self.device_sampler
         if sampler is None:
             return None
-        self.calls.call(sampler.sync)
-        variant = self.calls.call(sampler.variant, rows.copy())
-        if variant is not None and variant not in sampler.variants:
-            raise self.calls.wrong("variant", f"{variant!r}; it must be in {sampler.variants}")
-        return variant
+        self.calls.call("sync", sampler.sync)
+        variant: Any = self.calls.call("variant", sampler.variant, rows.copy())
+        if variant is None or (type(variant) is str and variant in self.variants):
+            return variant
+        raise self.calls.wrong("variant", variant, f"one of {self.variants}, or None")
 
     def edit(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:
         """Logits after biases and penalties."""
         if not self.edits:
             return logits
-        found = self.calls.call(self.sampler.edit, logits, rows.copy(), positions.copy())
+        given = logits, rows.copy(), positions.copy()
+        found = self.calls.call("edit", self.sampler.edit, *given)
         return checked_logits(self.calls, "edit", found, logits)
 
     def scale(self, logits: torch.Tensor, rows: IntArray) -> torch.Tensor:
         """Logits after the temperatures."""
         if not self.scales:
             return logits
-        found = self.calls.call(self.sampler.scale, logits, rows.copy())
+        found = self.calls.call("scale", self.sampler.scale, logits, rows.copy())
         return checked_logits(self.calls, "scale", found, logits)
 
     def can_shard(self, rows: IntArray) -> bool:
         """Whether the sampler needs only the logits of each rank's own tokens."""
-        return self.shards and bool(self.calls.call(self.sampler.can_shard, rows.copy()))
+        if not self.shards:
+            return False
+        answer: Any = self.calls.call("can_shard", self.sampler.can_shard, rows.copy())
+        return self.calls.flag("can_shard", answer)
 
     def sample(
         self,
@@ -192,11 +210,10 @@ class SamplingPlugins:
         sharded: bool = False,
     ) -> SampledTokens:
         """A token for each of s rows."""
-        sampled = self.calls.call(
-            self.sampler.sample, logits, rows.copy(), positions.copy(), scaled=scaled,
-            sharded=sharded,
-        )  # fmt: skip
-        return _checked_tokens(self.calls, "sample", sampled, len(rows))
+        given = logits, rows.copy(), positions.copy()
+        sample = self.sampler.sample
+        sampled = self.calls.call("sample", sample, *given, scaled=scaled, sharded=sharded)
+        return _checked_tokens(self.calls, "sample", sampled, logits)
 
     def sample_on_device(
         self,
@@ -210,23 +227,22 @@ class SamplingPlugins:
         """A token for each of s rows, with nothing from the host."""
         sampler = self.device_sampler
         assert sampler is not None
-        sampled = self.calls.call(
-            sampler.sample_on_device, logits, rows, positions, variant, sharded=sharded
-        )
-        return _checked_tokens(self.calls, "sample_on_device", sampled, len(rows))
+        given, method = (logits, rows, positions, variant), "sample_on_device"
+        sampled = self.calls.call(method, sampler.sample_on_device, *given, sharded=sharded)
+        return _checked_tokens(self.calls, method, sampled, logits)
 
 
 def _made(component: Component, config: SamplerConfig) -> Processor:
     target = component.make(LogitsProcessor, config)
-    kind, stage = type(target), target.stage
-    if stage not in STAGES:
-        raise PluginLoadError(
-            f"{component.label}: stage is {stage!r}; it must be {' or '.join(map(repr, STAGES))}"
-        )
+    kind, calls = type(target), calls_of(component)
+    stage: Any = calls.call("stage", getattr, target, "stage")
+    if type(stage) is not str or stage not in STAGES:
+        wanted = " or ".join(map(repr, STAGES))
+        raise PluginLoadError(f"{component.label}: stage is {shown(stage)}; it must be {wanted}")
     return Processor(
         name=component.name,
         target=target,
-        calls=calls_of(component),
+        calls=calls,
         active=np.zeros(config.max_num_seqs, np.bool_),
         is_scaled=stage == "scaled",
         hears=kind.sampled is not LogitsProcessor.sampled,
@@ -236,17 +252,7 @@ def _made(component: Component, config: SamplerConfig) -> Processor:
 
 def calls_of(component: Component) -> PluginCalls:
     """Calls into a component, under its label."""
-    return PluginCalls(component.label, f"{component.kind.replace('_', ' ')} {component.name}")
-
-
-def _deferred_bytes(part: Sampler | LogitsProcessor, calls: PluginCalls) -> int:
-    def deferred_bytes() -> int:
-        return part.deferred_bytes
-
-    number: Any = calls.call(deferred_bytes)
-    if isinstance(number, bool) or not isinstance(number, (int, np.integer)) or number < 0:
-        raise calls.wrong("deferred_bytes", f"{number!r}; it must be an integer, 0 or greater")
-    return int(number)
+    return PluginCalls(component.label)
 
 
 def checked_logits(
@@ -262,28 +268,29 @@ def checked_logits(
         and found.device == given.device
     ):
         return found
-    raise calls.wrong(method, f"{_described(found)}; it must be {_described(given)}")
+    raise calls.error(f"{method}() returned {_kind(found)}; it must be {described(given)}")
 
 
-def _checked_tokens(calls: PluginCalls, method: str, found: Any, count: int) -> SampledTokens:
+def _checked_tokens(
+    calls: PluginCalls, method: str, found: Any, logits: torch.Tensor
+) -> SampledTokens:
+    """What a sampler made of logits: a token for each line of them, where they are."""
     if not isinstance(found, SampledTokens):
-        raise calls.wrong(method, f"{type(found).__name__}; it must be SampledTokens")
+        raise calls.error(f"{method}() returned {_kind(found)}; it must be SampledTokens")
+    shape, device = logits.shape[:1], logits.device
     for name, dtype in (("token_ids", torch.int32), ("failed", torch.bool)):
         value: Any = getattr(found, name)
         if not (
-            isinstance(value, torch.Tensor) and value.dtype == dtype and value.shape == (count,)
+            isinstance(value, torch.Tensor)
+            and value.dtype == dtype
+            and value.shape == shape
+            and value.device == device
         ):
-            wanted = f"{_name(dtype)}[{count}]"
-            raise calls.wrong(method, f"{name} {_described(value)}; it must be {wanted}")
+            wanted = f"{str(dtype).removeprefix('torch.')}[{len(logits)}] on {device}"
+            raise calls.error(f"{method}() returned {name} {_kind(value)}; it must be {wanted}")
     return found
 
 
-def _described(value: Any) -> str:
+def _kind(value: Any) -> str:
     """`float32[2, 64] on cpu`, or the type of what is not a tensor."""
-    if not isinstance(value, torch.Tensor):
-        return type(value).__name__
-    return f"{_name(value.dtype)}[{', '.join(map(str, value.shape))}] on {value.device}"
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return described(value) if isinstance(value, torch.Tensor) else type(value).__name__

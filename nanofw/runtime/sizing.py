@@ -21,7 +21,7 @@ def num_blocks(
         return memory.check_num_blocks(
             config.num_blocks,
             config.block_size,
-            runner.backend.bytes_per_block(),
+            runner.bytes_per_block,
             memory.free_memory(runner.device),
         )
     _least(0, communicator, runner.device)  # all have loaded their weights
@@ -32,7 +32,7 @@ def num_blocks(
 def _num_fitting_blocks(
     runner: Runner, config: ExecutorConfig, communicator: Communicator, graph_tokens: int
 ) -> int:
-    bytes_per_block = runner.backend.bytes_per_block()
+    bytes_per_block = runner.bytes_per_block
     if runner.device.type == "cuda":
         weights = torch.cuda.memory_allocated(runner.device)
         peak = activation_peak(runner, config) + runner.plugins.deferred_bytes

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
 
 from nanofw.contracts.cost_model import CostModel, OccupiesHost
 from nanofw.contracts.plan import StepPlan
-from nanofw.errors import ExecutorError
-from nanofw.plugin_calls import CheckedPlugin
+from nanofw.plugin_calls import PluginCalls, number_of
 
 LONGEST_STEP = 1e9
 """Seconds. Sums of longer times lose the microseconds of the others."""
 
 
-class CheckedCostModel(CheckedPlugin):
+class CheckedCostModel(PluginCalls):
     """Passes calls on; what a call raises or answers is told with the cost model's name.
 
     Args:
@@ -25,7 +23,7 @@ class CheckedCostModel(CheckedPlugin):
     """
 
     def __init__(self, model: CostModel, label: str) -> None:
-        super().__init__(label, ExecutorError)
+        super().__init__(label)
         self._model = model
         self._seconds = model.seconds
         self._host_seconds = model.host_seconds if isinstance(model, OccupiesHost) else None
@@ -45,25 +43,13 @@ class CheckedCostModel(CheckedPlugin):
         value: object = self.call("kv_bytes", self._model.kv_bytes)
         if value is None:
             return None
-        number = _number(value)
+        number = number_of(value)
         if number is not None and 0 <= number < math.inf:
             return int(value)
         raise self.wrong("kv_bytes", value, "a number of bytes that is not negative, or None")
 
     def _time(self, method: str, value: object) -> float:
-        if type(value) is float and 0 <= value <= LONGEST_STEP:
-            return value
-        number = _number(value)
+        number = number_of(value)
         if number is not None and 0 <= number <= LONGEST_STEP:
             return number
         raise self.wrong(method, value, f"a number of seconds from 0 to {LONGEST_STEP:g}")
-
-
-def _number(value: object) -> float | None:
-    """A number of any kind; None for what is not one, True and False among it."""
-    if type(value) is bool or not isinstance(value, Real):
-        return None
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +17,9 @@ from jinja2.nodes import CallBlock, Node
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from nanofw.checkpoints.files import read_json, read_text
 from nanofw.checkpoints.tokenizer_files import (
-    read_object,
+    CONFIG,
     read_tokenizer_config,
     special_token_texts,
 )
@@ -32,6 +34,8 @@ _OWN_VARIABLES = frozenset(
 )
 
 _PROBE = "NANOFW-PROBE"
+_NOWHERE: Mapping[str, Path] = {}
+_NO_PROBLEMS: Mapping[str, str] = {}
 
 Message: TypeAlias = Mapping[str, object]
 """`role`, and mostly `content`: `{"role": "user", "content": "Hello"}`."""
@@ -53,30 +57,34 @@ class GenerationBlock(Extension):
 
 
 class ChatTemplate:
-    """The chat templates of a model, by name.
+    """The chat templates of a model, by name. One that is broken ends nothing until it is used.
 
     Args:
         templates: Jinja sources; `default` is used unless another is named, and `tool_use`
             when there are tools and no other name.
         variables: what templates may refer to: bos_token, eos_token and so on.
-
-    Raises:
-        ModelError: a template cannot be parsed.
+        places: by name of a template, the file that it is from.
+        problems: by name, why a template cannot be read.
     """
 
-    def __init__(self, templates: Mapping[str, str], variables: Mapping[str, str]) -> None:
-        environment = _environment()
-        self._templates = {
-            name: _compile(environment, name, source) for name, source in templates.items()
-        }
-        self._sources = dict(templates)
+    def __init__(
+        self,
+        templates: Mapping[str, str],
+        variables: Mapping[str, str],
+        *,
+        places: Mapping[str, Path] = _NOWHERE,
+        problems: Mapping[str, str] = _NO_PROBLEMS,
+    ) -> None:
+        self._templates: dict[str, jinja2.Template] = {}  # those that were used
+        self._sources, self._places = {**dict.fromkeys(problems, ""), **templates}, places
+        self._problems = dict(problems)
         self._reads_parts: dict[str, bool] = {}
         self._variables = dict(variables)
 
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the templates; empty when the model has none."""
-        return tuple(self._templates)
+        return tuple(self._sources)
 
     @cached_property
     def variables(self) -> frozenset[str]:
@@ -84,7 +92,8 @@ class ChatTemplate:
         read: set[str] = set()
         environment = _environment()
         for source in self._sources.values():
-            read |= find_undeclared_variables(environment.parse(source))
+            with suppress(jinja2.TemplateError, RecursionError):  # who uses it is told
+                read |= find_undeclared_variables(environment.parse(source))
         return frozenset(read - _OWN_VARIABLES - set(environment.globals) - set(self._variables))
 
     def contains(self, text: str) -> bool:
@@ -116,6 +125,7 @@ class ChatTemplate:
 
         Raises:
             ValueError: wrong messages, or the template refuses them.
+            ModelError: the template is broken.
         """
         if continue_final_message and add_generation_prompt:
             raise ValueError(
@@ -142,8 +152,23 @@ class ChatTemplate:
             ),
             **{key: plain(item) for key, item in arguments.items()},
         }
-        text = _rendered(self._templates[name], variables)
+        text = _rendered(self._template(name), variables)
         return cut_at_mark(text, last) if continue_final_message else text
+
+    def _template(self, name: str) -> jinja2.Template:
+        """The compiled template. Raises ModelError, once and again: it is broken."""
+        if name not in self._templates and name not in self._problems:
+            try:
+                self._templates[name] = _environment().from_string(self._sources[name])
+            except (jinja2.TemplateError, SyntaxError, RecursionError, ValueError) as error:
+                self._problems[name] = f"{self._label(name)}{_syntax_problem(error)}"
+        if name in self._problems:
+            raise ModelError(self._problems[name])
+        return self._templates[name]
+
+    def _label(self, name: str) -> str:
+        place = self._places.get(name)
+        return f"chat template {name!r}" if place is None else f"{place}: chat template {name!r}"
 
     def _can_read_parts(self, name: str) -> bool:
         """Whether a template shows the texts of a content that is a list of parts."""
@@ -157,19 +182,19 @@ class ChatTemplate:
                 "add_generation_prompt": False,
             }
             try:
-                text = _rendered(self._templates[name], variables)
+                text = _rendered(self._template(name), variables)
             except ValueError:
                 text = ""
             self._reads_parts[name] = _PROBE in text and "'type'" not in text
         return self._reads_parts[name]
 
     def _choose(self, name: str | None, *, has_tools: bool) -> str:
-        if not self._templates:
+        if not self._sources:
             raise ValueError("this model has no chat template: give prompts instead of messages")
         if name is None:
-            name = "tool_use" if has_tools and "tool_use" in self._templates else "default"
-        if name not in self._templates:
-            known = ", ".join(self._templates)
+            name = "tool_use" if has_tools and "tool_use" in self._sources else "default"
+        if name not in self._sources:
+            known = ", ".join(self._sources)
             raise ValueError(f"no chat template is named {shown(name)}; there are: {known}")
         return name
 
@@ -187,20 +212,36 @@ def load_chat_template(folder: str | Path) -> ChatTemplate:
     That of `chat_template.jinja`; without it that of `chat_template.json`, else those of
     `tokenizer_config.json`. Those of `additional_chat_templates/NAME.jinja` come on top.
 
+    A template that cannot be read is a problem of the chats that use it.
+
     Raises:
-        ModelError: a file cannot be read or parsed.
+        ModelError: `tokenizer_config.json` cannot be read.
     """
     folder = Path(folder)
     config = read_tokenizer_config(folder)
     path, single = folder / "chat_template.jinja", folder / "chat_template.json"
-    if path.is_file():
-        templates = {"default": path.read_text(encoding="utf-8")}
+    files = {item.stem: item for item in (folder / "additional_chat_templates").glob("*.jinja")}
+    templates, places, problems = dict[str, str](), dict[str, Path](), dict[str, str]()
+    if path.exists():
+        files["default"] = path
     else:
-        given = read_object(single) if single.is_file() else config
-        templates = _named_templates(given.get("chat_template"))
-    for path in sorted((folder / "additional_chat_templates").glob("*.jinja")):
-        templates[path.stem] = path.read_text(encoding="utf-8")
-    return ChatTemplate(templates, special_token_texts(config))
+        place = single if single.exists() else folder / CONFIG
+        try:
+            given = read_json(single) if single.exists() else config
+            if single.exists() and given.get("chat_template") is None:
+                raise ModelError("it has no key chat_template")
+            templates = _named_templates(given.get("chat_template"))
+        except ModelError as error:
+            problems["default"] = f"{place}: {str(error).removeprefix(f'{place} ')}"
+        places = dict.fromkeys(templates, place)
+    for name, place in sorted(files.items(), key=lambda item: (item[0] != "default", item)):
+        places[name] = place
+        try:
+            templates[name] = read_text(place)
+        except (OSError, ValueError) as error:
+            templates.pop(name, None)
+            problems[name] = f"{place} cannot be read: {error}"
+    return ChatTemplate(templates, special_token_texts(config), places=places, problems=problems)
 
 
 def _named_templates(value: object) -> dict[str, str]:
@@ -239,11 +280,15 @@ def _now(layout: str) -> str:
     return datetime.now().strftime(layout)
 
 
-def _compile(environment: ImmutableSandboxedEnvironment, name: str, source: str) -> jinja2.Template:
-    try:
-        return environment.from_string(source)
-    except jinja2.TemplateSyntaxError as error:
-        raise ModelError(f"chat template {name!r}, line {error.lineno}: {error.message}") from error
+def _syntax_problem(error: Exception) -> str:
+    """What is wrong with a template, after its name."""
+    match error:
+        case jinja2.TemplateSyntaxError():
+            return f", line {error.lineno}: {error.message}"
+        case RecursionError():
+            return " is nested too deeply"
+        case _:  # of the Python code that jinja2 makes of it: its lines are others
+            return f" cannot be compiled: {error.msg if isinstance(error, SyntaxError) else error}"
 
 
 def _raise(message: str) -> NoReturn:

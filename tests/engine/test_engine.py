@@ -353,7 +353,7 @@ def test_a_failing_host_processor_fails_its_request_alone(overlap: bool) -> None
         in (ended.outputs["broken"].error or "")
     )
     assert len(ended.tokens()["fine"]) == 14
-    with pytest.raises(RequestError, match="logits processor even: must be 'even' or 'break'"):
+    with pytest.raises(RequestError, match="logits_processor 'even': must be 'even' or 'break'"):
         engine.add_request(make_request("odd", 7, 14, arguments={"even": "odd"}))
 
 

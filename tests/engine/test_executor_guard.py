@@ -10,6 +10,7 @@ import pytest
 
 from nanofw.assembly import assemble
 from nanofw.config.load import load_config
+from nanofw.contracts.executor import ExecutorFacts
 from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.errors import ExecutorError, NanofwError, PluginLoadError, RequestError
 
@@ -99,8 +100,20 @@ def test_what_collect_answers_is_checked(tmp_path: Path) -> None:
     engine = engine_with(tmp_path, "none")
     engine.executor.collect = lambda: "done"
     engine.add_request(request("a"))
-    with pytest.raises(ExecutorError, match=rf"{LABEL}.* returned 'done', no StepResult"):
+    with pytest.raises(ExecutorError, match=rf"{LABEL}.* returned 'done'; it must be a StepResult"):
         step_on(engine)
+
+
+def test_what_an_executor_tells_of_itself_is_checked(tmp_path: Path) -> None:
+    engine = engine_with(tmp_path, "none")
+    assert engine.executor_facts().process_ids == ()
+    for facts in (None, "facts", ExecutorFacts(graph_steps=7), ExecutorFacts(process_ids=[1])):
+        engine.executor.facts = lambda facts=facts: facts
+        with pytest.raises(ExecutorError, match=rf"{LABEL}.*facts\(?\)? .*; it must be"):
+            engine.executor_facts()
+    engine.executor.facts = lambda: 1 / 0
+    with pytest.raises(ExecutorError, match=rf"{LABEL}.*: facts\(\) raised ZeroDivisionError"):
+        engine.executor_facts()
 
 
 def test_a_failing_check_refuses_its_request_alone(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A plugin of each kind that is sound until its fault, as a local file of `plugins.load`.
+"""Plugins of the kinds that need no torch, sound until their fault, as a file of `plugins.load`.
 
 `method` says which method is at fault, `fault` what it does instead of its answer, and `after`
 how many calls are sound.
@@ -6,18 +6,17 @@ how many calls are sound.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
+from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.executor import Executor, ExecutorConfig
+from nanofw.contracts.logits_processor import HostProcessor, HostProcessorConfig
 from nanofw.contracts.scheduler import RunningView
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
 from nanofw.plugins import (
     AllocatorConfig,
     KVAllocator,
-    Options,
     Plugin,
     Policy,
     Request,
@@ -29,95 +28,11 @@ from nanofw.plugins import (
     WorkloadConfig,
     hookimpl,
 )
+from nanofw.sim import manifest
 from nanofw.sim.constant import ConstantCost, ConstantOptions
-
-NUM_REQUESTS = 6
-
-
-class Interrupted(BaseException):
-    """Neither an Exception nor the user's interrupt."""
-
-
-class Fault(Options):
-    """`{name: faulty, method: acquire, fault: raises, after: 2}`; no method: sound."""
-
-    method: str = ""
-    fault: str = ""
-    after: int = 0
-
-
-def _raise(error: BaseException) -> Any:
-    raise error
-
-
-def _endless(answer: Any) -> Iterator[Any]:
-    """The items of an answer again and again; numbers where there are none."""
-    items = list(answer) or [0]
-    while True:
-        yield from items
-
-
-RAISING: dict[str, Callable[[Any], Any]] = {
-    "raises": lambda _: _raise(ZeroDivisionError("a bug in the plugin")),
-    "exits": lambda _: _raise(SystemExit(0)),
-    "is_interrupted": lambda _: _raise(Interrupted()),
-    "raises_ours": lambda _: _raise(KeyError("a" * 500)),
-}
-"""What a method raises."""
-ANSWERS: dict[str, Callable[[Any], Any]] = {
-    "none": lambda _: None,
-    "text": lambda _: "text",
-    "object": lambda _: object(),
-    "nan": lambda _: float("nan"),
-    "negative": lambda _: -7,
-    "flag": lambda _: True,
-    "huge": lambda _: 10**30,
-    "empty": lambda _: [],
-    "array": lambda _: np.array([[1, 2], [3, 4]]),
-    "longer": lambda answer: _changed(answer, lambda array: np.concatenate((array, array))),
-    "shorter": lambda answer: _changed(answer, lambda array: array[:-1]),
-    "zeros": lambda answer: _changed(answer, np.zeros_like),
-    "outside": lambda answer: _changed(answer, lambda array: array + 1_000_000),
-    "below": lambda answer: _changed(answer, lambda array: array - 1_000_000),
-    "as_text": lambda answer: _changed(answer, lambda array: array.astype(np.str_)),
-    "as_list": lambda answer: _changed(answer, lambda array: array.tolist()),
-}
-"""What a method answers instead."""
-ENDLESS: dict[str, Callable[[Any], Any]] = {"endless": _endless}
-FAULTS = {**RAISING, **ANSWERS, **ENDLESS}
-
-
-def _changed(answer: Any, change: Callable[[Any], Any]) -> Any:
-    """An answer with a change of its block ids; others stay as they are."""
-    if not hasattr(answer, "block_ids"):
-        return answer
-    values = {name: getattr(answer, name) for name in type(answer).__dataclass_fields__}
-    return type(answer)(**{**values, "block_ids": change(values["block_ids"])})
-
-
-def with_fault(sound: type, options: Fault) -> type:
-    """The class with one method, or property, at fault."""
-    if not options.method:
-        return sound
-    inner, calls = inspect.getattr_static(sound, options.method), iter(range(1 << 60))
-
-    def spoilt(answer: Callable[[], Any]) -> Any:
-        if next(calls) < options.after:
-            return answer()
-        make = FAULTS[options.fault]
-        return make(None if options.fault in RAISING else answer())
-
-    if isinstance(inner, property):
-        made: Any = property(lambda self: spoilt(lambda: inner.fget(self)))
-    elif callable(inner):
-
-        def made(self: Any, *arguments: Any) -> Any:
-            return spoilt(lambda: inner(self, *arguments))
-
-        made.__signature__ = inspect.signature(inner)
-    else:
-        made = property(lambda self: spoilt(lambda: inner), lambda self, value: None)
-    return type("Faulty", (sound,), {options.method: made})
+from nanofw.sim.executor import SimExecutor
+from nanofw.sim.options import SimOptions
+from tests.faults.faults import NUM_REQUESTS, Fault, with_fault
 
 
 class SoundPolicy(Policy):
@@ -220,6 +135,38 @@ class SoundCost(ConstantCost):
         return 0.0
 
 
+class SoundHost(HostProcessor):
+    """Constrains every request, and allows everything."""
+
+    def check(self, arguments: Any) -> None:
+        """Anything goes."""
+
+    def advance(self, request_id: str, token_ids: IntArray) -> None:
+        """Nothing is kept."""
+
+    def mask(self, request_id: str, bits: IntArray) -> None:
+        """Everything is allowed."""
+
+    def finish(self, request_id: str) -> None:
+        """Nothing is kept."""
+
+
+class ExecutorFault(SimOptions):
+    """Options of the faulty executor: those of `Fault`, beside its own."""
+
+    method: str = ""
+    fault: str = ""
+    after: int = 0
+
+
+def make_host(options: Fault, config: HostProcessorConfig) -> HostProcessor:
+    return with_fault(SoundHost, options)(options, config)
+
+
+def make_executor(options: ExecutorFault, config: ExecutorConfig) -> Executor:
+    return with_fault(SimExecutor, options)(options, config)
+
+
 def make_policy(options: Fault, config: SchedulerConfig) -> Policy:
     sound = SoundPolicy
     if options.method in ("window_key", "group", "group_key"):
@@ -247,6 +194,26 @@ def scheduler() -> Plugin:
 
 
 @hookimpl
+def logits_processor() -> Plugin:
+    claims = {"devices": ("*",), "overlap": True, "needs_history": "host"}
+    return Plugin(
+        "faulty_host",
+        ":make_host",
+        api="logits_processor/2",
+        options=Fault,
+        capabilities=claims,
+    )
+
+
+@hookimpl
+def executor() -> Plugin:
+    claims = dict(manifest.executor().capabilities)
+    return Plugin(
+        "faulty", ":make_executor", api="executor/2", options=ExecutorFault, capabilities=claims
+    )
+
+
+@hookimpl
 def kv_allocator() -> Plugin:
     claims = {"block_sizes": ("*",), "prefix_cache": True}
     return Plugin(
@@ -262,12 +229,3 @@ def workload() -> Plugin:
 @hookimpl
 def cost_model() -> Plugin:
     return Plugin("faulty", ":make_cost_model", api="cost_model/1", options=Fault)
-
-
-KINDS: dict[str, tuple[type, str]] = {
-    "scheduler": (SoundPolicy, "scheduler"),
-    "kv_allocator": (PagedPrefixAllocator, "kv_allocator"),
-    "workload": (SoundWorkload, "input.workload"),
-    "cost_model": (SoundCost, "executor.cost_model"),
-}
-"""The sound class of each kind, and its key in the configuration."""

@@ -29,7 +29,8 @@ from nanofw.config.show import as_lines, as_yaml
 from nanofw.config.source import dotted
 from nanofw.errors import ConfigError, NanofwError, shown
 from nanofw.plugins import Registry, Request
-from tests.fuzz.config_cases import PLUGIN, RUN, Case, make_case
+from tests.fuzz.config_cases import RUN, Case, make_case
+from tests.fuzz.config_keys import PLUGIN
 from tests.fuzz.wild_configs import WildCase, make_wild_case
 
 MAX_SECONDS = 20

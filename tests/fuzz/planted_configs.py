@@ -1,36 +1,26 @@
-"""Faults planted in the reading of configurations, to see that the fuzzer finds them.
-
-    python -m tests.fuzz.planted_configs [COUNT]
-
-says for each fault how many cases it takes, `COUNT` at most.
-"""
+"""Faults planted in the reading of configurations."""
 
 from __future__ import annotations
 
 import contextlib
-import itertools
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any
-from unittest import mock
 
 from nanofw.config import document, interpolation, layers, load, merge, show, validation
 from nanofw.config.source import ValueSource
 from nanofw.errors import ConfigError
 from tests.fuzz.configs import in_folder
-
-PATCHES: dict[str, tuple[Any, str, Callable[[Any], Any]]] = {}
-"""By what goes wrong: whose attribute is replaced, and how its replacement is made."""
+from tests.fuzz.planting import Planted
 
 
-def plant(owner: Any, name: str) -> Callable[[Callable[[Any], Any]], Callable[[Any], Any]]:
-    """Add a fault, which is called after the function that makes it."""
+@contextlib.contextmanager
+def opened() -> Iterator[Callable[[int], str | None]]:
+    with in_folder() as fuzzer:
+        yield fuzzer.problem
 
-    def add(make: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        PATCHES[make.__name__] = (owner, name, make)
-        return make
 
-    return add
+PLANTED = Planted(opened)
+plant = PLANTED.plant
 
 
 @plant(merge, "_drop_options")
@@ -114,37 +104,3 @@ def errors_have_no_line(usual: Any) -> Any:
         return ConfigError(made.message, key=made.key, source=made.source)
 
     return error
-
-
-PLANTED = tuple(PATCHES)
-
-
-@contextlib.contextmanager
-def planted(name: str) -> Iterator[None]:
-    """One fault, for the time of the block."""
-    owner, attribute, make = PATCHES[name]
-    with mock.patch.object(owner, attribute, make(getattr(owner, attribute))):
-        yield
-
-
-def cases_until_found(count: int) -> int | None:
-    """How many cases it takes to find a problem; None: `count` find none."""
-    with in_folder() as fuzzer:
-        found = (seed for seed in range(count) if fuzzer.problem(seed))
-        first = next(itertools.islice(found, 1), None)
-    return None if first is None else first + 1
-
-
-def main() -> None:
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 200
-    missed = 0
-    for name in PLANTED:
-        with planted(name):
-            needed = cases_until_found(count)
-        missed += needed is None
-        print(f"{name}: {'not found' if needed is None else f'found by case {needed}'}", flush=True)
-    sys.exit(missed > 0)
-
-
-if __name__ == "__main__":
-    main()

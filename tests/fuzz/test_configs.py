@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from tests.fuzz.configs import in_folder
-from tests.fuzz.planted_configs import PLANTED, cases_until_found, planted
 
 SHARE = 200
 
@@ -15,9 +14,3 @@ def test_configurations_are_read_right_or_refused(first: int) -> None:
     with in_folder() as fuzzer:
         problems = [found for seed in range(first, first + 50) if (found := fuzzer.problem(seed))]
     assert not problems, problems[0]
-
-
-@pytest.mark.parametrize("name", PLANTED)
-def test_a_planted_fault_is_found_in_the_short_share(name: str) -> None:
-    with planted(name):
-        assert cases_until_found(SHARE) is not None

@@ -96,7 +96,7 @@ def test_without_a_template_the_error_says_what_to_do(tmp_path: Path) -> None:
 
 def test_a_broken_template_names_its_line() -> None:
     with pytest.raises(ModelError, match="'default', line 2"):
-        template("a\n{% if %}")
+        template("a\n{% if %}").render(USER)
 
 
 def test_places_where_templates_are_kept(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from nanofw.text.chat import ChatTemplate
+from nanofw.errors import ModelError
+from nanofw.text.chat import ChatTemplate, load_chat_template
 from nanofw.text.tokenizer import load_tokenizer
 from tests.fuzz.chats import CHATML, PARTS, REASONING, rendered_here, rendered_there
 from tests.fuzz.tokenizer_folders import read_here, read_there, write
@@ -98,3 +99,47 @@ def test_F038_a_token_that_is_special_only_in_the_configuration(tmp_path: Path) 
     folder = write(tmp_path, files)
     assert read_here(folder) == read_there(folder)
     assert "<tool>" not in read_here(folder)["without_special"]
+
+
+CONTENT = b"{% for m in messages %}{{ m.content }}{% endfor %}"
+NESTED = b"{% if true %}" * 3000 + b"{% endif %}" * 3000
+BROKEN = {
+    "break": (b"{% break %}", "cannot be compiled"),
+    "nested": (b"{% for m in messages %}" * 300 + b"{% endfor %}" * 300, "chat template 'default'"),
+    "deep": (NESTED, "chat template 'default'"),
+    "syntax": (b"a\n{% if %}", "line 2"),
+    "not_utf8": (b"\xff\xfe{{ messages }}", "cannot be read"),
+    "large": (b" " * (17 << 20), "larger than"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("is_further", [False, True])
+def test_F039_a_broken_template_ends_only_the_chats_that_use_it(
+    tmp_path: Path, case: str, is_further: bool
+) -> None:
+    content, words = BROKEN[case]
+    folder = tmp_path / "additional_chat_templates" if is_further else tmp_path
+    folder.mkdir(exist_ok=True)
+    path = folder / ("rag.jinja" if is_further else "chat_template.jinja")
+    path.write_bytes(content)
+    if is_further:
+        (tmp_path / "chat_template.jinja").write_bytes(CONTENT)
+    chat = load_chat_template(tmp_path)
+    assert chat.variables == frozenset()
+    for _ in range(2):
+        with pytest.raises(ModelError) as error:
+            chat.render([USER], template="rag" if is_further else None)
+        assert str(path) in str(error.value)
+        assert words.replace("default", "rag" if is_further else "default") in str(error.value)
+        assert len(str(error.value)) < 600
+    if is_further:
+        assert chat.render([USER]) == "Hi"
+
+
+@pytest.mark.parametrize("content", [b"{", b"{}", b"[]", b'{"chat_template": 3}', b'{"a": "\xff"}'])
+def test_F039_a_broken_file_of_a_template_is_named(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "chat_template.json").write_bytes(content)
+    with pytest.raises(ModelError, match=r"chat_template\.json") as error:
+        load_chat_template(tmp_path).render([USER])
+    assert str(error.value).count("chat_template.json") == 1

@@ -15,6 +15,7 @@ from nanofw.contracts.attention_backend import (
 )
 from nanofw.contracts.model import ModelConfig
 from nanofw.contracts.model_spec import ModelSpec
+from nanofw.kernels.answers import checked_tensor
 from nanofw.kernels.qk_norm_rope import qk_norm_rope
 from nanofw.kernels.rope import Rotation
 from nanofw.models.layers.features import DecoderFeatures
@@ -77,7 +78,7 @@ class Attention(Layer):
         self.k_norm: RMSNorm | None = norms[1]
         self._is_normed_whole = features.qk_norm_whole
         self._eps, self._layer, self._rope = spec.norm_eps, layer, rope
-        self._backend = config.attention_backend
+        self._backend, self._head_dim = config.attention_backend, spec.head_dim
         scale = features.attention_scale
         self._scale = spec.head_dim**-0.5 if scale is None else scale
         self._fused_backend = cast("FusedAttentionBackend", self._backend)  # used if it is one
@@ -106,9 +107,11 @@ class Attention(Layer):
             qkv, query_norm, key_norm, self._eps, inputs.angles[self._rope.index],
             self.qkv_proj.num_heads, self.qkv_proj.num_kv_heads,
         )  # fmt: skip
-        return self._backend.forward(
-            query, key, value, self._layer, inputs.pool[self._layer], inputs.batch, self._scale
+        layer = self._layer
+        attended = self._backend.forward(
+            query, key, value, layer, inputs.pool[layer], inputs.batch, self._scale
         )
+        return checked_tensor(self._backend, "forward", attended, query.shape, query)
 
     def _fused(self, qkv: torch.Tensor, inputs: ForwardInputs) -> torch.Tensor:
         query_norm, key_norm = self._norms()
@@ -119,9 +122,11 @@ class Attention(Layer):
             norm_eps=self._eps,
             cos_sin=self._rope.cos_sin,
         )
-        return self._fused_backend.forward_fused(
-            fused, self._layer, inputs.pool[self._layer], inputs.batch, self._scale
+        layer, shape = self._layer, (len(qkv), self.qkv_proj.num_heads, self._head_dim)
+        attended = self._fused_backend.forward_fused(
+            fused, layer, inputs.pool[layer], inputs.batch, self._scale
         )
+        return checked_tensor(self._backend, "forward_fused", attended, shape, qkv)
 
     def _norms(self) -> tuple[torch.Tensor | None, torch.Tensor | None]:
         """The weights of the norms by head."""
