@@ -105,9 +105,9 @@ class PluginCalls:
 
     def flag(self, method: str, value: Any) -> bool:
         """The answer as a bool, which it must be."""
-        if isinstance(value, (bool, np.bool_)):
-            return bool(value)
-        raise self.wrong(method, value, "True or False")
+        if not is_flag(value):
+            raise self.wrong(method, value, "True or False")
+        return bool(value)
 
     def wrong(self, method: str, value: object, wanted: str) -> NanofwError:
         """The error of an answer that cannot be: `x() returned 3; it must be <wanted>`."""
@@ -179,12 +179,17 @@ def described(value: Any) -> str:
     return f"{kind}[{sizes}]{f' on {device}' if device else ''}"
 
 
+def is_flag(value: object) -> bool:
+    """Whether it is true or false, and no number or collection that is taken for it."""
+    return isinstance(value, (bool, np.bool_))
+
+
 def integer_of(value: Any) -> int | None:
     """An integer of any kind; None for what is not one, True and False among it."""
     if type(value) is int:
         return value
     try:
-        return None if isinstance(value, (bool, np.bool_)) else operator.index(value)
+        return None if is_flag(value) else operator.index(value)
     except KeyboardInterrupt:
         raise
     except BaseException:  # the class of the value may be broken, too
@@ -195,7 +200,7 @@ def number_of(value: object) -> float | None:
     """A number of any kind; None for what is not one, True and False among it."""
     if type(value) is float:
         return value
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, Real):
+    if is_flag(value) or not isinstance(value, Real):
         return None
     try:
         return float(value)

@@ -16,7 +16,7 @@ from nanofw.plugin_calls import PluginCalls, is_named, number_of
 
 MAX_POOL_TOKENS = (1 << 31) - 1
 """Blocks and slots are numbered by int32."""
-_NO_LOGPROBS: Mapping[int, TokenLogprobs] = {}
+INT32 = np.dtype(np.int32)
 
 
 class ExecutorGuard(PluginCalls):
@@ -84,17 +84,27 @@ class ExecutorGuard(PluginCalls):
         if not isinstance(given, StepResult):
             raise self.wrong("collect", given, "a StepResult")
         count, token_ids = len(plan.sampled_rows), given.token_ids
+        is_usual = type(token_ids) is np.ndarray and token_ids.dtype is INT32
         if type(given.step) is not int or given.step != plan.step:
             raise self.wrong("step of collect", given.step, f"{plan.step}, which was due")
-        if not _is_array(token_ids, np.int32, count):
+        if not (is_usual and token_ids.shape == (count,)) and not _is_array(
+            token_ids, np.int32, count
+        ):
             raise self.wrong("token_ids of collect", token_ids, f"int32[{count}]")
         if given.failed is not None and not _is_array(given.failed, np.bool_, count):
             raise self.wrong("failed of collect", given.failed, f"bool[{count}] or None")
-        for name in ("logprobs", "prompt_logprobs"):
-            if (logprobs := getattr(given, name)) != _NO_LOGPROBS:
-                self._check_logprobs(f"{name} of collect", logprobs)
-        if given.seconds is not None and not (number_of(given.seconds) or 0.0) >= 0.0:
-            raise self.wrong("seconds of collect", given.seconds, "seconds or None")
+        if type(given.logprobs) is not dict or given.logprobs:
+            self._check_logprobs("logprobs of collect", given.logprobs)
+        if type(given.prompt_logprobs) is not dict or given.prompt_logprobs:
+            self._check_logprobs("prompt_logprobs of collect", given.prompt_logprobs)
+        seconds: Any = given.seconds
+        if seconds is not None and not (type(seconds) is float and seconds >= 0.0):
+            self._check_seconds(seconds)
+
+    def _check_seconds(self, seconds: Any) -> None:
+        number = number_of(seconds)
+        if number is None or not number >= 0.0:
+            raise self.wrong("seconds of collect", seconds, "seconds or None")
 
     def _check_logprobs(self, method: str, logprobs: Any) -> None:
         wanted = "TokenLogprobs by row"

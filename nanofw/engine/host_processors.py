@@ -14,7 +14,7 @@ import numpy as np
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.logits_processor import HostProcessor
 from nanofw.contracts.requests import Request
-from nanofw.plugin_calls import PluginCalls
+from nanofw.plugin_calls import PluginCalls, is_flag
 
 ALL_ALLOWED = -1
 """A mask word with every bit set."""
@@ -71,7 +71,7 @@ class HostProcessors:
             calls.check(processor.check, arguments)
             given = sample_id, arguments, prompt.copy()
             constrains: Any = calls.ask("start", processor.start, *given)
-            if not isinstance(constrains, (bool, np.bool_)):
+            if not is_flag(constrains):
                 raise ValueError(str(calls.wrong("start", constrains, "True or False")))
             if constrains:
                 names.append(name)

@@ -7,8 +7,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import islice
 from typing import Any, TypeVar, cast
 
-import numpy as np
-
 from nanofw.contracts.arrays import IntArray, read_only
 from nanofw.contracts.hooks import hook_problems
 from nanofw.contracts.requests import FinishReason
@@ -16,7 +14,7 @@ from nanofw.contracts.scheduler import Policy, Refuse, RequestView, SortKey
 from nanofw.engine.request_state import RequestState, StateView
 from nanofw.engine.views import EngineView
 from nanofw.errors import NanofwError, PolicyError, shown
-from nanofw.plugin_calls import PluginCalls, integer_of, number_of
+from nanofw.plugin_calls import PluginCalls, integer_of, is_flag, number_of
 
 T = TypeVar("T")
 
@@ -134,9 +132,9 @@ class PolicyGuard(PluginCalls):
         answer: Any = self.call("admit", self.policy.admit, state.view, self.view)
         if type(answer) is Refuse:
             return self._checked_refusal("admit", answer)
-        if not isinstance(answer, (bool, np.bool_)):
+        if not is_flag(answer):
             raise self.wrong("admit", answer, "True, False or Refuse")
-        return answer is True or answer == np.True_
+        return bool(answer)
 
     def chunk(self, state: RequestState) -> int | None:
         if not self.cuts:

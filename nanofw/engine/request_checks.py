@@ -25,6 +25,9 @@ MAX_INT64 = (1 << 63) - 1
 MAX_MIN_TOKENS = 1 << 30
 """A prompt and so many tokens are numbered by int32."""
 
+MAX_ID_CHARACTERS = 1 << 12
+"""Of a request, whose up to `MAX_SAMPLES` samples have ids that are made of it."""
+
 MAX_BAD_WORD_BYTES = 4 << 20
 """Of a request's bad words, which samplers keep padded to the longest one, as int32."""
 
@@ -33,6 +36,11 @@ def check_id(request_id: object, is_used: Callable[[str], bool]) -> None:
     """Raise ValueError when the id cannot name a request, or names another one."""
     if not isinstance(request_id, str) or not request_id:
         raise ValueError(f"id is {shown(request_id)}; it must be a string that is not empty")
+    if len(request_id) > MAX_ID_CHARACTERS:
+        raise ValueError(
+            f"id has {len(request_id)} characters; at most {MAX_ID_CHARACTERS} are taken, as each "
+            "sample is named by it"
+        )
     if SAMPLE_SEPARATOR in request_id:
         raise ValueError(f"id is {shown(request_id)}; it must not contain {SAMPLE_SEPARATOR!r}")
     if is_used(request_id):

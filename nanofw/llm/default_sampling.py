@@ -47,6 +47,8 @@ def settle_sampling(engine: BaseEngine, loaded: LoadedConfig) -> SamplingParams:
 def _can_sample(engine: Engine, sampling: SamplingParams) -> bool:
     try:
         engine.executor.check(Request(id="defaults", prompt_token_ids=[0], sampling=sampling))
-    except Exception:  # whatever is wrong: each request will be told
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # whatever is wrong: each request will be told
         return False
     return True

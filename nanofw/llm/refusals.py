@@ -70,7 +70,9 @@ def id_of(prompt: object) -> str | None:
         if isinstance(request_id, bool) or not isinstance(request_id, (str, int)):
             return None
         return str(request_id) or None
-    except Exception:  # a mapping of its own; a number of more digits than Python writes
+    except KeyboardInterrupt:
+        raise
+    except BaseException:  # a mapping of its own; a number of more digits than Python writes
         return None
 
 

@@ -312,6 +312,8 @@ class Session:
         reason = f"its text cannot be made: {refusal_reason(error)}"
         step.events.append((live.ticket, StreamEvent(result=live.failed(reason))))
         self.engine.abort_request(live.request_id)
+        for end in self.engine.take_finished():  # its id is free from here on
+            self._take_end(end, step)
 
     def _count(self, step: SessionStep) -> None:
         for _, result in step.results:

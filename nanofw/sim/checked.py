@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
-
 from nanofw.contracts.cost_model import CostModel, OccupiesHost
 from nanofw.contracts.plan import StepPlan
 from nanofw.plugin_calls import PluginCalls, number_of
 
+MOST_BYTES = 1 << 60
 LONGEST_STEP = 1e9
 """Seconds. Sums of longer times lose the microseconds of the others."""
 
@@ -44,9 +43,9 @@ class CheckedCostModel(PluginCalls):
         if value is None:
             return None
         number = number_of(value)
-        if number is not None and 0 <= number < math.inf:
-            return int(value)
-        raise self.wrong("kv_bytes", value, "a number of bytes that is not negative, or None")
+        if number is not None and 0 <= number <= MOST_BYTES:
+            return int(number)
+        raise self.wrong("kv_bytes", value, f"a number of bytes from 0 to {MOST_BYTES}, or None")
 
     def _time(self, method: str, value: object) -> float:
         number = number_of(value)

@@ -33,8 +33,9 @@ ITERATED = {"initial", "follow", "window_key", "rekey", "pause"}
 """Methods whose answer is iterated, and bounded."""
 TOLD_AT_THE_END = {"finish", "on_finish"}
 """What they raise is logged: the request has its result."""
-SPEAKS_FOR_ITSELF = {("executor", "check"), ("model", "load")}
-"""Methods whose contract lets them raise errors of nanofw, which stay as they are."""
+SPEAKS_FOR_ITSELF = {("model", "load")}
+"""Methods whose contract lets them raise errors of nanofw, which stay as they are; what `check`
+raises as a ValueError is the refusal that it is for."""
 NOT_CALLED = {
     ("kv_allocator", "reset"),
     ("workload", "rate"),
@@ -99,14 +100,14 @@ class Case(NamedTuple):
 
     @property
     def is_fast(self) -> bool:
-        share = 6 if not KINDS[self.kind].computes else 24
+        share = 40 if KINDS[self.kind].computes else 14
         return zlib.crc32(repr(self).encode()) % share == 0 or self.fault == "raises"
 
 
 def faults_of(kind: str, method: str, answer: Answer) -> set[str]:
     """The faults that a method can have."""
     found = set(RAISING) | FURTHER.get((kind, method), set())
-    if (kind, method) in SPEAKS_FOR_ITSELF:
+    if method == "check" or (kind, method) in SPEAKS_FOR_ITSELF:
         found -= {"raises_ours"}
     if answer.is_read:
         found |= set(SCALARS)
@@ -181,6 +182,7 @@ def run(folder: Path, kind: str, **fault: Any) -> tuple[int, list[dict[str, Any]
         lines = [{**line, "max_tokens": 2 + i} for i, line in enumerate(lines)]
     prompts.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
     words = [word for word in settings(kind, **fault) if word]
+    logging.getLogger("nanofw").handlers.clear()  # the last one writes to an earlier test's stream
     source = [] if kind == "workload" else [f"input.file={prompts}"]
     code = main(["run", *words, *source, f"output.file={output}"])
     if not output.is_file():
@@ -208,21 +210,16 @@ def test_without_a_fault_everything_is_served(kind: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("case", list(cases()))
 def test_a_fault_is_named_and_every_request_has_its_line(
-    case: Case,
-    tmp_path: Path,
-    folder: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
+    case: Case, tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     expected = sound_tokens(case.kind, folder)
     capsys.readouterr()
-    with caplog.at_level(logging.WARNING, logger="nanofw"):
-        code, results = run(tmp_path, case.kind, method=case.method, fault=case.fault)
+    code, results = run(tmp_path, case.kind, method=case.method, fault=case.fault)
     said = capsys.readouterr().err
     bad = [result for result in results if result["finish_reason"] not in ("length", "stop")]
     if case.method in TOLD_AT_THE_END:
         assert (code, bad) == (0, []), said
-        told = caplog.text
+        told = said
     else:
         assert code in (1, 3), said
         told = said if code == 3 else "\n".join(str(result["error"]) for result in bad)

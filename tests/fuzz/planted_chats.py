@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from nanofw.text import chat, messages
+from nanofw.text import chat
+from nanofw.text import messages as text_messages
 from tests.fuzz.chats import random_case, rendered_here, rendered_there
 from tests.fuzz.planting import Planted
 
@@ -27,7 +28,7 @@ PLANTED = Planted(opened)
 plant = PLANTED.plant
 
 
-@plant(messages, "_check_message")
+@plant(text_messages, "_check_message")
 def nulls_are_shown(usual: Any) -> Any:
     return lambda index, message: dict(message)
 
@@ -90,8 +91,8 @@ def flags_become_numbers(usual: Any) -> Any:
 
 @plant(chat.ChatTemplate, "render")
 def no_header_of_the_next_turn(usual: Any) -> Any:
-    def render(self: Any, given: Any, **arguments: Any) -> str:
-        return usual(self, given, **{**arguments, "add_generation_prompt": False})
+    def render(self: Any, messages: Any, **arguments: Any) -> str:
+        return usual(self, messages, **{**arguments, "add_generation_prompt": False})
 
     return render
 

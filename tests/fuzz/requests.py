@@ -117,7 +117,8 @@ def run_together(llm: LLM, seed: int) -> None:
 def run_with_keywords(llm: LLM, seed: int) -> None:
     """All at once in `LLM`, with a keyword that those take that do not bring it."""
     rng = random.Random(-1 - seed)
-    name = rng.choice([name for name in SAMPLING + OTHERS if name in FIELD_NAMES and name != "id"])
+    names = [name for name in SAMPLING + OTHERS if name in FIELD_NAMES]
+    name = rng.choice([name for name in names if name not in ("id", "arguments")])  # of all prompts
     fields = {name: rng.choice(ODD)}
     neighbour = {**NEIGHBOUR, name: NEIGHBOUR.get(name, SOUND.get(name))}
     requests = [neighbour if one is NEIGHBOUR else one for one in requests_of(seed)]

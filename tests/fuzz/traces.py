@@ -162,9 +162,10 @@ def try_table(folder: Path, kind: type[Any], seed: int) -> None:
     ]
     if rng.random() < 0.66:
         row = rng.choice(rows)
-        row[rng.randrange(3)] = _odd_text(rng)
         if rng.random() < 0.2:
             row.append("9") if rng.random() < 0.5 else row.pop()
+        else:
+            row[rng.randrange(3)] = _odd_text(rng)
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows([form.columns, *rows])
     path = folder / "t.csv"
@@ -194,9 +195,7 @@ def check(path: Path, name: str, expected: list[Any], first: int) -> None:
     wanted = sorted((item for item in expected if item), key=lambda item: item[0])
     for given in (name, "auto"):
         if refused or not wanted:
-            with pytest.raises(ConfigError) as caught:
-                read_trace(path, given)
-            line = caught.value.line
+            line = refused_at(path, given)
             assert line in refused or (line == 1 and given == "auto") or not (refused or line)
             continue
         trace = read_trace(path, given)
@@ -206,7 +205,20 @@ def check(path: Path, name: str, expected: list[Any], first: int) -> None:
         assert trace.skipped == expected.count(None)
 
 
+def refused_at(path: Path, given: str) -> int | None:
+    """The line at which a trace is refused, which it must be."""
+    try:
+        read_trace(path, given)
+    except ConfigError as error:
+        return error.line
+    raise AssertionError(f"{path.read_text('utf-8')[:500]} was read")
+
+
 def _spoil(rng: random.Random, record: dict[str, Any]) -> None:
+    lists = [key for key in record if isinstance(record[key], list)]
+    if lists and rng.random() < 0.2:
+        record[lists[0]] = record[lists[0]] + [1] * rng.choice((1, 2, 100))
+        return
     key = rng.choice(list(record))
     if rng.random() < 0.2 and key != "chat_id":  # the format is known by it
         del record[key]

@@ -135,6 +135,11 @@ def test_F005_bad_words_are_bounded_in_bytes() -> None:
     assert_refused_alone(served, texts, "bad_words has 300000 characters")
 
 
+def test_F005_ids_are_bounded_as_each_sample_has_one() -> None:
+    request = {"prompt": "x", "id": "i" * 1_000_000, "n": 1000}
+    assert_refused_alone(served, request, "id has 1000000 characters; at most 4096 are taken")
+
+
 @BOTH
 @pytest.mark.parametrize("key", ["prompt", "messages"])
 def test_F006_a_text_that_cannot_fit_is_not_tokenized(serve: Any, key: str, tmp_path: Path) -> None:

@@ -195,7 +195,9 @@ def test_arguments_survive_a_preemption(folder: Path) -> None:
 def test_wrong_arguments_are_refused_by_the_models_name(folder: Path) -> None:
     with assemble(config_of(folder)) as engine:
         wrong = Request(id="x", prompt_token_ids=[1], arguments={"OddForCausalLM": {"size": 3}})
-        with pytest.raises(RequestError, match="model OddForCausalLM: arguments are {'scale'"):
+        with pytest.raises(
+            RequestError, match=r"model 'OddForCausalLM' of .*: arguments are {'scale'"
+        ):
             engine.add_request(wrong)
         assert_is(serve(engine, greedy("a", 1.0))["a"], reference(folder, 1.0))
 
