@@ -93,9 +93,9 @@ class ExecutorGuard(PluginCalls):
             raise self.wrong("token_ids of collect", token_ids, f"int32[{count}]")
         if given.failed is not None and not _is_array(given.failed, np.bool_, count):
             raise self.wrong("failed of collect", given.failed, f"bool[{count}] or None")
-        if type(given.logprobs) is not dict or given.logprobs:
+        if given.logprobs.__class__ is not dict or given.logprobs:
             self._check_logprobs("logprobs of collect", given.logprobs)
-        if type(given.prompt_logprobs) is not dict or given.prompt_logprobs:
+        if given.prompt_logprobs.__class__ is not dict or given.prompt_logprobs:
             self._check_logprobs("prompt_logprobs of collect", given.prompt_logprobs)
         seconds: Any = given.seconds
         if seconds is not None and not (type(seconds) is float and seconds >= 0.0):
