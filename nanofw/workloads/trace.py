@@ -276,7 +276,7 @@ def _count(text: str) -> int:
 
 
 def _seconds(text: str) -> float:
-    if "_" in text:
+    if "_" in text or not text.isascii():  # what only Python reads
         raise ValueError(f"{text[:40]!r} is not a time")
     seconds = float(text)
     if not math.isfinite(seconds):
