@@ -253,8 +253,9 @@ def _check_arguments(request: Request, plugin_names: set[str]) -> None:
         if name not in plugin_names:
             chosen = ", ".join(sorted(plugin_names)) or "no plugin"
             raise ValueError(
-                f"arguments are for {name!r}, which this run does not use (it can take arguments "
-                f"for {chosen}); choose it in the configuration, or leave the arguments out"
+                f"arguments are for {shown(name)}, which this run does not use (it can take "
+                f"arguments for {chosen}); choose it in the configuration, or leave the "
+                "arguments out"
             )
 
 

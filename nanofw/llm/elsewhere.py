@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from nanofw.errors import near
+from nanofw.errors import near, shown
 
 _CHOSEN = "and logits_processors: [{name: structured}]"
 STRUCTURED = 'arguments={"structured": {"json_schema": …}} ' + _CHOSEN
@@ -97,11 +97,11 @@ def unknown_key(
     """
     if record is not None and "body" in record and BATCH_KEYS & set(record):
         return (
-            f"unknown key {name!r}: this is a line of an OpenAI batch, which only the input "
+            f"unknown key {shown(name)}: this is a line of an OpenAI batch, which only the input "
             "file of nanofw run may have; give the keys of its body, and custom_id as id"
         )
     if isinstance(name, str) and name in REQUEST:
         return f"unknown key {name!r}; here it is {REQUEST[name]}"
     names = sorted(known)
     hint = near(str(name), names, count=1) or f"; known: {', '.join(names)}"
-    return f"unknown key {name!r}{hint}"
+    return f"unknown key {shown(name)}{hint}"

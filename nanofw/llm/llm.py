@@ -15,6 +15,7 @@ from nanofw.config.layers import PYTHON
 from nanofw.config.load import LoadedConfig, load_config
 from nanofw.contracts.requests import SamplingParams
 from nanofw.engine.base import BaseEngine
+from nanofw.errors import shown
 from nanofw.llm.elsewhere import unknown_key
 from nanofw.llm.interrupt import postponed
 from nanofw.llm.keywords import nested_values
@@ -244,7 +245,7 @@ class LLM:
             return [given or self.sampling] * num_prompts
         listed = isinstance(given, Sequence)
         if not listed or not all(isinstance(params, SamplingParams) for params in given):
-            raise ValueError(f"sampling parameters are SamplingParams objects, not {given!r}")
+            raise ValueError(f"sampling parameters are SamplingParams objects, not {shown(given)}")
         if len(given) != num_prompts:
             raise ValueError(f"{num_prompts} prompts, but {len(given)} sampling parameters")
         return list(given)
@@ -329,7 +330,7 @@ def _as_list(prompts: object) -> list[object]:
         return [prompts]  # an array or a tensor of token ids
     if not _is_many(prompts):
         raise ValueError(
-            f"prompts are a text, token ids, an object, or a list of them, not {prompts!r}"
+            f"prompts are a text, token ids, an object, or a list of them, not {shown(prompts)}"
         )
     wanted = list(cast("Iterable[object]", prompts))
     return [wanted] if wanted and all(map(_is_integer, wanted)) else wanted

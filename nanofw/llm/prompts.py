@@ -136,7 +136,7 @@ def override_sampling(sampling: SamplingParams, values: Mapping[str, object]) ->
             raise ValueError(f"unknown sampling parameter {name!r}; here it is {REQUEST[name]}")
         if name not in SAMPLING_NAMES:
             hint = near_or_known(str(name), SAMPLING_NAMES)
-            raise ValueError(f"unknown sampling parameter {name!r}{hint}")
+            raise ValueError(f"unknown sampling parameter {shown(name)}{hint}")
     return replace(sampling, **{name: _plain(name, value) for name, value in values.items()})
 
 

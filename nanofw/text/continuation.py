@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from nanofw.errors import shown
 from nanofw.narrowing import is_list, is_object
 from nanofw.text.messages import REASONING_KEYS
 
@@ -27,12 +28,12 @@ def with_mark(
     last = dict(messages[-1])
     value = last.get(key)
     if value is None:
-        raise ValueError(f"the last message has no {key!r} to be continued")
+        raise ValueError(f"the last message has no {shown(key)} to be continued")
     keys = [key]
     if key in REASONING_KEYS:
         keys = [name for name in REASONING_KEYS if last.get(name) == value]
     if not any(name in source for name in keys):
-        raise ValueError(f"the chat template does not read {key!r} of a message")
+        raise ValueError(f"the chat template does not read {shown(key)} of a message")
     if is_list(value):
         last[key], text = _mark_part(value)
     elif isinstance(value, str):

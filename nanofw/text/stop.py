@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 
+from nanofw.errors import shown
+
 
 class StopStrings:
     """The automaton of some stop strings. Immutable; requests share it.
@@ -78,7 +80,7 @@ class StopStrings:
 
 def _check_string(string: object) -> None:
     if not isinstance(string, str) or not string:
-        raise ValueError(f"a stop string must be a non-empty string, not {string!r}")
+        raise ValueError(f"a stop string must be a non-empty string, not {shown(string)}")
 
 
 class StopFinder:

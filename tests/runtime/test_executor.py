@@ -215,7 +215,7 @@ def test_check_refuses_what_sampler_and_processors_refuse(folder: Path) -> None:
     executor.check(Request(id="a", prompt_token_ids=[1], arguments={"suppress_tokens": [3]}))
     with pytest.raises(ValueError, match="min_p"):
         executor.check(Request(id="a", prompt_token_ids=[1], sampling=SamplingParams(min_p=0.5)))
-    with pytest.raises(ValueError, match=r"suppress_tokens: .* 0 to 127"):
+    with pytest.raises(ValueError, match=r"logits_processor 'suppress_tokens'.*: .* 0 to 127"):
         executor.check(Request(id="a", prompt_token_ids=[1], arguments={"suppress_tokens": [500]}))
 
 

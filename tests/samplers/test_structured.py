@@ -162,7 +162,7 @@ def test_samples_of_one_prompt_have_a_state_each(overlap: bool) -> None:
 def test_a_request_with_a_wrong_grammar_is_refused_alone(overlap: bool) -> None:
     engine = engine_of(make(), overlap=overlap)
     engine.add_request(constrained(1))
-    with pytest.raises(RequestError, match=r"structured: regex cannot be used.*unclosed group"):
+    with pytest.raises(RequestError, match=r"'structured'.*: regex cannot be used.*unclosed group"):
         engine.add_request(
             make_request("bad", 4, 9, n=3, arguments={"structured": {"regex": "a("}})
         )
