@@ -101,7 +101,7 @@ def a_refusal_aborts_the_request_before(usual: Any) -> Any:
     return refuse
 
 
-@plant(refusals, "_or_refused")
+@plant(refusals, "or_refused")
 def only_some_errors_refuse(usual: Any) -> Any:
     def or_refused(prompt: Any, read: Any) -> Any:
         try:
