@@ -43,7 +43,7 @@ class BlockOwners:
             return f"the row still has {self._num_row_blocks[row]} blocks"
         if len(blocks) > self._tables.shape[1]:
             return f"{len(blocks)} blocks are more than a table has room for"
-        if len(np.unique(blocks)) < len(blocks):
+        if len(set(blocks.tolist())) < len(blocks):  # np.unique imports numpy.ma at first
             return f"a block is in the table twice: {blocks}"
         owned = self._owners[blocks[num_shared:]].nonzero()[0]
         if len(owned):
