@@ -7,6 +7,7 @@ from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields
 from functools import cache
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -43,6 +44,7 @@ _MAX_TIMES = 4096
 _DEFAULTS: Mapping[str, Any] = {
     field.name: getattr(SamplingParams(), field.name) for field in fields(SamplingParams)
 }
+_VALUES: Callable[[SamplingParams], tuple[Any, ...]] = attrgetter(*_DEFAULTS)
 
 
 @contextmanager
@@ -247,8 +249,7 @@ def _sampling(sampling: SamplingParams) -> dict[str, Any]:
     """What is not the default; of a refused request they may be nonsense."""
     if not isinstance(sampling, SamplingParams):  # pyright: ignore[reportUnnecessaryIsInstance]
         return {}
+    values = zip(_DEFAULTS, _VALUES(sampling), _DEFAULTS.values(), strict=True)
     return {
-        name: value
-        for name, default in _DEFAULTS.items()
-        if (value := getattr(sampling, name)) != default
+        name: value for name, value, default in values if value is not default and value != default
     }

@@ -107,7 +107,10 @@ class Scheduler:
     @property
     def num_waiting(self) -> int:
         """Waiting requests, each sample counted."""
-        return len(self._queue) + sum(len(siblings) for siblings in self._siblings.values())
+        num = len(self._queue)
+        if self._siblings:
+            num += sum(len(siblings) for siblings in self._siblings.values())
+        return num
 
     @property
     def has_requests(self) -> bool:
