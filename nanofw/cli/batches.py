@@ -17,9 +17,12 @@ from nanofw.narrowing import is_object
 
 if TYPE_CHECKING:
     from nanofw.config.load import LoadedConfig
+    from nanofw.config.schema import ServerLimits
     from nanofw.llm.session import Session
     from nanofw.server.answers import Plan
     from nanofw.server.errors import ApiError
+    from nanofw.server.parameters import Defaults
+    from nanofw.server.tool_formats import ToolFormat
     from nanofw.text.tokenizer import Tokenizer
 
 PACKAGES = ("starlette", "sse_starlette", "prometheus_client")
@@ -101,12 +104,12 @@ class BatchJob:
         from nanofw.server.parameters import Defaults
         from nanofw.server.reading import how_it_writes, model_names
 
-        self.limits = loaded.config.server.limits
-        self.defaults = Defaults.of(loaded, session.default_sampling)
-        self.llm = _Model(session)
-        self.tools, self.reasoning = how_it_writes(
-            loaded.config.server, session.encoder.template_has
-        )
+        self.limits: ServerLimits = loaded.config.server.limits
+        self.defaults: Defaults = Defaults.of(loaded, session.default_sampling)
+        self.llm: _Model = _Model(session)
+        writes = how_it_writes(loaded.config.server, session.encoder.template_has)
+        self.tools: ToolFormat | None = writes[0]
+        self.reasoning: bool = writes[1]
         self._model_names, self._encode, self._read = (
             model_names(loaded), session.encoder.encode, read,
         )  # fmt: skip

@@ -43,11 +43,11 @@ class RequestView:
         arguments: Mapping[str, Any] | None = None,
     ) -> None:
         self._request, self._salt = request, salt
-        self.index = index
-        self.arrival = arrival
-        self.sample_index = sample_index
-        self.max_tokens = max_tokens
-        self.arguments = arguments
+        self.index: int = index
+        self.arrival: float = arrival
+        self.sample_index: int = sample_index
+        self.max_tokens: int = max_tokens
+        self.arguments: Mapping[str, Any] | None = arguments
         self._prompt = request.prompt_token_ids if tokens is None else tokens
         self.num_prompt_tokens: int = len(self._prompt)
 
@@ -165,9 +165,9 @@ class SchedulerView:
     __slots__ = ("budget", "limits", "now")
 
     def __init__(self, limits: Limits, now: float = 0.0) -> None:
-        self.limits = limits
-        self.now = now
-        self.budget = 0
+        self.limits: Limits = limits
+        self.now: float = now
+        self.budget: int = 0
 
     @property
     def num_blocks(self) -> int:

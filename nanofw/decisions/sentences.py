@@ -11,7 +11,7 @@ from nanofw.decisions.story import IN_PROGRESS, Ran, Story, Waited
 from nanofw.engine.journal import Blocker
 from nanofw.engine.request_state import SAMPLE_SEPARATOR
 
-REASONS = {
+REASONS: dict[str, str] = {
     IN_PROGRESS: "for the end of a step",
     Blocker.SEAT: "for a seat (all rows were taken)",
     Blocker.BUDGET: "for the step's budget of tokens",

@@ -25,7 +25,7 @@ from nanofw.text.detokenize import (
     spelled_bytes,
 )
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 class Tokenizer(Protocol):

@@ -57,7 +57,8 @@ class RMSNorm(Norm):
         device: torch.device,
     ) -> None:
         super().__init__()
-        self.eps, self._plus_one = eps, plus_one
+        self.eps = eps
+        self._plus_one = plus_one
         kept = torch.float32 if plus_one else dtype
         self.weight: nn.Parameter = empty_parameter(size, dtype=kept, device=device)
 
