@@ -174,7 +174,7 @@ def test_a_policy_that_fails_ends_streams_and_the_server(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("drain_s", [30, 0.2])
 def test_a_signal_lets_open_streams_end(drain_s: float) -> None:
-    with running("qwen3-demo", f"server.limits.drain_s={drain_s}") as server:
+    with running("sim", f"server.limits.drain_s={drain_s}") as server:
         num = 60 if drain_s == 30 else 1900
         body = {**LONG, "max_tokens": num, "stream": True}
         with httpx.stream("POST", f"{server.url}/v1/completions", json=body, timeout=60) as stream:
