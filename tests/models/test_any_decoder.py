@@ -27,14 +27,19 @@ SHAPE: dict[str, Any] = {
     "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 4, "num_experts_per_tok": 2,
     "moe_intermediate_size": 24, "shared_expert_intermediate_size": 24, "n_shared_experts": 1,
     "decoder_sparse_step": 1, "sliding_window": 16, "n_inner": 48, "rotary_dim": 8,
-    "query_pre_attn_scalar": 8,
+    "query_pre_attn_scalar": 8, "ffn_dim": 48, "word_embed_proj_dim": 32, "moe_num_experts": 4,
+    "moe_k": 2, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
+    "moe_layer_start_index": 0,
 }  # fmt: skip
 """Keys that a family's configuration class does not have are left out."""
 QUICK = ("mixtral", "qwen3_moe", "gpt_neox", "gpt2", "gemma2", "phi", "cohere")
 OTHERS = (
     "llama", "qwen2_moe", "gemma", "gemma3_text", "phi3", "olmo", "olmo2", "olmoe", "granite",
     "granitemoe", "glm", "glm4", "cohere2", "starcoder2", "smollm3", "gptj", "gpt_bigcode",
-    "afmoe", "apertus", "arcee", "bitnet",
+    "afmoe", "apertus", "arcee", "bitnet", "opt", "mistral", "qwen3", "olmo3", "exaone4",
+    "ernie4_5", "ernie4_5_moe", "seed_oss", "nemotron", "helium", "glm4_moe", "dots1",
+    "hunyuan_v1_dense", "minimax_m2", "ministral", "flex_olmo", "persimmon", "codegen",
+    "nanochat", "vaultgemma",
 )  # fmt: skip
 
 
