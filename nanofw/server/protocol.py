@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from typing import ClassVar
 
 import h11
@@ -25,6 +26,7 @@ class BoundedProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
         super().connection_made(transport)
+        _send_at_once(transport)
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
@@ -49,6 +51,16 @@ class BoundedProtocol(H11Protocol):
 
     def _expect_head(self) -> None:
         self._head_timer = self.loop.call_later(self.read_timeout_s, self.transport.abort)
+
+
+def _send_at_once(transport: asyncio.Transport) -> None:
+    """An event is sent when it is written, and not when those before it were acknowledged.
+
+    asyncio sees to this for sockets that name their protocol; a listener does not.
+    """
+    connection: socket.socket = transport.get_extra_info("socket")
+    if connection.family in (socket.AF_INET, socket.AF_INET6):
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 
 def _cancelled(timer: asyncio.TimerHandle | None) -> None:
