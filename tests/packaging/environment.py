@@ -96,12 +96,16 @@ class Environment:
         return subprocess.run(
             [str(self.bin / command[0]), *command[1:]],
             cwd=cwd,
-            env=_plain_environment(),
+            env=_plain_environment() | self._first_on_path(),
             capture_output=True,
             text=True,
             timeout=240,
             check=False,
         )
+
+    def _first_on_path(self) -> dict[str, str]:
+        """Programs that look for a `python` find the environment's."""
+        return {"PATH": os.pathsep.join((str(self.bin), os.environ.get("PATH", "")))}
 
 
 def install_with_tests(
