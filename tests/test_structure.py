@@ -65,18 +65,20 @@ def test_commands_work_without_torch(arguments: list[str]) -> None:
     assert python(CALL, *arguments, forbidden=WITHOUT_TORCH)
 
 
-def test_a_simulated_engine_works_without_torch() -> None:
+def test_a_simulated_engine_works_without_torch_and_imports_nothing_for_a_request() -> None:
     code = """
         from nanofw.assembly import assemble
         from nanofw.config.load import load_config
         from nanofw.plugins import Request
 
         engine = assemble(load_config("sim"))
+        before = set(sys.modules)
         engine.add_request(Request(id="a", prompt_token_ids=[1, 2, 3]))
         finished = []
         while engine.has_unfinished:
             finished += engine.step().finished
         assert len(finished[0].token_ids) == 16
+        assert not set(sys.modules) - before, set(sys.modules) - before
     """
     python(code, forbidden=WITHOUT_TORCH)
 

@@ -130,7 +130,7 @@ class ContextPool:
             for block in row.table:
                 owners.setdefault(block, []).append(index)
         for index, written in zip(plan.rows.tolist(), slots, strict=True):
-            for block in np.unique(written // self._block_size).tolist():
+            for block in sorted(set((written // self._block_size).tolist())):
                 own = owners[block]
                 _need(own == [index], f"row {index} writes block {block}, in tables of rows {own}")
 
