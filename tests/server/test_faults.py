@@ -137,6 +137,7 @@ def test_heads_and_bodies_that_are_too_large(server: Running) -> None:
     assert post(server, "/v1/completions", {"prompt": "a", "max_tokens": 2}).status_code == 200
 
 
+@pytest.mark.slow  # it fills the buffers of the system first
 def test_a_client_that_does_not_read_holds_up_nobody(server: Running) -> None:
     slow = connect(server)
     slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

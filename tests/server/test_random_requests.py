@@ -140,7 +140,7 @@ async def send_all(server: Running, cases: list[Case]) -> None:
 
 
 @pytest.mark.parametrize(
-    "num_cases", [24, pytest.param(1000, marks=pytest.mark.slow)], ids=["few", "many"]
+    "num_cases", [12, pytest.param(1000, marks=pytest.mark.slow)], ids=["few", "many"]
 )
 def test_streams_are_the_offline_text(num_cases: int) -> None:
     cases = [Case(seed) for seed in range(num_cases)]
