@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from types import MappingProxyType
 from typing import Any
 
@@ -14,28 +14,18 @@ from nanofw.contracts.clock import Clock, RealClock
 from nanofw.contracts.executor import Executor, ExecutorFacts
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.observer import StepObserver
-from nanofw.contracts.outputs import Admitted, RequestOutput, StepOutput, StepReport
+from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.plan import HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.base import BaseEngine
 from nanofw.engine.executor_guard import ExecutorGuard
 from nanofw.engine.host_processors import HostProcessors
 from nanofw.engine.observers import Observers
+from nanofw.engine.pending_step import PendingStep, admitted_by
 from nanofw.engine.plugin_names import PluginNames
 from nanofw.engine.request_state import RequestState, sample_id
 from nanofw.engine.scheduler import Scheduler, Wait
 from nanofw.errors import ExecutorError, NanofwError, RequestError
-
-
-@dataclass(frozen=True, slots=True)
-class _PendingStep:
-    """A submitted step and what will be reported of it."""
-
-    plan: StepPlan
-    planned: float
-    num_preemptions: int
-    num_waits: int
-    admitted: tuple[Admitted, ...]
 
 
 class Engine(BaseEngine):
@@ -85,7 +75,7 @@ class Engine(BaseEngine):
         self.scheduler = scheduler
         self.executor = executor
         self.overlap = overlap
-        self._pending: deque[_PendingStep] = deque()
+        self._pending: deque[PendingStep] = deque()
         self._observers = Observers()
         for observer in observers:
             self._observers.add(observer)
@@ -277,25 +267,11 @@ class Engine(BaseEngine):
             tell(plan, now)
         if plan is not None:
             num_preempted = scheduler.counters.num_preemptions - num_before
-            admitted = self._admitted(plan) if plan.new else ()
-            self._pending.append(_PendingStep(plan, now, num_preempted, int(waited), admitted))
+            admitted = admitted_by(plan, scheduler) if plan.new else ()
+            self._pending.append(PendingStep(plan, now, num_preempted, int(waited), admitted))
         elif scheduler.has_requests and not self._pending:
             self._check_progress(output)
         return plan
-
-    def _admitted(self, plan: StepPlan) -> tuple[Admitted, ...]:
-        """The requests that get a row in a plan. Their rows may be gone when it is collected."""
-        states = [self.scheduler.rows.state(new.row) for new in plan.new]
-        return tuple(
-            Admitted(
-                id=state.request.id,
-                sample_index=state.sample_index,
-                arrival=state.arrival,
-                scheduled=state.scheduled,
-            )
-            for state in states
-            if state.scheduled is not None
-        )
 
     def _check_progress(self, output: StepOutput) -> None:
         scheduler = self.scheduler
@@ -314,30 +290,13 @@ class Engine(BaseEngine):
         output.deltas += self._commit(pending.plan, result, now)
         if len(pending.plan.host_rows):
             self._advance(pending.plan)
-        output.report = self._report(pending, now)
+        output.report = pending.report(self.scheduler, now)
         self._num_steps += 1
 
     def _collect_oldest(self, plan: StepPlan) -> StepResult:
         result = self._guard.call("collect", self.executor.collect)
         self._guard.check_result(result, plan)
         return result
-
-    def _report(self, pending: _PendingStep, now: float) -> StepReport:
-        scheduler, plan = self.scheduler, pending.plan
-        return StepReport(
-            step=plan.step,
-            num_prefill_tokens=plan.total_tokens - plan.num_decodes,
-            num_decode_tokens=plan.num_decodes,
-            num_rows=len(plan.rows),
-            num_running=scheduler.num_running,
-            num_waiting=scheduler.num_waiting,
-            num_used_blocks=scheduler.limits.num_blocks - scheduler.allocator.num_available,
-            num_preemptions=pending.num_preemptions,
-            num_waits=pending.num_waits,
-            planned=pending.planned,
-            committed=now,
-            admitted=pending.admitted,
-        )
 
     # -- host processors ------------------------------------------------------------------
 
