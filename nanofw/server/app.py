@@ -24,7 +24,7 @@ from nanofw.server.completions import completions
 from nanofw.server.errors import ApiError
 from nanofw.server.service import Service
 
-logger = logging.getLogger(__name__)
+logger: logging.Logger = logging.getLogger(__name__)
 
 _GIVEN_ID = re.compile(r"[!-~]{1,128}")
 """Ids of requests that are taken from their header: without blanks and controls."""

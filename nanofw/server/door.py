@@ -92,8 +92,8 @@ class Door:
     def __init__(self, section: ServerSection, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits: ServerLimits = section.limits
         self._clock = clock
-        self.num_open = 0
-        self.num_turned_away = 0
+        self.num_open: int = 0
+        self.num_turned_away: int = 0
         self._clients: dict[str, Client] = {}
         self._keys: list[tuple[bytes, Client]] = []
         for index, entry in enumerate(section.clients):

@@ -51,8 +51,11 @@ class ApiError(Exception):
         retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.message = status, message
-        self.param, self.code, self.retry_after_s = param, code, retry_after_s
+        self.status = status
+        self.message = message
+        self.param = param
+        self.code = code
+        self.retry_after_s = retry_after_s
 
     def to_record(self) -> dict[str, object]:
         """The error as a JSON object."""

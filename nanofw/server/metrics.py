@@ -65,7 +65,7 @@ class ServerMetrics:
             key: self._histogram(f"vllm:{name}", text, SECONDS)
             for key, (name, text) in LATENCIES.items()
         }
-        self.inter_token = self._histogram(
+        self.inter_token: Histogram = self._histogram(
             "vllm:inter_token_latency_seconds", "Between two events of a stream.", SECONDS
         )
         self._prompt_tokens = self._histogram(

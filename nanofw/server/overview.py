@@ -94,7 +94,7 @@ class Overview:
     """
 
     def __init__(self) -> None:
-        self.observer = AdmissionEvents()
+        self.observer: AdmissionEvents = AdmissionEvents()
         self._started = time.monotonic()
         self._open: dict[str, _OpenRequest] = {}
         self._clients: dict[str, _ClientTotals] = {}

@@ -51,7 +51,7 @@ class ReplyReader:
             self._mode = _Mode.REASONING
         self._held = ""
         self._skip_blanks = reasoning and in_reasoning
-        self.num_calls = 0
+        self.num_calls: int = 0
 
     def push(self, text: str) -> list[Part]:
         """What a piece of text makes certain."""

@@ -11,7 +11,7 @@ import msgspec
 
 from nanofw.llm.results import RequestResult
 
-logger = logging.getLogger("nanofw.server.requests")
+logger: logging.Logger = logging.getLogger("nanofw.server.requests")
 
 
 def log_to_stderr() -> None:

@@ -5,7 +5,7 @@ A parameter that is not here is refused by its name; `unsupported.py` says why.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag
 
@@ -28,7 +28,7 @@ List: TypeAlias = Annotated[list[T], _FailsFast()]
 class Body(BaseModel):
     """Base of all: strict, without keys that nothing reads."""
 
-    model_config = ConfigDict(
+    model_config: ClassVar[ConfigDict] = ConfigDict(
         extra="forbid", strict=True, allow_inf_nan=False, frozen=True, protected_namespaces=()
     )
 

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TypeVar
 
 from nanofw.config.load import LoadedConfig
+from nanofw.config.schema import ServerLimits, ServerSection
 from nanofw.errors import ExecutorError, RequestShed
 from nanofw.llm.async_llm import AsyncLLM
 from nanofw.llm.prompts import Prompt
@@ -59,22 +60,25 @@ class Service:
         stop: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda line: None,
     ) -> None:
-        self.loaded, self.section = loaded, loaded.config.server
-        self.limits = self.section.limits
-        self.model_names = model_names(loaded)
-        self.door = Door(self.section)
+        self.loaded = loaded
+        self.section: ServerSection = loaded.config.server
+        self.limits: ServerLimits = self.section.limits
+        self.model_names: tuple[str, ...] = model_names(loaded)
+        self.door: Door = Door(self.section)
         if self.section.tool_format not in ("auto", "none"):
             find_format(self.section.tool_format)  # what is wrong is said at once
-        self.metrics = ServerMetrics(self.model_names[0], loaded.config.scheduler.name)
-        self.overview = Overview()
-        self.created = int(time.time())
+        self.metrics: ServerMetrics = ServerMetrics(
+            self.model_names[0], loaded.config.scheduler.name
+        )
+        self.overview: Overview = Overview()
+        self.created: int = int(time.time())
         self.failure: BaseException | None = None
         self._make_llm, self._stop, self._say = make_llm, stop, say
         self._llm: AsyncLLM | None = None
         self._defaults: Defaults | None = None
         self._is_draining = False
         self.tools: ToolFormat | None = None
-        self.reasoning = False
+        self.reasoning: bool = False
         self._task: asyncio.Task[None] | None = None
 
     # -- from start to end ----------------------------------------------------------------
