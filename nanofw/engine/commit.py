@@ -50,11 +50,13 @@ class Committer:
         rows = self._running.rows
         self._running.note_collected(plan.step)
         sampled, token_ids, failed = self._sampled(plan, result)
-        known = rows.known[sampled]
+        computed = plan.starts + plan.num_tokens
+        # Where each row sampled and is alive, its token follows what the step computed.
+        known = computed if sampled is plan.rows else rows.known[sampled]
         rows.tokens[sampled, known] = token_ids
-        known += 1
+        known = known + 1
         rows.known[sampled] = known
-        self._share(plan, failed)
+        self._share(plan, computed, failed)
         started = self._first_tokens(sampled, now) if self._running.num_unstarted else []
         if self._running.num_logprobs:
             self._log(plan, result)
@@ -84,9 +86,9 @@ class Committer:
         """No request was removed since the plan was made."""
         return self._running.last_removal <= plan.step
 
-    def _share(self, plan: StepPlan, failed: BoolArray | None) -> None:
+    def _share(self, plan: StepPlan, computed: IntArray, failed: BoolArray | None) -> None:
         """Blocks that a collected step wrote may be shared from now on."""
-        rows, computed = plan.rows, plan.starts + plan.num_tokens
+        rows = plan.rows
         if failed is not None or not self._all_alive(plan):
             good = self._running.rows.alive[rows]
             if failed is not None:

@@ -208,7 +208,9 @@ TestEngineMachine = EngineMachine.TestCase
 @pytest.mark.parametrize("overlap", [False, True])
 @pytest.mark.parametrize("fault", Nonsense.FAULTS)
 @pytest.mark.parametrize("after", [0, 1, 5])
-def test_nonsense_is_named_and_leaks_nothing(fault: str, after: int, overlap: bool) -> None:
+def test_nonsense_is_named_and_leaks_nothing(
+    fault: str, after: int, overlap: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     engine = make_engine(
         Nonsense(fault, after),
         num_blocks=9,
@@ -233,7 +235,11 @@ def test_nonsense_is_named_and_leaks_nothing(fault: str, after: int, overlap: bo
     ends = [*run.outputs.values(), *engine.take_finished()]
     blamed = [end for end in ends if end.finish_reason is FinishReason.ERROR]
     assert all("Nonsense" in str(end.error) for end in blamed)
-    assert refused or error or blamed
+    logged = [record.getMessage() for record in caplog.records]
+    if fault == "finish_raises":  # the request has its result
+        assert any("Nonsense: on_finish() raised" in message for message in logged)
+    else:
+        assert refused or error or blamed
     check_accounting(engine) if error is None else engine.scheduler.allocator.check_integrity()
     live = {f"r{i}" for i in range(12) if engine.scheduler.has_request(f"r{i}")}
     finished = {end.id for end in ends}
