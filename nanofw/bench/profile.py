@@ -25,7 +25,7 @@ from nanofw.measure.host_phases import PhaseTimes, spans
 from nanofw.measure.progress import ProgressReport, silent
 from nanofw.measure.step_traces import (
     KERNEL,
-    Trace,
+    StepTrace,
     Work,
     busy_seconds,
     device_work,
@@ -115,7 +115,7 @@ class Profile:
 
 def profiles(
     selection: Selection, options: ProfileOptions, report: ProgressReport = silent
-) -> Iterator[tuple[Profile, Trace]]:
+) -> Iterator[tuple[Profile, StepTrace]]:
     """Profile every kind of step on a fresh engine, each result with its trace when it is there.
 
     Raises:
@@ -152,7 +152,7 @@ class _Profiler:
         self._on_cuda = selection.device.startswith("cuda")
         self._longest = selection.max_model_len
 
-    def prefill(self, num_tokens: int) -> tuple[Profile, Trace]:
+    def prefill(self, num_tokens: int) -> tuple[Profile, StepTrace]:
         """Steps that compute one prompt each."""
 
         def run(count: int) -> None:
@@ -162,7 +162,7 @@ class _Profiler:
         run(max(1, self._options.warm_up))
         return self._profile("prefill", 1, num_tokens, run)
 
-    def decode(self, batch_size: int) -> tuple[Profile, Trace]:
+    def decode(self, batch_size: int) -> tuple[Profile, StepTrace]:
         """Steps in which `batch_size` requests make a token each."""
         engine, context = self._engine, self._options.context_tokens
         prompts = self._prompts.make(batch_size, context)
@@ -190,7 +190,7 @@ class _Profiler:
 
     def _profile(
         self, kind: Literal["prefill", "decode"], batch_size: int, num_tokens: int, run: Any
-    ) -> tuple[Profile, Trace]:
+    ) -> tuple[Profile, StepTrace]:
         steps, engine, times = self._options.steps, self._engine, PhaseTimes()
         timed: list[float] = []
         with times.watch(engine):

@@ -16,7 +16,7 @@ import sys  # noqa: E402
 from typing import TypedDict  # noqa: E402
 
 
-class Task(TypedDict):
+class StartupTask(TypedDict):
     """What is measured."""
 
     begin: float
@@ -29,7 +29,7 @@ def main() -> int:
     """Measure; a failure is one message and an exit code."""
     from nanofw.errors import NanofwError
 
-    task: Task = json.loads(sys.stdin.read())
+    task: StartupTask = json.loads(sys.stdin.read())
     try:
         phases = measured(task)
     except NanofwError as error:
@@ -39,7 +39,7 @@ def main() -> int:
     return 0
 
 
-def measured(task: Task) -> dict[str, float]:
+def measured(task: StartupTask) -> dict[str, float]:
     """Seconds by phase, in order."""
     from nanofw.runtime.phases import Phases
 

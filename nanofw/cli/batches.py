@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from nanofw.config.load import LoadedConfig
     from nanofw.config.schema import ServerLimits
     from nanofw.llm.session import Session
-    from nanofw.server.answers import Plan
+    from nanofw.server.answers import AnswerPlan
     from nanofw.server.errors import ApiError
     from nanofw.server.parameters import Defaults
     from nanofw.server.tool_formats import ToolFormat
@@ -64,7 +64,7 @@ class _Line:
 
     custom_id: str | None
     id: str = field(default_factory=lambda: f"batch_req_{uuid.uuid4().hex}")
-    plan: Plan | None = None
+    plan: AnswerPlan | None = None
     refusal: ApiError | None = None
     problem: str | None = None
 
@@ -158,7 +158,7 @@ class BatchJob:
             return f"method must be POST, not {_shown(value, 'method')}"
         return None
 
-    def _plan(self, value: Mapping[str, object]) -> Plan:
+    def _plan(self, value: Mapping[str, object]) -> AnswerPlan:
         from nanofw.server.chats import chat_plan
         from nanofw.server.completions import completion_plan
         from nanofw.server.errors import ApiError
@@ -183,7 +183,7 @@ class BatchJob:
             raise ApiError(400, reason, param="prompt")
         return plan
 
-    def _prompt(self, plan: Plan) -> Prompt:
+    def _prompt(self, plan: AnswerPlan) -> Prompt:
         record: dict[str, Any] = {**plan.records[0], "id": plan.format.id}
         prompt = self._encode(parse_prompt(record, plan.sampling))
         plan.format.begin([prompt])

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from nanofw.bench.profile import Profile
-    from nanofw.measure.step_traces import Trace, Work
+    from nanofw.measure.step_traces import StepTrace, Work
 
 ROWS = 16
 """Kernels or operators that a table shows; the JSON has all."""
@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> int:
         read = {*files_read(loaded, words), *([given.json] if given.json else [])}
         check_writable(given.trace, "--trace", read)
     selection = select(loaded)
-    traces: list[Trace] = []
+    traces: list[StepTrace] = []
 
     def found() -> Iterator[Profile]:
         for profile, trace in profiles(selection, options, report):
@@ -85,7 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _write_traces(traces: Sequence[Trace], path: Path) -> None:
+def _write_traces(traces: Sequence[StepTrace], path: Path) -> None:
     from nanofw.measure import step_traces
 
     with writing(path):

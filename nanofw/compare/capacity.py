@@ -24,7 +24,7 @@ UNSURE = 0.05
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Capacity:
+class LoadCapacity:
     """Requests per second at load 1.
 
     Attributes:
@@ -38,12 +38,12 @@ class Capacity:
     num_bursts: int
 
     @classmethod
-    def given(cls, rate: float) -> Capacity:
+    def given(cls, rate: float) -> LoadCapacity:
         """As the experiment says."""
         return cls(rate=rate, low=rate, high=rate, num_bursts=0)
 
     @classmethod
-    def of_bursts(cls, rates: Sequence[float]) -> Capacity:
+    def of_bursts(cls, rates: Sequence[float]) -> LoadCapacity:
         """From the rates of bursts, by the mean of the seconds for each request: what comes for
         ever has the mean of the bursts' work."""
         from scipy import stats
@@ -68,7 +68,7 @@ class Capacity:
         return f"{text} (95% interval {self.low:.4g} to {self.high:.4g}, {self.num_bursts} bursts)"
 
 
-def find_capacity(selection: Selection, experiment: Experiment) -> Capacity:
+def find_capacity(selection: Selection, experiment: Experiment) -> LoadCapacity:
     """Runs of an arm in which all requests come at once, each of another seed.
 
     No more bursts than there are repeats, but three. Bursts with the same requests are one: then
@@ -80,10 +80,10 @@ def find_capacity(selection: Selection, experiment: Experiment) -> Capacity:
         rates[run.traffic.shape] = run.capacity
         if len(rates) == number:  # the traffic does not depend on the seed
             break
-        found = Capacity.of_bursts(list(rates.values()))
+        found = LoadCapacity.of_bursts(list(rates.values()))
         if number + 1 >= MIN_BURSTS and found.high - found.low <= 2 * SURE * found.rate:
             break
-    return Capacity.of_bursts(list(rates.values()))
+    return LoadCapacity.of_bursts(list(rates.values()))
 
 
 def _burst(selection: Selection, experiment: Experiment, seed: int) -> RunResult:

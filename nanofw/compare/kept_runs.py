@@ -18,7 +18,7 @@ import msgspec
 import nanofw
 from nanofw.assembly import Selection
 from nanofw.assembly.provenance import commit
-from nanofw.compare.capacity import Capacity
+from nanofw.compare.capacity import LoadCapacity
 from nanofw.compare.experiment import Experiment
 from nanofw.compare.run import RunResult
 from nanofw.compare.task import Task
@@ -42,7 +42,7 @@ class KeptRuns:
     """
 
     def __init__(self, experiment: Experiment, selections: Mapping[str, Selection]) -> None:
-        self.capacity: Capacity | None = None
+        self.capacity: LoadCapacity | None = None
         self.runs: dict[Task, RunResult] = {}
         self._file: IO[str] | None = None
         output: Path | None = experiment.options.output
@@ -62,7 +62,7 @@ class KeptRuns:
         self._file = self._path.open("w", encoding="utf-8")
         self._write({"experiment": self._mark})
 
-    def note_capacity(self, capacity: Capacity) -> None:
+    def note_capacity(self, capacity: LoadCapacity) -> None:
         """Keep what was found of the baseline."""
         if self.capacity is None:
             self._write({"capacity": asdict(capacity)})
@@ -103,7 +103,7 @@ class KeptRuns:
                     source=str(self._path),
                 )
         elif "capacity" in line:
-            self.capacity = Capacity(**line["capacity"])
+            self.capacity = LoadCapacity(**line["capacity"])
         else:
             self.runs[Task(**line["task"])] = msgspec.convert(line["result"], RunResult)
 

@@ -22,7 +22,7 @@ from nanofw.compare.metrics import RunMeasurement, jain
 from nanofw.compare.records import RequestRecords
 from nanofw.compare.run_files import RunFiles
 from nanofw.compare.statistics import MIN_RUNS, autocorrelation_length, within_run_interval
-from nanofw.compare.traffic import ObservedWorkload, Traffic
+from nanofw.compare.traffic import ObservedWorkload, TrafficSums
 from nanofw.contracts.arrays import FloatArray
 from nanofw.contracts.clock import Clock
 from nanofw.contracts.outputs import RequestOutput
@@ -79,7 +79,7 @@ class RunResult:
     seconds: float
     checksum: int
     served_checksum: int
-    traffic: Traffic
+    traffic: TrafficSums
     overloaded: bool
     growth: float = field(compare=False)  # may be NaN, which equals nothing
     memory: int

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from nanofw.assembly import Selection, build_workload, chosen_workload
 from nanofw.compare.arms import select_arms
-from nanofw.compare.capacity import Capacity, find_capacity
+from nanofw.compare.capacity import LoadCapacity, find_capacity
 from nanofw.compare.experiment import AA, Experiment
 from nanofw.compare.kept_runs import KeptRuns
 from nanofw.compare.metrics import Metric
@@ -36,7 +36,7 @@ class Results:
     experiment: Experiment
     selections: dict[str, Selection]
     capacity: float | None = None
-    capacity_found: Capacity | None = None
+    capacity_found: LoadCapacity | None = None
     runs: dict[tuple[float | None, str], list[RunResult]] = field(
         default_factory=dict[tuple[float | None, str], list[RunResult]]
     )
@@ -152,7 +152,7 @@ def _rates(results: Results, kept: KeptRuns) -> dict[float | None, float]:
     selection = results.selections[baseline]
     _rate(selection, options.seed)  # before the bursts, not after them
     if options.capacity is not None:
-        found = Capacity.given(options.capacity)
+        found = LoadCapacity.given(options.capacity)
     else:
         found = kept.capacity or find_capacity(selection, results.experiment)
         kept.note_capacity(found)

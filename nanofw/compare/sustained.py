@@ -9,7 +9,7 @@ from typing import Any
 from nanofw.assembly import Selection, build_workload, chosen_workload
 from nanofw.assembly.provenance import origin, run_record
 from nanofw.compare.arms import select_arms
-from nanofw.compare.capacity import Capacity
+from nanofw.compare.capacity import LoadCapacity
 from nanofw.compare.experiment import Experiment
 from nanofw.compare.load_curve import CurvePoint, curve, knee
 from nanofw.compare.objective import Objective
@@ -39,7 +39,7 @@ class ArmCapacity:
     """
 
     arm: str
-    served: Capacity
+    served: LoadCapacity
     sustained: SustainedRate
     points: list[CurvePoint] = field(default_factory=list[CurvePoint])
     knee: float | None = None
@@ -163,11 +163,11 @@ class _Rounds:
                 )
             )  # fmt: skip
 
-    def _served(self) -> dict[str, Capacity]:
+    def _served(self) -> dict[str, LoadCapacity]:
         """What each arm can serve at all: bursts, or as the experiment says."""
         arms, given = self._found.experiment.arms, self._options.capacity
         if given is not None:
-            return dict.fromkeys(arms, Capacity.given(given))
+            return dict.fromkeys(arms, LoadCapacity.given(given))
         seeds = range(self._options.seed, self._options.seed + NUM_BURSTS)
         tasks = [
             Task(arm, None, number, seed, 0.0) for arm in arms for number, seed in enumerate(seeds)
@@ -177,7 +177,7 @@ class _Rounds:
         for arm, some in rates.items():
             if not all(rate > 0 for rate in some):
                 raise ConfigError(f"arm {arm!r} served nothing", key="arms")
-        return {arm: Capacity.of_bursts(some) for arm, some in rates.items()}
+        return {arm: LoadCapacity.of_bursts(some) for arm, some in rates.items()}
 
     def _search(self, searches: Mapping[str, Asking[SustainedRate]]) -> dict[str, SustainedRate]:
         found: dict[str, SustainedRate] = {}

@@ -18,7 +18,7 @@ _TICKS = 1e4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Traffic:
+class TrafficSums:
     """The requests of a run, in sums that depend on each of them.
 
     Hints to a policy (priorities, deadlines, expected lengths) do not count: they say something
@@ -47,7 +47,7 @@ class Traffic:
         """When requests come and how long they are: equal for two copies of one traffic."""
         return self.times, self.lengths
 
-    def is_that_of(self, other: Traffic) -> bool:
+    def is_that_of(self, other: TrafficSums) -> bool:
         """Whether both runs got the same requests. Models with other tokens may differ in them."""
         tokens = self.tokens if self.vocab_size == other.vocab_size else other.tokens
         return self.shape == other.shape and tokens == other.tokens
@@ -105,10 +105,10 @@ class ObservedWorkload(Workload):
             self._note(request, (request.arrival or output.finished) - output.finished)
         return requests
 
-    def traffic(self) -> Traffic:
+    def traffic(self) -> TrafficSums:
         """All that was asked for until now."""
         span = self._last - self._first
-        return Traffic(
+        return TrafficSums(
             num_requests=self._num,
             prompt_tokens=self._prompt_tokens,
             output_tokens=self._output_tokens,

@@ -31,7 +31,7 @@ class Event(TypedDict):
     dur: float
 
 
-class Trace(TypedDict):
+class StepTrace(TypedDict):
     """A trace; the events' times are microseconds."""
 
     traceEvents: list[Event]
@@ -54,7 +54,7 @@ class Work:
     seconds: float
 
 
-def record(run: Callable[[], object], device: str = "cpu") -> Trace:
+def record(run: Callable[[], object], device: str = "cpu") -> StepTrace:
     """The trace of a call: operators, spans, and on CUDA kernels, those of graphs included.
 
     Args:
@@ -79,11 +79,11 @@ def record(run: Callable[[], object], device: str = "cpu") -> Trace:
     with tempfile.TemporaryDirectory(prefix="nanofw-profile-") as folder:
         path = Path(folder) / "trace.json"
         profiler.export_chrome_trace(str(path))
-        made: Trace = json.loads(path.read_text(encoding="utf-8", errors="replace"))
+        made: StepTrace = json.loads(path.read_text(encoding="utf-8", errors="replace"))
     return made
 
 
-def device_work(trace: Trace, num_steps: int) -> list[Work]:
+def device_work(trace: StepTrace, num_steps: int) -> list[Work]:
     """Kernels and copies of a step, the longest first. Raises ExecutorError when there are none."""
     found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     for event in _complete(trace, (KERNEL, *COPIES)):
@@ -97,7 +97,7 @@ def device_work(trace: Trace, num_steps: int) -> list[Work]:
     return _sorted(found, num_steps)
 
 
-def operator_work(trace: Trace, num_steps: int) -> list[Work]:
+def operator_work(trace: StepTrace, num_steps: int) -> list[Work]:
     """Operators of a step by their own time, the longest first."""
     found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
     threads: defaultdict[tuple[int, int], list[Event]] = defaultdict(list)
@@ -109,7 +109,7 @@ def operator_work(trace: Trace, num_steps: int) -> list[Work]:
     return _sorted(found, num_steps)
 
 
-def busy_seconds(trace: Trace) -> float:
+def busy_seconds(trace: StepTrace) -> float:
     """Seconds in which at least one kernel or copy was on the device."""
     busy, end = 0.0, float("-inf")
     events = _complete(trace, (KERNEL, *COPIES))
@@ -120,7 +120,7 @@ def busy_seconds(trace: Trace) -> float:
     return busy / 1e6
 
 
-def joined(traces: Sequence[Trace]) -> Trace:
+def joined(traces: Sequence[StepTrace]) -> StepTrace:
     """One trace with the events of all, as they followed each other."""
     first = traces[0]
     events: list[Event] = []
@@ -152,7 +152,7 @@ def short_name(name: str) -> str:
     return head.rpartition("::")[2] or head or name
 
 
-def _complete(trace: Trace, categories: Iterable[str]) -> list[Event]:
+def _complete(trace: StepTrace, categories: Iterable[str]) -> list[Event]:
     wanted = frozenset(categories)
     return [
         event

@@ -19,7 +19,7 @@ from nanofw.errors import RequestError
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import RequestResult, StreamEvent
 from nanofw.server.bodies import parsed_body
-from nanofw.server.door import Client, Entry
+from nanofw.server.door import Client, OpenPrompts
 from nanofw.server.errors import ApiError, error_of, json_response, refusal
 from nanofw.server.formats import Format
 from nanofw.server.request_log import log_request
@@ -34,7 +34,7 @@ _DONE = ServerSentEvent("[DONE]", sep="\n")
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class AnswerPlan:
     """What a request asks for.
 
     Attributes:
@@ -61,8 +61,8 @@ class Call:
     request: Request
     owner: Client | None = None
     client: str = ""
-    plan: Plan | None = None
-    entry: Entry | None = None
+    plan: AnswerPlan | None = None
+    entry: OpenPrompts | None = None
     is_stream: bool = False
     params: frozenset[str] = frozenset()
     results: dict[int, RequestResult] = field(default_factory=dict[int, RequestResult])
@@ -118,7 +118,7 @@ class Call:
 
 
 async def serve_text(
-    request: Request, model: type[G], make_plan: Callable[[Service, G, str], Plan]
+    request: Request, model: type[G], make_plan: Callable[[Service, G, str], AnswerPlan]
 ) -> Response:
     """Answer a request for text.
 
@@ -148,7 +148,7 @@ async def serve_text(
 
 
 async def _answer(
-    call: Call, model: type[G], make_plan: Callable[[Service, G, str], Plan]
+    call: Call, model: type[G], make_plan: Callable[[Service, G, str], AnswerPlan]
 ) -> Response:
     service = call.service
     call.owner = service.door.identify(call.request.headers.get("authorization"))
@@ -176,7 +176,7 @@ async def _answer(
     return StreamResponse(call, events, _lines(call, first, events, include_usage=usage))
 
 
-async def _encoded(call: Call, plan: Plan) -> list[Prompt]:
+async def _encoded(call: Call, plan: AnswerPlan) -> list[Prompt]:
     """The prompts of a request, each with an id of its own."""
     llm, prompts = call.service.llm, list[Prompt]()
     for number, record in enumerate(plan.records):

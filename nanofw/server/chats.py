@@ -12,13 +12,13 @@ from starlette.responses import Response
 
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import Completion, RequestResult, StreamEvent
-from nanofw.server.answers import Plan, serve_text
+from nanofw.server.answers import AnswerPlan, serve_text
 from nanofw.server.errors import ApiError
 from nanofw.server.formats import Format
 from nanofw.server.logprobs import for_chat
 from nanofw.server.parameters import STRUCTURED, chat_record
 from nanofw.server.reading import Reader
-from nanofw.server.replies import THINK, Part, ReplyReader
+from nanofw.server.replies import THINK, ReplyPart, ReplyReader
 from nanofw.server.schemas import ChatRequest
 from nanofw.server.tool_choice import apply_tools
 from nanofw.server.tool_formats import ToolCall, ToolFormat
@@ -121,7 +121,7 @@ class ChatFormat(Format):
         }
 
 
-def _deltas(parts: Sequence[Part], num_calls: int) -> list[dict[str, Any]]:
+def _deltas(parts: Sequence[ReplyPart], num_calls: int) -> list[dict[str, Any]]:
     """What a stream says of parts of a reply.
 
     Args:
@@ -148,7 +148,7 @@ def _call_record(call: ToolCall) -> dict[str, Any]:
     }
 
 
-def chat_plan(reader: Reader, body: ChatRequest, client: str) -> Plan:
+def chat_plan(reader: Reader, body: ChatRequest, client: str) -> AnswerPlan:
     """What a chat asks for. Raises `ApiError`."""
     record = chat_record(body, reader.limits, client, reader.defaults)
     _check_variables(record, body, reader)
@@ -160,7 +160,7 @@ def chat_plan(reader: Reader, body: ChatRequest, client: str) -> Plan:
         tools=tools,
         reasoning=reader.reasoning and STRUCTURED not in record.get("arguments", ()),
     )
-    return Plan([record], reader.defaults.chat, answer)
+    return AnswerPlan([record], reader.defaults.chat, answer)
 
 
 def _check_variables(record: dict[str, Any], body: ChatRequest, reader: Reader) -> None:

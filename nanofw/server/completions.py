@@ -12,7 +12,7 @@ from starlette.responses import Response
 from nanofw.llm.logprobs import PositionLogprobs
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import Completion, RequestResult, StreamEvent
-from nanofw.server.answers import Plan, serve_text
+from nanofw.server.answers import AnswerPlan, serve_text
 from nanofw.server.formats import Format
 from nanofw.server.logprobs import for_completion
 from nanofw.server.parameters import completion_records
@@ -126,7 +126,7 @@ class CompletionFormat(Format):
         return sum(result.num_output_tokens for result in results) if self.no_output else 0
 
 
-def completion_plan(reader: Reader, body: CompletionRequest, client: str) -> Plan:
+def completion_plan(reader: Reader, body: CompletionRequest, client: str) -> AnswerPlan:
     """What a completion asks for. Raises `ApiError`."""
     answer = CompletionFormat(
         model=reader.check_model(body.model),
@@ -137,7 +137,7 @@ def completion_plan(reader: Reader, body: CompletionRequest, client: str) -> Pla
         tokenizer=reader.llm.tokenizer,
     )
     records = completion_records(body, reader.limits, client)
-    return Plan(records, reader.defaults.completion, answer)
+    return AnswerPlan(records, reader.defaults.completion, answer)
 
 
 async def completions(request: Request) -> Response:

@@ -64,7 +64,7 @@ class Client:
 
 
 @dataclass(slots=True)
-class Entry:
+class OpenPrompts:
     """Prompts of one request that are open. Leaving twice does nothing."""
 
     door: Door
@@ -157,7 +157,7 @@ class Door:
         reason = "the key says which client this is; leave client out"
         raise ApiError(403, reason, param="client")
 
-    def enter(self, owner: Client | None, name: str, num_prompts: int) -> Entry:
+    def enter(self, owner: Client | None, name: str, num_prompts: int) -> OpenPrompts:
         """Let a request in.
 
         Args:
@@ -176,7 +176,7 @@ class Door:
             client.requests.take(num_prompts)
         client.num_open += num_prompts
         self.num_open += num_prompts
-        return Entry(self, client, num_prompts)
+        return OpenPrompts(self, client, num_prompts)
 
     def _check(self, client: Client, num_prompts: int) -> None:
         bounds = (
@@ -216,7 +216,7 @@ class Door:
             if client.num_open or name in self._named
         }
 
-    def left(self, entry: Entry, results: Iterable[RequestResult]) -> None:
+    def left(self, entry: OpenPrompts, results: Iterable[RequestResult]) -> None:
         """Called by an entry that ends."""
         client = entry.client
         client.num_open -= entry.num_prompts

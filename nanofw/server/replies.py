@@ -12,7 +12,7 @@ THINK, END_THINK = "<think>", "</think>"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ReplyPart:
     """A piece of a reply: one of the three."""
 
     content: str = ""
@@ -53,28 +53,28 @@ class ReplyReader:
         self._skip_blanks = reasoning and in_reasoning
         self.num_calls: int = 0
 
-    def push(self, text: str) -> list[Part]:
+    def push(self, text: str) -> list[ReplyPart]:
         """What a piece of text makes certain."""
         self._held += text
-        parts: list[Part] = []
+        parts: list[ReplyPart] = []
         while self._advance(parts):
             pass
         return _joined(parts)
 
-    def finish(self) -> list[Part]:
+    def finish(self) -> list[ReplyPart]:
         """What had waited for more text. The reply is over."""
         held, self._held = self._held, ""
-        parts: list[Part] = []
+        parts: list[ReplyPart] = []
         match self._mode:
             case _Mode.CALL:
                 self._take_call(held, parts, closed=False)
             case _Mode.REASONING:
-                parts.append(Part(reasoning=held))
+                parts.append(ReplyPart(reasoning=held))
             case _:
-                parts.append(Part(content=held))
+                parts.append(ReplyPart(content=held))
         return _joined(parts)
 
-    def _advance(self, parts: list[Part]) -> bool:
+    def _advance(self, parts: list[ReplyPart]) -> bool:
         """Take what is certain from the held text; whether there may be more."""
         if self._skip_blanks:
             self._held = self._held.lstrip()
@@ -86,11 +86,11 @@ class ReplyReader:
                 return self._begin()
             case _Mode.REASONING:
                 found, text = self._until(END_THINK)
-                parts.append(Part(reasoning=text))
+                parts.append(ReplyPart(reasoning=text))
                 return found and self._enter(_Mode.CONTENT)
             case _Mode.CONTENT:
                 found, text = self._until(self._tools.begin if self._tools else "")
-                parts.append(Part(content=text))
+                parts.append(ReplyPart(content=text))
                 return found and self._enter(_Mode.CALL)
             case _Mode.CALL:
                 assert self._tools is not None
@@ -130,31 +130,31 @@ class ReplyReader:
         text, self._held = self._held[: len(self._held) - length], tag[:length]
         return False, text
 
-    def _take_call(self, text: str, parts: list[Part], *, closed: bool) -> bool:
+    def _take_call(self, text: str, parts: list[ReplyPart], *, closed: bool) -> bool:
         """Whether the text between the tags was a call."""
         assert self._tools is not None
         try:
             call = self._tools.read_call(text)
         except (ValueError, RecursionError):
             end = self._tools.end if closed else ""
-            parts.append(Part(content=f"{self._tools.begin}{text}{end}"))
+            parts.append(ReplyPart(content=f"{self._tools.begin}{text}{end}"))
             return False
         self.num_calls += 1
-        parts.append(Part(call=call))
+        parts.append(ReplyPart(call=call))
         return True
 
 
-def _joined(parts: list[Part]) -> list[Part]:
+def _joined(parts: list[ReplyPart]) -> list[ReplyPart]:
     """The parts that have something; neighbours of one kind as one."""
-    made: list[Part] = []
+    made: list[ReplyPart] = []
     for part in parts:
-        last = made[-1] if made else Part()
+        last = made[-1] if made else ReplyPart()
         if part.call is not None:
             made.append(part)
         elif part.content and last.content:
-            made[-1] = Part(content=last.content + part.content)
+            made[-1] = ReplyPart(content=last.content + part.content)
         elif part.reasoning and last.reasoning:
-            made[-1] = Part(reasoning=last.reasoning + part.reasoning)
+            made[-1] = ReplyPart(reasoning=last.reasoning + part.reasoning)
         elif part.content or part.reasoning:
             made.append(part)
     return made

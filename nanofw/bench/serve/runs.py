@@ -37,7 +37,7 @@ def serve_runs(
               for rate in options.rates or (None,)]  # fmt: skip
     for number, (rate, seed) in enumerate(points):
         what = f"run {number + 1} of {len(points)}"
-        run = _Run(selection, options, rate, seed)
+        run = _LoadRun(selection, options, rate, seed)
         try:
             asyncio.run(run.to_end(lambda done, total, w=what: report(done, total, w)))
         except KeyboardInterrupt:
@@ -47,7 +47,7 @@ def serve_runs(
         yield run.result(complete=True)
 
 
-class _Run:
+class _LoadRun:
     """One run at one rate."""
 
     def __init__(

@@ -17,7 +17,7 @@ _ATTRIBUTE = "nanofw_pass"
 
 
 @dataclass(slots=True)
-class Call:
+class AttentionCall:
     """What a layer handed to the attention: [t, heads, d] each, and the function's arguments."""
 
     query: torch.Tensor
@@ -41,9 +41,9 @@ class AttentionPass:
     head_dim: int
     batch: ForwardBatch | None = None
     pool: list[Any] = field(default_factory=list[Any])
-    calls: dict[int, list[Call]] | None = None
+    calls: dict[int, list[AttentionCall]] | None = None
 
-    def attend(self, layer: int, call: Call) -> torch.Tensor:
+    def attend(self, layer: int, call: AttentionCall) -> torch.Tensor:
         """[t, heads, size of values]; a trial only notes the call."""
         width = call.value.shape[-1]
         if self.calls is not None:
@@ -75,7 +75,7 @@ def paged_attention(
     if current.calls is not None:
         kwargs |= {"attention_mask": attention_mask, "module": module, "positional": positional}
     scaling = query.shape[-1] ** -0.5 if scaling is None else scaling
-    call = Call(
+    call = AttentionCall(
         query[0].transpose(0, 1), key[0].transpose(0, 1), value[0].transpose(0, 1),
         {"scaling": scaling, **kwargs},
     )  # fmt: skip

@@ -15,7 +15,7 @@ from torch import nn
 
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ModelError
-from nanofw.models.any_decoder.attention import AttentionPass, Call
+from nanofw.models.any_decoder.attention import AttentionCall, AttentionPass
 
 _LENGTH, _LATE = 8, 5
 _BOUNDS = {torch.float32: 1e-3, torch.float16: 0.05, torch.bfloat16: 0.3}
@@ -42,7 +42,7 @@ def check_loaded(
 
 def _run(
     body: nn.Module, state: AttentionPass, tokens: torch.Tensor, positions: torch.Tensor
-) -> tuple[dict[int, list[Call]], torch.Tensor]:
+) -> tuple[dict[int, list[AttentionCall]], torch.Tensor]:
     """The calls of each layer, and the last hidden states [t, hidden]."""
     state.calls = {}
     try:
@@ -52,7 +52,7 @@ def _run(
         state.calls = None
 
 
-def _wrong_calls(calls: dict[int, list[Call]], spec: ModelSpec) -> str | None:
+def _wrong_calls(calls: dict[int, list[AttentionCall]], spec: ModelSpec) -> str | None:
     if sorted(calls) != list(range(spec.num_layers)):
         return f"of {spec.num_layers} layers, {len(calls)} call the attention function"
     for layer, found in calls.items():
@@ -63,7 +63,7 @@ def _wrong_calls(calls: dict[int, list[Call]], spec: ModelSpec) -> str | None:
     return None
 
 
-def _wrong_call(call: Call, layer: int, spec: ModelSpec) -> str | None:
+def _wrong_call(call: AttentionCall, layer: int, spec: ModelSpec) -> str | None:
     heads, kv_heads, size = spec.num_heads, spec.num_kv_heads, spec.head_dim
     if call.query.shape[1:] != (heads, size) or call.key.shape[1:] != (kv_heads, size):
         return (
@@ -93,8 +93,8 @@ def _shape(tensor: torch.Tensor) -> str:
 
 
 def _dependence(
-    whole: dict[int, list[Call]],
-    late: dict[int, list[Call]],
+    whole: dict[int, list[AttentionCall]],
+    late: dict[int, list[AttentionCall]],
     states: torch.Tensor,
     late_states: torch.Tensor,
 ) -> str | None:
