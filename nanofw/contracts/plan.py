@@ -100,7 +100,7 @@ class StepPlan:
     def sampled_rows(self) -> IntArray:
         """int32[s], the rows that sample, in the plan's order. Found once."""
         if self._sampled_rows is None:
-            all_sample = self.num_decodes == len(self.rows) or self.samples.all()
+            all_sample = b"\0" not in self.samples.tobytes()  # faster than `all` of numpy
             self._sampled_rows = self.rows if all_sample else self.rows[self.samples]
         return self._sampled_rows
 

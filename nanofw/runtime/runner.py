@@ -35,8 +35,8 @@ from nanofw.runtime.weights import Checkpoint, open_checkpoint, settle_ties
 
 logger: logging.Logger = logging.getLogger(__name__)
 
-MAX_BLOCK_BYTES = 1 << 40
-"""A block of more bytes is a mistake of the backend."""
+MAX_TOKEN_BYTES = 1 << 40
+"""More bytes for a token, over all layers, are a mistake of the backend."""
 MAX_CPU_TOKENS = 1024
 """More tokens at once only make activations that leave the caches and the heap."""
 
@@ -96,8 +96,9 @@ class Runner:
         """What the backend says that one block takes over all layers."""
         number: Any = self.backend.bytes_per_block()
         checked = integer_of(number)
-        if checked is None or not 0 < checked <= MAX_BLOCK_BYTES:
-            wanted = f"a number of bytes from 1 to {MAX_BLOCK_BYTES}"
+        most = MAX_TOKEN_BYTES * self._config.block_size
+        if checked is None or not 0 < checked <= most:
+            wanted = f"a number of bytes from 1 to {most}"
             raise WrongAnswer(self.backend, "bytes_per_block", number, wanted)
         return checked
 

@@ -101,6 +101,7 @@ class CapturedChecks(AttentionBackendChecks):
 
 # The interpreter's numpy warns of what padded lines hold.
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@slow_in_interpreter
 def test_captured_passes_serve_any_mix_of_rows() -> None:
     CapturedChecks().test_captured_passes_of_any_mix()
 

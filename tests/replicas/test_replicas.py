@@ -75,6 +75,7 @@ def test_two_replicas_sample_the_tokens_of_one_engine(cluster: Any) -> None:
     assert all(result.timings.ttft_s >= 0 for result in results[:-3])
 
 
+@pytest.mark.slow
 def test_requests_of_a_dead_replica_start_again_and_streams_end_with_an_error(cluster: Any) -> None:
     with LLM(str(DEMO), **VALUES) as llm:
         expected = [r.outputs[0].token_ids for r in llm.generate([[1, 2, 3]] * 9, LONG)]

@@ -481,7 +481,9 @@ def test_wrong_arguments_of_a_processor_are_refused_alone_with_the_range(
     engine = torch_engine(checkpoint[0], processors=list(ORDERED.values()))
     for value in (0, -1, 11):
         request = make_request(f"bad{value}", prompt(0, 5), arguments={"scale": value})
-        with pytest.raises(RequestError, match=r"processor scale: .* above 0 and at most 10"):
+        with pytest.raises(
+            RequestError, match=r"logits_processor 'scale': .* above 0 and at most 10"
+        ):
             engine.add_request(request)
     good = make_request("good", prompt(0, 5), max_tokens=3, arguments={"scale": 10})
     assert len(run(engine, [good]).tokens()["good", 0]) == 3

@@ -87,6 +87,7 @@ def test_replayed_steps_draw_the_same_tokens_and_leave_the_same_pool(checkpoint)
     pools_agree(plain, replayed)
 
 
+@slow_in_interpreter
 def test_chunks_of_a_prompt_see_all_that_came_before(checkpoint) -> None:
     """B083: position == number of tokens before it, in every replay."""
     folder, model = checkpoint

@@ -7,6 +7,7 @@ import pytest
 
 from nanofw.contracts.requests import SamplingParams
 from nanofw.samplers.standard_cuda import CudaSampler
+from tests.kernels.interpreter import slow_in_interpreter
 from tests.kernels.paged import device
 from tests.samplers.plain import new_row, sampler_for
 from tests.samplers.test_mixes import Requests, check_against_the_plain_reference
@@ -26,6 +27,7 @@ def test_equals_the_plain_reference(vocab: int) -> None:
     check_against_the_plain_reference(make_requests(vocab, COUNT, vocab))
 
 
+@slow_in_interpreter
 def test_neither_order_nor_company_nor_a_preemption_matters() -> None:
     requests = make_requests(0, 12, 30)
     outputs = requests.run(list(range(12)))
