@@ -120,7 +120,7 @@ def _load(folder: Path, versions: object) -> tuple[tokenizers.Tokenizer, bool]:
         backend = tokenizers.Tokenizer.from_file(str(path))
     except KeyboardInterrupt:
         raise
-    except BaseException as error:  # a plain Exception, or a panic, which is none
+    except BaseException as error:  # the library's panics are not of the class Exception
         raise ModelError(f"{path} cannot be read: {error}") from error
     backend.no_truncation()
     backend.no_padding()

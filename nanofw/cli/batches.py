@@ -198,7 +198,7 @@ class BatchJob:
         if item.error is None and not is_batch_line(item.value):
             return self._own_record(index, result)
         line = self._lines.get(item.place)
-        if line is None:  # nobody could read it, or the run ended before
+        if line is None:  # the line cannot be read, or the run ended before it
             custom_id = _custom_id(item.value) if is_object(item.value) else None
             line = self._lines[item.place] = _Line(custom_id, problem=item.error)
         problem = line.problem

@@ -49,5 +49,5 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def say(line: str) -> None:
-    """Tell whoever started the server."""
+    """Tell the user who started the server."""
     print(f"nanofw: {line}", file=sys.stderr, flush=True)

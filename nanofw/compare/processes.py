@@ -103,7 +103,7 @@ def _prepare(experiment: Experiment) -> None:
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent is gone has nobody to work for; it would hold the parent's pipes."""
+    """End a worker whose parent is gone: it would keep the parent's pipes open."""
     parent = parent_process()
     if parent is not None:
         parent.join()

@@ -221,7 +221,7 @@ class _Rounds:
         rate = build_workload(selection, seed=seed).rate
         if rate is None:
             raise selection.loaded.error(
-                "has no arrival rate, so there is no largest one", ("input", "workload")
+                "has no arrival rate, so a largest rate cannot be searched", ("input", "workload")
             )
         self._rates[arm, seed] = rate
         return rate

@@ -133,7 +133,7 @@ class DecisionLog:
         return min((life.arrival for life in self.lives.values()), default=0.0)
 
     def life(self, name: str) -> Life:
-        """The life of a request. Raises ConfigError, naming near ones, when there is none."""
+        """The life of a request. Raises `ConfigError` with similar ids if the log lacks it."""
         found = self.lives.get(name)
         if found is None and "/" in name:
             request_id, _, number = name.rpartition("/")

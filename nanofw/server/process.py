@@ -48,7 +48,7 @@ def serve(loaded: LoadedConfig, say: Callable[[str], None]) -> None:
     """Serve until a signal comes; what was open then has `server.limits.drain_s` to end.
 
     Args:
-        say: tells whoever started it what happens.
+        say: tells the user who started it what happens.
 
     Raises:
         NanofwError: the configuration cannot be used, or the engine cannot be made or failed.

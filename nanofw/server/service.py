@@ -44,7 +44,7 @@ class Service:
     Args:
         make_llm: loads the model; called in a thread of its own.
         stop: asks the process to end.
-        say: tells whoever started the server.
+        say: tells the user who started the server.
 
     Attributes:
         failure: why it cannot serve any more; None while it can.

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +18,7 @@ ROOT = Path(__file__).parents[2]
 slow_in_interpreter = pytest.mark.timeout(900) if torch.cuda.is_available() else pytest.mark.slow
 
 
-def run_in_interpreter(path: Path, *, slow: bool = False) -> None:
+def run_in_interpreter(path: Path, slow: bool) -> None:
     """Run the quick or the slow tests of a file; fail with its report when one of them fails."""
     pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -36,6 +37,13 @@ def run_in_interpreter(path: Path, *, slow: bool = False) -> None:
     assert done.returncode == 0 or none_is_slow, done.stdout[-6000:] + done.stderr[-2000:]
 
 
-def triton_tests(folder: Path) -> list[Path]:
-    """The test files of a folder that need Triton."""
-    return sorted(folder.glob("test_triton_*.py"))
+def triton_tests(folder: Path) -> list[Any]:
+    """Parameters `path` and `slow` for the test files of a folder that need Triton."""
+    paths = sorted(folder.glob("test_triton_*.py"))
+    return [
+        *(pytest.param(path, False, id=path.stem) for path in paths),
+        *(
+            pytest.param(path, True, id=f"{path.stem}-slow", marks=pytest.mark.slow)
+            for path in paths
+        ),
+    ]

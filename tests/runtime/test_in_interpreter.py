@@ -9,12 +9,6 @@ import pytest
 from tests.kernels.interpreter import run_in_interpreter, triton_tests
 
 
-@pytest.mark.parametrize("path", triton_tests(Path(__file__).parent), ids=lambda path: path.stem)
-def test_in_interpreter(path: Path) -> None:
-    run_in_interpreter(path)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("path", triton_tests(Path(__file__).parent), ids=lambda path: path.stem)
-def test_slow_ones_in_interpreter(path: Path) -> None:
-    run_in_interpreter(path, slow=True)
+@pytest.mark.parametrize(("path", "slow"), triton_tests(Path(__file__).parent))
+def test_in_interpreter(path: Path, slow: bool) -> None:
+    run_in_interpreter(path, slow)

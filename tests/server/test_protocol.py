@@ -14,7 +14,7 @@ from nanofw.server.protocol import protocol_of
 
 
 async def _app(scope: Any, receive: Any, send: Any) -> None:
-    raise NotImplementedError
+    raise AssertionError("no request is sent")
 
 
 def test_events_do_not_wait_for_the_acknowledgement_of_those_before() -> None:

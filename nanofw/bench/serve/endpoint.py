@@ -191,7 +191,7 @@ async def served_model(client: httpx.AsyncClient) -> str:
     """The first model that an endpoint offers.
 
     Raises:
-        ConfigError: there is no endpoint, or it offers none.
+        ConfigError: the endpoint does not answer, or it lists no model.
     """
     listed: Any = []
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from nanofw.checkpoints.families.olmo2 import FAMILY as OLMO2
 from nanofw.checkpoints.family import Family, LayerRopes
 from nanofw.checkpoints.keys import ConfigKeys
 from nanofw.checkpoints.layer_ropes import ropes_by_kind
@@ -27,19 +28,7 @@ FAMILY = Family(
     model_types=("olmo3",),
     defaults=MappingProxyType(
         {
-            "vocab_size": 50304,
-            "hidden_size": 4096,
-            "intermediate_size": 11008,
-            "num_hidden_layers": 32,
-            "num_attention_heads": 32,
-            "num_key_value_heads": None,
-            "head_dim": None,
-            "hidden_act": "silu",
-            "max_position_embeddings": 2048,
-            "rms_norm_eps": 1e-05,
-            "eos_token_id": 50279,
-            "tie_word_embeddings": False,
-            "attention_bias": False,
+            **OLMO2.defaults,
             "sliding_window": 4096,
             "sliding_window_pattern": 4,
             "layer_types": None,

@@ -59,17 +59,20 @@ class DecoderLayer(Layer):
             hidden: [t, hidden], such a part of the layer before; with no residual stream yet,
                 the embedded tokens.
         """
-        if residual is None:
-            hidden, residual = self.input_layernorm(hidden), hidden
-        else:
-            hidden, residual = self.input_layernorm.add_parts_and_norm(
-                hidden, residual, self._ranks
-            )
+        hidden, residual = self._normed_input(hidden, residual)
         hidden = self.self_attn(hidden, inputs)
         hidden, residual = self.post_attention_layernorm.add_parts_and_norm(
             hidden, residual, self._ranks
         )
         return self.mlp(hidden), residual
+
+    def _normed_input(
+        self, hidden: torch.Tensor, residual: torch.Tensor | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """What goes into the first part, and the residual stream with the layer before added."""
+        if residual is None:
+            return self.input_layernorm(hidden), hidden
+        return self.input_layernorm.add_parts_and_norm(hidden, residual, self._ranks)
 
     def targets(self, prefix: str) -> Targets:
         """Where the tensors under `prefix` (with its final dot) go."""
@@ -116,12 +119,7 @@ class ScaledLayer(DecoderLayer):
         self, hidden: torch.Tensor, residual: torch.Tensor | None, inputs: ForwardInputs
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As that of `DecoderLayer`."""
-        if residual is None:
-            hidden, residual = self.input_layernorm(hidden), hidden
-        else:
-            hidden, residual = self.input_layernorm.add_parts_and_norm(
-                hidden, residual, self._ranks
-            )
+        hidden, residual = self._normed_input(hidden, residual)
         hidden = self.self_attn(hidden, inputs) * self._residual_scale
         hidden, residual = self.post_attention_layernorm.add_parts_and_norm(
             hidden, residual, self._ranks
@@ -136,12 +134,7 @@ class ParallelLayer(DecoderLayer):
         self, hidden: torch.Tensor, residual: torch.Tensor | None, inputs: ForwardInputs
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """As that of `DecoderLayer`."""
-        if residual is None:
-            hidden, residual = self.input_layernorm(hidden), hidden
-        else:
-            hidden, residual = self.input_layernorm.add_parts_and_norm(
-                hidden, residual, self._ranks
-            )
+        hidden, residual = self._normed_input(hidden, residual)
         return self.self_attn(hidden, inputs) + self.mlp(hidden), residual
 
     def _make_norms(self, config: ModelConfig, features: DecoderFeatures) -> None:
