@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
 import jinja2
-from jinja2.ext import Extension, loopcontrols
 from jinja2.meta import find_undeclared_variables
-from jinja2.nodes import CallBlock, Node
-from jinja2.parser import Parser
-from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from nanofw.checkpoints.files import read_json, read_text
 from nanofw.checkpoints.tokenizer_files import (
@@ -27,6 +21,11 @@ from nanofw.errors import ModelError, shown
 from nanofw.narrowing import is_list, is_object
 from nanofw.text.continuation import cut_at_mark, with_mark
 from nanofw.text.messages import as_texts, check_messages, plain, with_reasoning_names
+from nanofw.text.template_environment import (
+    compile_template,
+    make_environment,
+    render_template,
+)
 from nanofw.text.tools import check_tools
 
 _OWN_VARIABLES = frozenset(
@@ -39,21 +38,6 @@ _NO_PROBLEMS: Mapping[str, str] = {}
 
 Message: TypeAlias = Mapping[str, object]
 """`role`, and mostly `content`: `{"role": "user", "content": "Hello"}`."""
-
-
-class GenerationBlock(Extension):
-    """`{% generation %}…{% endgeneration %}` marks what the model said; here it changes nothing."""
-
-    tags: set[str] = {"generation"}  # noqa: RUF012 - jinja2 declares it so
-
-    def parse(self, parser: Parser) -> Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        call = self.call_method("_same")
-        return CallBlock(call, [], [], body).set_lineno(line)
-
-    def _same(self, caller: Callable[[], str]) -> str:
-        return caller()
 
 
 class ChatTemplate:
@@ -90,7 +74,7 @@ class ChatTemplate:
     def variables(self) -> frozenset[str]:
         """Variables that the templates read and that a chat may set."""
         read: set[str] = set()
-        environment = _environment()
+        environment = make_environment()
         for source in self._sources.values():
             with suppress(jinja2.TemplateError, RecursionError):  # who uses it is told
                 read |= find_undeclared_variables(environment.parse(source))
@@ -159,7 +143,7 @@ class ChatTemplate:
         """The compiled template. Raises ModelError, once and again: it is broken."""
         if name not in self._templates and name not in self._problems:
             try:
-                self._templates[name] = _environment().from_string(self._sources[name])
+                self._templates[name] = compile_template(self._sources[name])
             except (jinja2.TemplateError, SyntaxError, RecursionError, ValueError) as error:
                 self._problems[name] = f"{self._label(name)}{_syntax_problem(error)}"
         if name in self._problems:
@@ -201,7 +185,7 @@ class ChatTemplate:
 
 def _rendered(template: jinja2.Template, variables: Mapping[str, object]) -> str:
     try:
-        return template.render(variables)
+        return render_template(template, variables)
     except Exception as error:  # a template is a program: it may raise anything
         raise ValueError(f"the chat template refuses the messages: {error}") from error
 
@@ -260,26 +244,6 @@ def _named_template(entry: object) -> tuple[str, str]:
     return str(entry["name"]), str(entry["template"])
 
 
-class _Environment(ImmutableSandboxedEnvironment):
-    """Jinja's own, with types for what is put in."""
-
-    filters: dict[str, Callable[..., object]]
-    globals: dict[str, Callable[..., object]]
-
-
-def _environment() -> _Environment:
-    environment = _Environment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[GenerationBlock, loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals.update(raise_exception=_raise, strftime_now=_now)
-    return environment
-
-
-def _now(layout: str) -> str:
-    return datetime.now().strftime(layout)
-
-
 def _syntax_problem(error: Exception) -> str:
     """What is wrong with a template, after its name."""
     match error:
@@ -289,24 +253,3 @@ def _syntax_problem(error: Exception) -> str:
             return " is nested too deeply"
         case _:  # of the Python code that jinja2 makes of it: its lines are others
             return f" cannot be compiled: {error.msg if isinstance(error, SyntaxError) else error}"
-
-
-def _raise(message: str) -> NoReturn:
-    raise jinja2.TemplateError(message)
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """JSON without HTML escapes, which Jinja's own filter would put in."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )

@@ -33,8 +33,13 @@ def lark_chain(length: int, name: str) -> dict[str, str]:
         lark_chain(3000, "r"),
         lark_chain(30_000, "T"),
         {"lark": 'start: r\nr: "x"\n' + "  | r\n" * 30_000},  # takes minutes
+        {"json_schema": {"type": "integer", "multipleOf": 9_999_991}},  # as well
+        {"lark": "start: A\nA: /.*a.{200}/ & /.*b.{199}/ & ~/.*c.{99}.*/"},  # as well
     ],
-    ids=["objects", "arrays", "references", "allOf", "rules", "terminals", "alternatives"],
+    ids=[
+        *("objects", "arrays", "references", "allOf", "rules", "terminals", "alternatives"),
+        *("remainders", "products"),
+    ],
 )
 def test_F001_a_grammar_that_ends_or_stops_its_compiler_is_refused(arguments: Any) -> None:
     processor = make(compile_timeout_s=3)

@@ -89,6 +89,54 @@ def test_a_template_cannot_leave_the_sandbox(source: str) -> None:
         template(source).render(USER)
 
 
+GROWING = "{% set ns = namespace(x='ab') %}{% for i in range(64) %}GROW{% endfor %}"
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}",
+        "{% macro f(n) %}{% if n %}{{ f(n - 1) ~ f(n - 1) }}{% endif %}{% endmacro %}{{ f(90) }}",
+        "{{ 'a' * 10 ** 10 }}",
+        "{{ 10 ** (10 ** 9) }}",
+        "{{ 'a'.ljust(10 ** 10) }}",
+        "{{ 'a' | center(10 ** 10) }}",
+        "{{ 'a' | center(width=10000000000) }}",
+        "{{ '%10000000000d' % 1 }}",
+        "{{ '%10000000000d' | format(1) }}",
+        "{{ '{:10000000000}'.format(1) }}",
+        "{{ messages | tojson(indent=10000000000) }}",
+        "{{ (['a' * 1000000] * 1000000) | join('b') }}",
+        "{{ ''.join(['a' * 1000000] * 1000000) }}",
+        "{{ ('a' * 1000000).replace('a', 'b' * 1000000) }}",
+        "{{ ('a' * 1000000) | replace('a', 'b' * 1000000) }}",
+        "{% for a in range(99999) %}{{ 'a' * 10000 }}{% endfor %}",
+        GROWING.replace("GROW", "{% set ns.x = ns.x + ns.x %}"),
+        GROWING.replace("GROW", "{% set ns.x = ns.x ~ ns.x %}"),
+        GROWING.replace("GROW", "{% set ns.x %}{{ ns.x }}{{ ns.x }}{% endset %}"),
+        GROWING.replace("GROW", "{% set ns.x = [ns.x, ns.x] | join %}"),
+    ],
+)
+def test_a_template_without_end_refuses_its_conversation(
+    source: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nanofw.text.template_environment.MAX_SECONDS", 0.5)
+    monkeypatch.setattr("nanofw.text.template_environment.MAX_CHARACTERS", 1 << 22)
+    with pytest.raises(ValueError, match="more than|a width of millions"):
+        template(source).render(USER)
+
+
+def test_bounds_change_no_text() -> None:
+    source = (
+        "{% for k, v in messages[0].items() %}{{ loop.index ~ '/' ~ loop.length }}{{ loop.last }}"
+        "{{ k.ljust(9) + v | default(1700000000) | string }}{% endfor %}"
+        "{% for x in nothing %}{{ x }}{% else %}none{% endfor %}{{ [1, 2] | join('-') }}"
+        "{% for a in [[1, [2]]] recursive %}{{ a if a is integer else loop(a) }}{% endfor %}"
+    )
+    text = "1/2Falserole     user2/2Truecontent  Hi <b>none1-212"
+    assert template(source).render(USER) == text
+
+
 def test_without_a_template_the_error_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="no chat template: give prompts"):
         load_chat_template(tmp_path).render(USER)

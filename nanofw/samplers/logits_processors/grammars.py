@@ -37,8 +37,12 @@ MAX_CHARACTERS = 1 << 20
 """Of a grammar; longer ones are refused."""
 
 NUM_SAFE_CHARACTERS = 2048
-"""Grammars up to this length cannot fill a stack, and compile within a second or two; longer ones
-are tried in a process of their own first."""
+"""Grammars up to this length cannot fill a stack; longer ones are tried in a process of their own
+first."""
+
+EXPLOSIVE = {"json_schema": re.compile('"multipleOf"'), "lark": re.compile("[&~]|%json")}
+"""What can make a short grammar take minutes to compile: remainders, and products and complements
+of automata. All others up to `NUM_SAFE_CHARACTERS` compile within a second or two."""
 
 MAX_KEPT_PROBLEMS = 256
 """Grammars whose refusal is remembered."""
@@ -178,7 +182,7 @@ class Grammars:
             raise ValueError(
                 f"{kind} has {len(text)} characters; at most {MAX_CHARACTERS} are read"
             )
-        if self._trials is None or len(text) <= NUM_SAFE_CHARACTERS:
+        if self._trials is None or _is_harmless(kind, text):
             return
         key = kind, hash(text)
         problem = self._problems.get(key)
@@ -205,6 +209,12 @@ class Grammars:
         except ValueError as error:
             why = str(error) if kind == "lark" else re.sub(r"^at \d+\(\d+\): ", "", str(error))
             raise ValueError(f"{kind} cannot be used: {why}") from None
+
+
+def _is_harmless(kind: str, text: str) -> bool:
+    """Whether its compiler surely ends, within a second or two."""
+    explosive = EXPLOSIVE.get(kind)
+    return len(text) <= NUM_SAFE_CHARACTERS and not (explosive and explosive.search(text))
 
 
 def as_text(arguments: Any) -> tuple[str, str]:
