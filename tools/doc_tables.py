@@ -1,4 +1,4 @@
-"""Writes the tables of the docs that come from the tables of kinds and of capabilities.
+"""Writes the tables of the docs that come from the source: kinds, capabilities, rules.
 
     python tools/doc_tables.py [--check]
 
@@ -15,6 +15,7 @@ from pathlib import Path
 
 from nanofw.contracts.kinds import KINDS, Kind
 from nanofw.plugins.capabilities import CAPABILITIES
+from nanofw.plugins.lint import RULES
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -41,6 +42,11 @@ def capabilities() -> str:
         for item in CAPABILITIES.values()
     ]
     return table(("key", "kinds", "value", "asked when"), rows)
+
+
+def rules() -> str:
+    """What `nanofw plugins list --check` looks for."""
+    return table(("rule", "level", "finds"), [(rule.name, rule.level, rule.text) for rule in RULES])
 
 
 def place(kind: Kind) -> str:
@@ -78,6 +84,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "versions": versions,
     "kinds": kinds,
     "capabilities": capabilities,
+    "rules": rules,
 }
 
 

@@ -26,7 +26,9 @@ def main(arguments: list[str]) -> int:
     add_config(listing)
     listing.add_argument("--json", action="store_true", help="write JSON")
     listing.add_argument(
-        "--check", action="store_true", help="import every one; exit code 3 when one fails"
+        "--check",
+        action="store_true",
+        help="import every one, look for mistakes; exit code 3 when one fails",
     )
     text = "show one plugin that is installed, or named in plugins.load of a configuration"
     showing = commands.add_parser("show", help="show one plugin", description=text)
@@ -74,8 +76,10 @@ def _print(found: list[PluginStatus], notes: tuple[str, ...]) -> None:
     out = console()
     out.print(table(None, ("kind", "name", "from", "state", "what"), map(_line, found)))
     for status in found:
-        if status.state == "failed":
-            out.print(f"\n{status.error}")
+        for finding in status.findings:
+            label = status.entry.label
+            text = finding.text if label in finding.text else f"{label}: {finding.text}"
+            out.print(f"\n{finding.level} ({finding.rule}): {text}")
     for note in notes:
         out.print(f"note: {note}")
 
@@ -84,10 +88,8 @@ def _line(status: PluginStatus) -> tuple[str, str, str, str, str]:
     entry = status.entry
     version = entry.version[:19] if entry.path else entry.version
     place = str(entry.path) if entry.path else entry.provider
-    parts = (
-        [status.summary, status.error] if status.state == "ok" else [status.error or status.summary]
-    )
-    text = "; ".join(filter(None, parts)).partition("\n")[0]
+    told = status.summary if status.state == "ok" else status.error or status.summary
+    text = told.partition("\n")[0]
     return entry.kind, entry.name, f"{place} {version}", status.state, text
 
 

@@ -73,6 +73,12 @@ class Component:
                 what = f"does not implement {contract.__name__}: {lack}"
                 raise PluginLoadError(f"{self.label} {what}")
             self._check_promise(target, contract)
+            self._check_hooks(target, contract)
+
+    def _check_hooks(self, kind: type, contract: type) -> None:
+        """Raise PluginLoadError where methods are misspelt, misshapen or alone."""
+        if problems := hook_problems(kind, _base_of(kind, contract)):
+            raise PluginLoadError(f"{self.label}: {'; '.join(problems)}")
 
     def _check_promise(self, target: type, contract: type) -> None:
         """Raise PluginLoadError where a claim needs an optional method that was not written."""
@@ -126,8 +132,7 @@ class Component:
                 )
         component = cast("T", made)
         self._check_promise(type(component), contract)
-        if problems := hook_problems(type(component), _base_of(component, contract)):
-            raise PluginLoadError(f"{self.label}: {'; '.join(problems)}")
+        self._check_hooks(type(component), contract)
         return component
 
 
@@ -141,11 +146,11 @@ def options_model(plugin: Plugin, entry: Entry | None = None) -> type[BaseModel]
     return guarded(lambda: check_options_model(model, options), what, "check its options")
 
 
-def _base_of(made: object, contract: type) -> type:
-    """The class of the contract that is nearest to the object's own."""
+def _base_of(kind: type, contract: type) -> type:
+    """The class of the contract that is nearest to a component's own."""
     contracts = contract.__module__.rpartition(".")[0]
     return next(
-        (base for base in type(made).__mro__ if base.__module__.startswith(f"{contracts}.")),
+        (base for base in kind.__mro__ if base.__module__.startswith(f"{contracts}.")),
         contract,
     )
 

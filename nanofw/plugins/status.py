@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,11 +11,12 @@ from pydantic import BaseModel
 
 from nanofw.contracts.kinds import KINDS
 from nanofw.errors import PluginError
-from nanofw.plugins.capabilities import unknown_capabilities
 from nanofw.plugins.checks import missing_requirements
-from nanofw.plugins.component import Component, options_model
+from nanofw.plugins.component import options_model
 from nanofw.plugins.discovery import Entry
+from nanofw.plugins.lint import Finding, LintError, Subject, lint
 from nanofw.plugins.manager import load_plugin
+from nanofw.plugins.manifest_imports import ManifestImports, seen_imports
 from nanofw.plugins.registry import Registry
 
 
@@ -25,13 +28,16 @@ class PluginStatus:
         state: `available` (by its metadata), `ok` (loaded), `failed`, `missing requirement`,
             `not imported` (it needs torch, which is not here), `duplicate` (name it as
             `distribution:name`) or `left out`.
-        error: why it failed, with its own traceback; what left it out; or what nobody asks for.
+        error: why it failed, with its own traceback, and what else the check found; or what left
+            it out.
+        findings: what the rules of the check found, each on its own.
         summary: the manifest's line, when it was loaded.
     """
 
     entry: Entry
     state: str
     error: str = ""
+    findings: tuple[Finding, ...] = ()
     summary: str = ""
     api: str = ""
 
@@ -47,6 +53,7 @@ class PluginStatus:
             "path": str(entry.path) if entry.path else None,
             "state": self.state,
             "error": self.error or None,
+            "findings": [dataclasses.asdict(finding) for finding in self.findings],
             "summary": self.summary or None,
             "api": self.api or None,
         }
@@ -58,7 +65,11 @@ def statuses(registry: Registry, *, check: bool = False) -> list[PluginStatus]:
     Args:
         check: import all manifests and what they name, each guarded on its own.
     """
-    found = [_status(registry, entry, check) for entry in registry.entries]
+    checked = _subjects(registry) if check else [None] * len(registry.entries)
+    found = [
+        _status(registry, entry, subject)
+        for entry, subject in zip(registry.entries, checked, strict=True)
+    ]
     found += [
         PluginStatus(entry=entry, state="left out", error=f"by {setting}")
         for entry, setting in registry.left_out
@@ -70,29 +81,60 @@ def statuses(registry: Registry, *, check: bool = False) -> list[PluginStatus]:
     )
 
 
-def _status(registry: Registry, entry: Entry, check: bool) -> PluginStatus:
+def _subjects(registry: Registry) -> list[Subject]:
+    """What the rules look at, one for each entry: all of a manifest goes with the first one."""
+    offered = [*registry.entries, *(entry for entry, _ in registry.left_out)]
+    imports = _imports(registry.entries)
+    subjects: list[Subject] = []
+    seen: set[tuple[str, str]] = set()
+    for entry in registry.entries:
+        manifest = (entry.provider, entry.module)
+        is_first = manifest not in seen
+        seen.add(manifest)
+        siblings = {item.id for item in offered if (item.provider, item.module) == manifest}
+        subjects.append(
+            Subject(
+                entry=entry,
+                siblings=frozenset(siblings if is_first else ()),
+                imports=imports.get(entry.module) if is_first else None,
+            )
+        )
+    return subjects
+
+
+def _imports(entries: Iterable[Entry]) -> Mapping[str, ManifestImports]:
+    """Of installed packages: what a local file imports is the business of the run that names it."""
+    modules = [item.module for item in entries if item.path is None and not item.is_builtin]
+    return seen_imports(list(dict.fromkeys(modules)))
+
+
+def _status(registry: Registry, entry: Entry, subject: Subject | None) -> PluginStatus:
     others = registry.providers(entry.kind, entry.name)
     is_duplicate = len(others) > 1 and entry.id not in (registry.overrides or {})
     state = "duplicate" if is_duplicate else "available"
-    if not check:
+    if subject is None:
         return PluginStatus(entry=entry, state=state)
+    findings: list[Finding] = []
     try:
-        plugin = load_plugin(entry)
-        notes = missing_requirements(plugin)
-        if notes:
-            state = "missing requirement"
-        else:
-            options_model(plugin, entry)
-            Component(plugin=plugin, entry=entry).check_target()
-            state = state if is_duplicate else "ok"
-            notes = [
-                f"nothing asks for {key!r}" for key in unknown_capabilities(plugin.capabilities)
-            ]
-    except PluginError as error:
-        state = "not imported" if needs_torch(error) else "failed"
-        return PluginStatus(entry=entry, state=state, error=str(error))
+        findings.extend(lint(subject))
+    except LintError as error:
+        if needs_torch(error):
+            return PluginStatus(entry=entry, state="not imported", error=str(error))
+        findings.append(Finding(error.rule, "error", str(error)))
+    errors = [finding for finding in findings if finding.level == "error"]
+    if errors:
+        state = "missing requirement" if errors[0].rule == "requirement" else "failed"
+    elif not is_duplicate:
+        state = "ok"
+    loaded = not errors or errors[0].rule != "descriptor"
+    plugin = load_plugin(entry) if loaded else None
     return PluginStatus(
-        entry=entry, state=state, error="; ".join(notes), summary=plugin.summary, api=plugin.api
+        entry=entry,
+        state=state,
+        error="; ".join(finding.text for finding in findings),
+        findings=tuple(findings),
+        summary=plugin.summary if plugin else "",
+        api=plugin.api if plugin else "",
     )
 
 
