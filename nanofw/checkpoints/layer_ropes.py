@@ -8,7 +8,6 @@ from typing import Any, cast
 from nanofw.checkpoints.files import shown
 from nanofw.checkpoints.keys import ConfigKeys
 from nanofw.checkpoints.rope import complete_rope, read_rope
-from nanofw.checkpoints.windows import layer_kinds
 from nanofw.errors import ModelError
 
 _KINDS = ("full_attention", "sliding_attention")
@@ -16,24 +15,26 @@ _TYPES = ("default", "linear", "yarn", "llama3")  # none that depends on the len
 
 
 def ropes_by_kind(
-    keys: ConfigKeys, num_layers: int, head_dim: int, *, thetas: Mapping[str, Any]
+    keys: ConfigKeys, kinds: Sequence[str], head_dim: int, *, thetas: Mapping[str, Any]
 ) -> tuple[dict[str, Any], tuple[Mapping[str, Any] | None, ...]]:
     """A rope for each kind of layer; that of layers with full attention is the model's.
 
     `rope_scaling` changes the latter alone.
 
     Args:
+        kinds: that of each layer.
         thetas: by kind, where its parameters state none.
     """
     stated = _stated(keys)
     if keys.config.get("rope_scaling") is not None:
+        if keys.config.get("rope_parameters") is None:  # as in transformers, `type` is not enough
+            stated["full_attention"] = {"rope_type": "default"}
         stated["full_attention"] |= _mapping(keys, "rope_scaling", keys.config["rope_scaling"])
     positions = keys.count("max_position_embeddings", (1 << 40) - 1)
     ropes = {
         kind: complete_rope(stated[kind], keys, positions, head_dim, thetas[kind], _TYPES)
         for kind in _KINDS
     }
-    kinds = layer_kinds(keys, num_layers)
     return ropes["full_attention"], tuple(ropes[kind] for kind in kinds)
 
 

@@ -40,9 +40,9 @@ def windows_in_all_layers(keys: ConfigKeys, num_layers: int) -> Windows:
     return (_window(keys),) * num_layers
 
 
-def windows_by_kind(keys: ConfigKeys, num_layers: int) -> Windows:
+def windows_by_kind(keys: ConfigKeys, num_layers: int, every: int | None = None) -> Windows:
     """`sliding_window` holds in the layers that `layer_kinds` says."""
-    kinds = layer_kinds(keys, num_layers)
+    kinds = layer_kinds(keys, num_layers, every)
     if "sliding_attention" in kinds and keys.stated("sliding_window") is None:
         raise keys.error("sliding_window", "a number of tokens", None)
     return _by_kind(kinds, _window(keys)) if "sliding_attention" in kinds else ()
@@ -51,15 +51,19 @@ def windows_by_kind(keys: ConfigKeys, num_layers: int) -> Windows:
 def windows_by_types(keys: ConfigKeys, num_layers: int, otherwise: list[bool]) -> Windows:
     """`sliding_window` holds in the layers that `layer_types` names, or `otherwise` says."""
     kinds = _layer_types(keys, num_layers) or [_LAYER_TYPES[has] for has in otherwise]
-    return _by_kind(kinds, _window(keys))
+    return _by_kind(kinds, _window(keys)) if "sliding_attention" in kinds else ()
 
 
-def layer_kinds(keys: ConfigKeys, num_layers: int) -> list[str]:
-    """`layer_types`, or `full_attention` in each last of `sliding_window_pattern` layers."""
+def layer_kinds(keys: ConfigKeys, num_layers: int, every: int | None = None) -> list[str]:
+    """`layer_types`, or `full_attention` in each last of so many layers.
+
+    Args:
+        every: how many; None: the file's `sliding_window_pattern` says it.
+    """
     kinds = _layer_types(keys, num_layers)
     if kinds is not None:
         return kinds
-    pattern = keys.count("sliding_window_pattern", num_layers + _MOST_PATTERN)
+    pattern = every or keys.count("sliding_window_pattern", num_layers + _MOST_PATTERN)
     return [_LAYER_TYPES[(layer + 1) % pattern != 0] for layer in range(num_layers)]
 
 

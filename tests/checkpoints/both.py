@@ -25,6 +25,8 @@ def our_logits(folder: Path) -> torch.Tensor:
     """float32[4, vocab] after the first tokens of `prompt`, so many as `LENGTHS` say."""
     spec = read_checkpoint(folder)
     length = min(spec.default_model_len, 2 * max(LENGTHS))
+    if spec.rope.get("rope_type") == "longrope":  # its factors are those of the longest prompt
+        length = max(LENGTHS)
     executor = Executor(None, executor_config(folder, max_model_len=length))
     driver = Driver(executor)
     tokens = prompt(spec.vocab_size)

@@ -1,42 +1,20 @@
-"""Random tiny folders of the four families: keys deleted, added and respelled, files in every
+"""Random tiny folders of every family: keys deleted, added and respelled, files in every
 arrangement. A folder is a function of its family and seed."""
 
 from __future__ import annotations
 
 import json
-import random
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
-FAMILIES = ("Llama", "Mistral", "Qwen2", "Qwen3")
-ABSENT: Any = object()
-"""A key that the file does not have."""
+from tests.fuzz.dice import ABSENT, Dice
+from tests.fuzz.family_keys import FAMILIES
+
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
 _EMBEDDING, _HEAD = "model.embed_tokens.weight", "lm_head.weight"
-
-
-class Dice(random.Random):
-    """Draws. Two seeds of three draw nothing odd, so that most folders are loaded by both."""
-
-    def __new__(cls, family: str, seed: int, purpose: str = "") -> Dice:
-        return super().__new__(cls)
-
-    def __init__(self, family: str, seed: int, purpose: str = "") -> None:
-        super().__init__(f"{family}-{seed}{purpose}")
-        self._is_plain = seed % 3 != 0
-
-    def one(self, *values: Any) -> Any:
-        return self.choice(values)
-
-    def rarely(self, usual: Any, *odd: Any, share: float = 0.1) -> Any:
-        return self.choice(odd) if self.happens(share) else usual
-
-    def happens(self, share: float) -> bool:
-        """Whether something odd is drawn."""
-        return self.random() < share and not self._is_plain
 
 
 def make_config(family: str, seed: int) -> dict[str, Any]:
@@ -44,10 +22,12 @@ def make_config(family: str, seed: int) -> dict[str, Any]:
     dice = Dice(family, seed)
     shape = _shape(family, dice)
     config = shape | _windows(shape["num_hidden_layers"], dice) | _extras(dice)
-    name = f"{family}ForCausalLM"
+    name, own = f"{family}ForCausalLM", FAMILIES[family]
     config |= {
         "architectures": dice.rarely([name], ABSENT, [], ["OtherForCausalLM"], share=0.02),
-        "model_type": dice.rarely(family.lower(), ABSENT, "granite", "llama", share=0.03),
+        "model_type": dice.rarely(
+            FAMILIES[family].model_type, ABSENT, "granite", "llama", share=0.03
+        ),
         "initializer_range": 0.3,
         "tie_word_embeddings": dice.one(ABSENT, True, True, False),
         "attention_bias": dice.one(ABSENT, True, False),
@@ -63,6 +43,7 @@ def make_config(family: str, seed: int) -> dict[str, Any]:
         {"dtype": "float32"}, {"torch_dtype": "float32"}, {"torch_dtype": "bfloat16"}, {},
         {"dtype": "half"}, {"dtype": "float16", "torch_dtype": "int8"}, {"dtype": None},
     )  # fmt: skip
+    config |= own.draw(Dice(family, seed, "-own"), config)
     items = [(key, value) for key, value in config.items() if value is not ABSENT]
     dice.shuffle(items)
     return dict(items)
@@ -99,7 +80,7 @@ def _shape(family: str, dice: Dice) -> dict[str, Any]:
         "head_dim": dice.rarely(dice.one(8, 12, 16, ABSENT), None, None, 7, 0, "8"),
     }
     if dice.random() < 0.15:  # the family's own number of KV heads
-        heads = {"Mistral": 8, "Qwen2": 32, "Qwen3": 32}.get(family, 4)
+        heads = FAMILIES[family].num_heads
         config |= {"num_attention_heads": heads, "num_key_value_heads": ABSENT, "hidden_size": 64}
     if dice.happens(0.12):
         key = dice.one("vocab_size", "intermediate_size", "num_hidden_layers")

@@ -13,7 +13,8 @@ from nanofw.checkpoints.config import read_checkpoint
 from nanofw.config.load import load_config
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import CapabilityError, ModelError
-from tests.models.family_folders import FAMILIES, make_config
+from tests.checkpoints.both import check_equal
+from tests.models.family_folders import FAMILIES, make_config, write_family
 
 
 def spec_of(folder: Path, family: str, **changes: Any) -> ModelSpec:
@@ -81,6 +82,33 @@ def test_what_describes_no_decoder_is_refused_by_key(
 ) -> None:
     with pytest.raises(ModelError, match=message):
         spec_of(tmp_path, family, **changes)
+
+
+@pytest.mark.parametrize(
+    ("family", "changes"),
+    [
+        ("Gemma2", {"sliding_window_pattern": 3, "layer_types": None}),
+        ("Olmo3", {"sliding_window_pattern": 2, "layer_types": None}),
+        ("Olmo3", {"rope_scaling": {"type": "linear", "factor": 4.0}}),
+        ("Gemma3", {"rope_scaling": {"type": "linear", "factor": 4.0}, "rope_parameters": None}),
+        (
+            "SmolLM3",
+            {
+                "layer_types": ["sliding_attention"] * 3,
+                "num_hidden_layers": 3,
+                "sliding_window": 5,
+                "use_sliding_window": False,
+            },
+        ),
+    ],
+)
+def test_keys_that_transformers_takes_otherwise_than_their_names_say(
+    family: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    """A pattern that a family ignores, an old spelling that counts for nothing, and a switch that
+    the layers' own types overrule."""
+    write_family(tmp_path, family, 0, **changes)
+    check_equal(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 
 from nanofw.checkpoints.family import Family
 from nanofw.checkpoints.keys import ConfigKeys, refuse_both_directions
-from nanofw.checkpoints.windows import windows_by_kind
+from nanofw.checkpoints.windows import Windows, windows_by_kind
 from nanofw.contracts.model_spec import ModelSpec
 
 
@@ -20,6 +20,10 @@ def _values(keys: ConfigKeys) -> Mapping[str, Any]:
         "logits_cap": keys.cap("final_logit_softcapping"),
         "attention_scale": keys.scale("query_pre_attn_scalar") ** -0.5,
     }
+
+
+def _windows(keys: ConfigKeys, num_layers: int) -> Windows:
+    return windows_by_kind(keys, num_layers, every=2)  # no key of the file changes it
 
 
 FAMILY = Family(
@@ -43,14 +47,13 @@ FAMILY = Family(
             "attention_bias": False,
             "query_pre_attn_scalar": 256,
             "sliding_window": 4096,
-            "sliding_window_pattern": 2,
             "layer_types": None,
             "final_logit_softcapping": 30.0,
             "attn_logit_softcapping": 50.0,
             "use_bidirectional_attention": None,
         }
     ),
-    read_windows=windows_by_kind,
+    read_windows=_windows,
     activation_key="hidden_activation",
     read_values=_values,
 )

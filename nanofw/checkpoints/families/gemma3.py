@@ -10,7 +10,7 @@ from typing import Any
 from nanofw.checkpoints.family import Family, LayerRopes
 from nanofw.checkpoints.keys import ConfigKeys, refuse_both_directions
 from nanofw.checkpoints.layer_ropes import ropes_by_kind
-from nanofw.checkpoints.windows import windows_by_kind
+from nanofw.checkpoints.windows import layer_kinds, windows_by_kind
 from nanofw.contracts.model_spec import ModelSpec
 
 
@@ -27,7 +27,7 @@ def _ropes(keys: ConfigKeys, num_layers: int, head_dim: int) -> LayerRopes:
         "full_attention": keys.value("rope_theta"),
         "sliding_attention": keys.value("rope_local_base_freq"),
     }
-    return ropes_by_kind(keys, num_layers, head_dim, thetas=thetas)
+    return ropes_by_kind(keys, layer_kinds(keys, num_layers), head_dim, thetas=thetas)
 
 
 FAMILY = Family(

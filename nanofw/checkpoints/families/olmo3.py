@@ -11,16 +11,21 @@ from nanofw.checkpoints.families.olmo2 import FAMILY as OLMO2
 from nanofw.checkpoints.family import Family, LayerRopes
 from nanofw.checkpoints.keys import ConfigKeys
 from nanofw.checkpoints.layer_ropes import ropes_by_kind
-from nanofw.checkpoints.windows import windows_by_kind
+from nanofw.checkpoints.windows import Windows, layer_kinds, windows_by_kind
 from nanofw.contracts.model_spec import ModelSpec
 
 _THETA = 500000.0
+_EVERY = 4  # layers, of which the last has no window; no key of the file changes it
 
 
 def _ropes(keys: ConfigKeys, num_layers: int, head_dim: int) -> LayerRopes:
     # As in transformers, a theta at the top of the file is that of layers with full attention.
     thetas = {"full_attention": keys.value("rope_theta"), "sliding_attention": _THETA}
-    return ropes_by_kind(keys, num_layers, head_dim, thetas=thetas)
+    return ropes_by_kind(keys, layer_kinds(keys, num_layers, _EVERY), head_dim, thetas=thetas)
+
+
+def _windows(keys: ConfigKeys, num_layers: int) -> Windows:
+    return windows_by_kind(keys, num_layers, _EVERY)
 
 
 FAMILY = Family(
@@ -30,12 +35,11 @@ FAMILY = Family(
         {
             **OLMO2.defaults,
             "sliding_window": 4096,
-            "sliding_window_pattern": 4,
             "layer_types": None,
             "rope_theta": 500000.0,
         }
     ),
-    read_windows=windows_by_kind,
+    read_windows=_windows,
     rounds_head_dim=True,
     read_ropes=_ropes,
 )

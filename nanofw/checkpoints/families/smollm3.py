@@ -33,9 +33,10 @@ def _ropes(keys: ConfigKeys, num_layers: int, head_dim: int) -> LayerRopes:
 
 
 def _windows(keys: ConfigKeys, num_layers: int) -> Windows:
-    if not keys.flag("use_sliding_window") or keys.value("sliding_window") is None:
-        return ()
-    return windows_by_types(keys, num_layers, [not does for does in _rotates(keys, num_layers)])
+    # The switch, and a window at all, are asked for only where no `layer_types` name the layers.
+    is_on = keys.flag("use_sliding_window") and keys.value("sliding_window") is not None
+    has_window = [is_on and not does for does in _rotates(keys, num_layers)]
+    return windows_by_types(keys, num_layers, has_window)
 
 
 FAMILY = Family(
