@@ -16,6 +16,11 @@ def is_dict(value: object) -> TypeGuard[dict[str, object]]:
     return isinstance(value, dict)
 
 
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Whether the value is a number of JSON, which true and false are not."""
+    return type(value) in (int, float)
+
+
 def is_list(value: object) -> TypeGuard[Sequence[object]]:
     """Whether the value is a list or a tuple."""
     return isinstance(value, (list, tuple))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from nanofw.checkpoints.families import FAMILIES, OTHER
 from nanofw.checkpoints.family import CONFIG, Family, named, stated_architecture
@@ -38,18 +38,20 @@ def read_checkpoint(folder: Path, *, family: str | None = None) -> ModelSpec:
     return reader.read(config, folder)
 
 
-def _refuse_quantised(config: Mapping[str, Any], place: str) -> None:
+def _refuse_quantised(config: Mapping[str, object], place: str) -> None:
     found = config.get("quantization_config") or config.get("compression_config")
     if not found:
         return
-    method = cast("dict[str, Any]", found).get("quant_method") if isinstance(found, dict) else None
+    method = (
+        cast("dict[str, object]", found).get("quant_method") if isinstance(found, dict) else None
+    )
     raise ModelError(
         f"{place}: quantisation {shown(method)[1:-1] if method else 'of an unknown kind'} is not "
         f"supported; supported: weights in {', '.join(BYTES_PER_ELEMENT)}"
     )
 
 
-def _refuse_parts(config: Mapping[str, Any], place: str) -> None:
+def _refuse_parts(config: Mapping[str, object], place: str) -> None:
     """Refuse files that do not describe one decoder whose layers are alike."""
     if isinstance(config.get("text_config"), dict):
         raise ModelError(
@@ -60,7 +62,7 @@ def _refuse_parts(config: Mapping[str, Any], place: str) -> None:
         raise ModelError(f"{place}: per_layer_config: layers of different shapes are not supported")
 
 
-def _architecture(config: Mapping[str, Any], place: str) -> str:
+def _architecture(config: Mapping[str, object], place: str) -> str:
     name = stated_architecture(config)
     if not name:
         raise ModelError(
@@ -69,7 +71,9 @@ def _architecture(config: Mapping[str, Any], place: str) -> str:
     return name
 
 
-def _check_stated(config: Mapping[str, Any], reader: Family, architecture: str, place: str) -> None:
+def _check_stated(
+    config: Mapping[str, object], reader: Family, architecture: str, place: str
+) -> None:
     """Refuse a file whose two statements of its family do not agree."""
     model_type = config.get("model_type")
     if reader is OTHER or model_type is None or model_type in reader.model_types:
@@ -80,7 +84,7 @@ def _check_stated(config: Mapping[str, Any], reader: Family, architecture: str, 
     )
 
 
-def _check_forced(config: Mapping[str, Any], reader: Family, place: str) -> None:
+def _check_forced(config: Mapping[str, object], reader: Family, place: str) -> None:
     """Refuse to read a file of another family because `model.name` says so."""
     stated = stated_architecture(config)
     if reader is OTHER or stated == reader.architecture:
@@ -96,6 +100,6 @@ def _check_forced(config: Mapping[str, Any], reader: Family, place: str) -> None
     )
 
 
-def _unknown(config: Mapping[str, Any], reader: Family) -> str:
+def _unknown(config: Mapping[str, object], reader: Family) -> str:
     foreign = reader.foreign_keys(config)
     return f"; {reader.architecture} does not know {named(foreign)}" if foreign else ""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from nanofw.checkpoints.files import shown
 from nanofw.checkpoints.generation import read_eos_token_ids
@@ -37,11 +37,11 @@ _ROPE_KEYS = frozenset(
 )  # fmt: skip
 _ACTIVATION_KEYS = ("hidden_act", "hidden_activation")
 _MOST_NAMED = 12
-LayerRopes: TypeAlias = "tuple[dict[str, Any], tuple[Mapping[str, Any] | None, ...]]"
+LayerRopes: TypeAlias = "tuple[dict[str, object], tuple[Mapping[str, object] | None, ...]]"
 """The rope of a model, and that of each layer where they differ; None: no rotation."""
 
 
-def no_values(keys: ConfigKeys) -> Mapping[str, Any]:
+def no_values(keys: ConfigKeys) -> Mapping[str, object]:
     """The family has no keys of its own."""
     return {}
 
@@ -70,7 +70,7 @@ class Family:
 
     architecture: str
     model_types: tuple[str, ...]
-    defaults: Mapping[str, Any] = field(repr=False)
+    defaults: Mapping[str, object] = field(repr=False)
     read_windows: Callable[[ConfigKeys, int], Windows] = no_windows
     rounds_head_dim: bool = False
     norm_eps_key: str = "rms_norm_eps"
@@ -78,10 +78,10 @@ class Family:
     rope_types: tuple[str, ...] = USUAL_TYPES
     reach_is_stated: bool = False
     read_ropes: Callable[[ConfigKeys, int, int], LayerRopes] | None = None
-    read_values: Callable[[ConfigKeys], Mapping[str, Any]] = no_values
+    read_values: Callable[[ConfigKeys], Mapping[str, object]] = no_values
     num_mlp_matrices: int = 3
 
-    def read(self, config_json: Mapping[str, Any], folder: Path) -> ModelSpec:
+    def read(self, config_json: Mapping[str, object], folder: Path) -> ModelSpec:
         """The description of a decoder of this family.
 
         Args:
@@ -119,7 +119,7 @@ class Family:
             rope=MappingProxyType(rope),
             layer_ropes=ropes,
             sliding_windows=self.read_windows(keys, num_layers),
-            soft_cap=values.pop("soft_cap", None),
+            soft_cap=cast("float | None", values.pop("soft_cap", None)),
             num_mlp_matrices=self.num_mlp_matrices,
             family_values=MappingProxyType(values),
             raw=MappingProxyType(self._raw(keys)),
@@ -130,7 +130,7 @@ class Family:
         """Whether the key has a meaning in this family."""
         return key in self.defaults
 
-    def foreign_keys(self, config_json: Mapping[str, Any]) -> list[str]:
+    def foreign_keys(self, config_json: Mapping[str, object]) -> list[str]:
         """Keys of a file that say something and mean nothing to this family."""
         return sorted(
             key
@@ -183,7 +183,7 @@ class Family:
             raise keys.error("head_dim", "even, for rotary positions", head_dim)
         return head_dim
 
-    def _raw(self, keys: ConfigKeys) -> dict[str, Any]:
+    def _raw(self, keys: ConfigKeys) -> dict[str, object]:
         """The file, with the activation under this family's name for it, and no other."""
         for key in _ACTIVATION_KEYS:
             if not isinstance(keys.value(key), str | None):
@@ -196,7 +196,7 @@ class Family:
             raw[self.activation_key] = keys.value(self.activation_key)
         return raw
 
-    def _notes(self, keys: ConfigKeys, rope: Mapping[str, Any]) -> tuple[str, ...]:
+    def _notes(self, keys: ConfigKeys, rope: Mapping[str, object]) -> tuple[str, ...]:
         """Sentences about what is taken for granted or left aside."""
         notes = [
             f"{keys.place} lacks {key}: {self.defaults[key]} is taken, the default of "
@@ -216,10 +216,10 @@ class Family:
         return tuple(notes)
 
 
-def stated_architecture(config_json: Mapping[str, Any]) -> str:
+def stated_architecture(config_json: Mapping[str, object]) -> str:
     """The first of `architectures`, or nothing."""
     names = config_json.get("architectures")
-    first = cast("list[Any]", names)[0] if isinstance(names, list) and names else ""
+    first = cast("list[object]", names)[0] if isinstance(names, list) and names else ""
     return first if isinstance(first, str) else ""
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import stat
 from pathlib import Path, PurePosixPath
-from typing import Any, cast
+from typing import cast
 
 from nanofw.checkpoints.formats import describe
 from nanofw.errors import ModelError
@@ -24,7 +24,7 @@ class _LongInteger:
     """An integer of more digits than any key needs; the key's name is known one level up."""
 
 
-def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
+def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, object]:
     """The JSON object in a file.
 
     Raises:
@@ -42,7 +42,7 @@ def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, Any]:
         raise ModelError(f"{path} cannot be read: {error}") from None
     if not isinstance(value, dict):
         raise ModelError(f"{path} does not hold a JSON object")
-    parsed = cast("dict[str, Any]", value)
+    parsed = cast("dict[str, object]", value)
     _check_bounds(parsed, path)
     return parsed
 
@@ -80,23 +80,23 @@ def read_text(path: Path, max_bytes: int = MAX_JSON_BYTES) -> str:
     return data.decode("utf-8")
 
 
-def _integer(text: str) -> Any:
+def _integer(text: str) -> object:
     return int(text) if len(text) <= MAX_DIGITS else _LongInteger()
 
 
-def _check_bounds(value: dict[str, Any], path: Path) -> None:
+def _check_bounds(value: dict[str, object], path: Path) -> None:
     """Refuse what is nested too deep, and integers that are too long, by the name of their key."""
-    level: list[tuple[str, Any]] = list(value.items())
+    level: list[tuple[str, object]] = list(value.items())
     for _ in range(MAX_DEPTH):
-        deeper: list[tuple[str, Any]] = []
+        deeper: list[tuple[str, object]] = []
         for key, item in level:
             if isinstance(item, _LongInteger):
                 raise ModelError(f"{path}: {shown(key)} has more than {MAX_DIGITS} digits")
             if isinstance(item, dict):
-                pairs = cast("dict[str, Any]", item).items()
+                pairs = cast("dict[str, object]", item).items()
                 deeper += [(f"{key}.{name}", entry) for name, entry in pairs]
             elif isinstance(item, list):
-                deeper += [(key, entry) for entry in cast("list[Any]", item)]
+                deeper += [(key, entry) for entry in cast("list[object]", item)]
         if not deeper:
             return
         level = deeper

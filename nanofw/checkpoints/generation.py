@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from nanofw.checkpoints.files import read_json, shown
 from nanofw.checkpoints.keys import ConfigKeys
@@ -33,13 +33,13 @@ def read_eos_token_ids(keys: ConfigKeys, folder: Path, vocab_size: int) -> tuple
     return tuple(dict.fromkeys(item for item in found if 0 <= item < vocab_size))
 
 
-def _ids(value: Any, place: str) -> list[int]:
+def _ids(value: object, place: str) -> list[int]:
     if value is None:
         return []
-    ids: list[Any] = cast("list[Any]", value) if isinstance(value, list) else [value]
+    ids: list[object] = cast("list[object]", value) if isinstance(value, list) else [value]
     if len(ids) > _MOST or any(type(item) is not int for item in ids):
         raise ModelError(
             f"{place}: {_KEY} should be a token id or a list of at most {_MOST} of them, "
-            f"not {shown(cast('Any', value))}"
+            f"not {shown(cast('object', value))}"
         )
-    return ids
+    return cast("list[int]", ids)

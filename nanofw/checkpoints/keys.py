@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from nanofw.checkpoints.files import shown
 from nanofw.errors import ModelError
+from nanofw.narrowing import is_number
 
 
 def refuse_both_directions(keys: ConfigKeys) -> None:
@@ -31,16 +31,16 @@ class ConfigKeys:
             counts as one that is not there.
     """
 
-    config: Mapping[str, Any]
+    config: Mapping[str, object]
     place: str
-    defaults: Mapping[str, Any]
+    defaults: Mapping[str, object]
 
-    def value(self, key: str) -> Any:
+    def value(self, key: str) -> object:
         """The file's value, or the family's default."""
         found = self.config.get(key)
         return self.defaults.get(key) if found is None else found
 
-    def stated(self, key: str) -> Any:
+    def stated(self, key: str) -> object:
         """The file's value, null included, or the family's default."""
         return self.config[key] if key in self.config else self.defaults.get(key)
 
@@ -74,7 +74,7 @@ class ConfigKeys:
     def scale(self, key: str) -> float:
         """A finite number above 0."""
         value = self.value(key)
-        if type(value) not in (int, float) or not 0 < value < math.inf:
+        if not (is_number(value) and 0 < value < math.inf):
             raise self.error(key, "a number above 0", value)
         return float(value)
 
@@ -85,6 +85,6 @@ class ConfigKeys:
     def number(self, key: str) -> float:
         """A finite number that is 0 or greater."""
         value = self.value(key)
-        if type(value) not in (int, float) or not 0 <= value < math.inf:
+        if not (is_number(value) and 0 <= value < math.inf):
             raise self.error(key, "a number, 0 or greater", value)
         return float(value)

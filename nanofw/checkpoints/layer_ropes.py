@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import cast
 
 from nanofw.checkpoints.files import shown
 from nanofw.checkpoints.keys import ConfigKeys
@@ -15,8 +15,8 @@ _TYPES = ("default", "linear", "yarn", "llama3")  # none that depends on the len
 
 
 def ropes_by_kind(
-    keys: ConfigKeys, kinds: Sequence[str], head_dim: int, *, thetas: Mapping[str, Any]
-) -> tuple[dict[str, Any], tuple[Mapping[str, Any] | None, ...]]:
+    keys: ConfigKeys, kinds: Sequence[str], head_dim: int, *, thetas: Mapping[str, object]
+) -> tuple[dict[str, object], tuple[Mapping[str, object] | None, ...]]:
     """A rope for each kind of layer; that of layers with full attention is the model's.
 
     `rope_scaling` changes the latter alone.
@@ -40,22 +40,22 @@ def ropes_by_kind(
 
 def rope_in_some(
     keys: ConfigKeys, num_layers: int, head_dim: int, *, rotates: Sequence[bool]
-) -> tuple[dict[str, Any], tuple[Mapping[str, Any] | None, ...]]:
+) -> tuple[dict[str, object], tuple[Mapping[str, object] | None, ...]]:
     """One rope, in the layers that rotate."""
     positions = keys.count("max_position_embeddings", (1 << 40) - 1)
     rope = read_rope(keys, positions, head_dim)
     return rope, tuple(rope if does else None for does in rotates)
 
 
-def _stated(keys: ConfigKeys) -> dict[str, dict[str, Any]]:
+def _stated(keys: ConfigKeys) -> dict[str, dict[str, object]]:
     """Parameters by kind of layer; a file of one rope for all states none of them."""
     found = _mapping(keys, "rope_parameters", keys.config.get("rope_parameters"))
     return {kind: _mapping(keys, f"rope_parameters.{kind}", found.get(kind)) for kind in _KINDS}
 
 
-def _mapping(keys: ConfigKeys, key: str, value: Any) -> dict[str, Any]:
+def _mapping(keys: ConfigKeys, key: str, value: object) -> dict[str, object]:
     if not isinstance(value, dict | None):
         raise ModelError(
             f"{keys.place}: {key}: rope parameters should be an object, not {shown(value)}"
         )
-    return dict(cast("dict[str, Any]", value or {}))
+    return dict(cast("dict[str, object]", value or {}))

@@ -15,6 +15,7 @@ import tokenizers
 
 from nanofw.checkpoints.files import read_json
 from nanofw.errors import ModelError
+from nanofw.narrowing import is_object
 
 TOKENIZER, CONFIG = "tokenizer.json", "tokenizer_config.json"
 SPECIAL_TOKENS_MAP, ADDED_TOKENS = "special_tokens_map.json", "added_tokens.json"
@@ -57,7 +58,7 @@ def num_token_ids(folder: Path) -> int | None:
     return max(load_backend(folder).get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
-def read_tokenizer_config(folder: Path) -> dict[str, Any]:
+def read_tokenizer_config(folder: Path) -> dict[str, object]:
     """`tokenizer_config.json` of a folder, and what `special_tokens_map.json` says of tokens.
 
     As in transformers the map counts only where the configuration has no `added_tokens_decoder`,
@@ -73,21 +74,21 @@ def read_tokenizer_config(folder: Path) -> dict[str, Any]:
     return config
 
 
-def special_token_texts(config: Mapping[str, Any]) -> dict[str, str]:
+def special_token_texts(config: Mapping[str, object]) -> dict[str, str]:
     """The text of each token that the configuration names: bos_token and so on."""
     keys = [*_NAMES, *(key for key in config if key.endswith("_token") and key not in _NAMES)]
     named = {key: token_text(config.get(key)) for key in keys}
     extra = config.get(_EXTRA)
     if isinstance(extra, dict):  # named ones of this model
-        items = cast("dict[str, Any]", extra).items()
+        items = cast("dict[str, object]", extra).items()
         named |= {key: token_text(value) for key, value in items}
     return {key: text for key, text in named.items() if text is not None}
 
 
-def token_text(value: Any) -> str | None:
+def token_text(value: object) -> str | None:
     """The text of a token as configurations spell it: a string, or an object with `content`."""
     if isinstance(value, dict):
-        return token_text(cast("dict[str, Any]", value).get("content"))
+        return token_text(cast("dict[str, object]", value).get("content"))
     return value if isinstance(value, str) else None
 
 
@@ -126,7 +127,7 @@ def _load(folder: Path, versions: object) -> tuple[tokenizers.Tokenizer, bool]:
     backend.no_padding()
     missing = _missing_tokens(folder, backend)
     if missing:
-        cast("Any", backend).add_tokens(missing)
+        cast("Any", backend).add_tokens(missing)  # the library states a type that it does not need
     return backend, bool(missing)
 
 
@@ -151,19 +152,19 @@ def _missing_tokens(folder: Path, backend: tokenizers.Tokenizer) -> list[tokeniz
 
 
 def _listed_tokens(
-    folder: Path, config: Mapping[str, Any], special: set[str], backend: tokenizers.Tokenizer
+    folder: Path, config: Mapping[str, object], special: set[str], backend: tokenizers.Tokenizer
 ) -> dict[int, tokenizers.AddedToken]:
     """Tokens by the id that a file gives them; ids only order them."""
     decoder, made = config.get(_DECODER), dict[int, tokenizers.AddedToken]()
     if isinstance(decoder, dict):
-        for index, token in cast("dict[str, Any]", decoder).items():
+        for index, token in cast("dict[str, object]", decoder).items():
             text = token_text(token)
-            if text is None or not index.isdigit():
+            if text is None or not index.isdigit() or not is_object(token):
                 raise ModelError(
                     f"{folder / CONFIG}: {_DECODER} has no token with a content under {index!r}"
                 )
             flags = {
-                name: token[name] for name in _TOKEN_FIELDS if isinstance(token.get(name), bool)
+                name: flag for name in _TOKEN_FIELDS if isinstance(flag := token.get(name), bool)
             }
             made[int(index)] = tokenizers.AddedToken(text, **flags)
         return made
@@ -179,8 +180,8 @@ def _listed_tokens(
     return made | backend.get_added_tokens_decoder()  # what tokenizer.json says of a token wins
 
 
-def _extra_texts(config: Mapping[str, Any]) -> list[str]:
+def _extra_texts(config: Mapping[str, object]) -> list[str]:
     extra = config.get(_EXTRA) or config.get("additional_special_tokens")
     if not isinstance(extra, list):
         return []
-    return [text for text in map(token_text, cast("Iterable[Any]", extra)) if text is not None]
+    return [text for text in map(token_text, cast("Iterable[object]", extra)) if text is not None]

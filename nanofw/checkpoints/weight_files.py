@@ -1,16 +1,17 @@
-"""Which files of a checkpoint folder hold its weights, and what their headers say."""
+"""Which files of a checkpoint folder hold its weights, and the shapes that their headers state."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from nanofw.checkpoints.files import is_inside, is_regular, read_json, shown
 from nanofw.checkpoints.formats import describe
 from nanofw.errors import ModelError
+from nanofw.narrowing import is_list, is_object
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
@@ -61,8 +62,8 @@ def find_weight_files(folder: Path) -> WeightFiles:
     )
 
 
-def read_header(path: Path) -> Mapping[str, Any]:
-    """Name of each tensor in a file of safetensors -> its dtype, shape and place.
+def read_shapes(path: Path) -> Mapping[str, tuple[int, ...]]:
+    """Name of each tensor in a file of safetensors -> its shape.
 
     Raises:
         ModelError: the file is no such file.
@@ -72,32 +73,38 @@ def read_header(path: Path) -> Mapping[str, Any]:
             size = int.from_bytes(file.read(8), "little")
             if size > _MAX_HEADER_BYTES:
                 raise ValueError(f"its header has {size:,} bytes")
-            header = json.loads(file.read(size))
+            header: object = json.loads(file.read(size))
+        if not is_object(header):
+            raise ValueError("its header is not an object")
+        return {name: _shape(name, of) for name, of in header.items() if name != "__metadata__"}
     except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read as safetensors: {error}") from None
-    if not isinstance(header, dict):
-        raise ModelError(f"{path} cannot be read as safetensors: its header is no object")
-    tensors = cast("dict[str, Any]", header)
-    return {name: tensor for name, tensor in tensors.items() if name != "__metadata__"}
+
+
+def _shape(name: str, tensor: object) -> tuple[int, ...]:
+    shape = tensor.get("shape") if is_object(tensor) else None
+    if not is_list(shape) or not all(isinstance(size, int) for size in shape):
+        raise ValueError(f"the shape of {shown(name)} is {shown(shape)}")
+    return tuple(cast("Sequence[int]", shape))
 
 
 def _indexed(folder: Path) -> WeightFiles:
     path = folder / INDEX
     try:
-        weight_map: Any = read_json(path, max_bytes=_MAX_INDEX_BYTES).get("weight_map")
+        weight_map: object = read_json(path, max_bytes=_MAX_INDEX_BYTES).get("weight_map")
     except ModelError as error:
         raise ModelError(f"{path} is not an index of safetensors: {error}") from None
     if not isinstance(weight_map, dict) or not weight_map:
-        what = shown(cast("Any", weight_map))
+        what = shown(cast("object", weight_map))
         raise ModelError(f"{path} is not an index of safetensors: weight_map is {what}")
     files: dict[str, list[str]] = {}
-    for name, file in cast("dict[str, Any]", weight_map).items():
+    for name, file in cast("dict[str, object]", weight_map).items():
         if not is_inside(file):
             raise ModelError(
                 f"{path} is not an index of safetensors: weight_map: the file of {shown(name)} is "
                 f"{shown(file)}, which is not the name of a file in this folder"
             )
-        files.setdefault(file, []).append(name)
+        files.setdefault(str(file), []).append(name)
     missing = sorted(file for file in files if not is_regular(folder / file))
     if missing:
         more = len(missing) - _SHOWN

@@ -6,7 +6,7 @@ nothing at all where no layer has a window.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from nanofw.checkpoints.files import shown
 from nanofw.checkpoints.keys import ConfigKeys
@@ -109,7 +109,7 @@ def _layer_types(keys: ConfigKeys, num_layers: int) -> list[str] | None:
         return None
     if not isinstance(types, list):
         raise keys.error("layer_types", "a list of words", types)
-    kinds = [_OLD_NAMES.get(str(kind), str(kind)) for kind in cast("list[Any]", types)]
+    kinds = [_OLD_NAMES.get(str(kind), str(kind)) for kind in cast("list[object]", types)]
     unknown = sorted(set(kinds) - set(_LAYER_TYPES))
     if unknown:
         raise ModelError(

@@ -77,7 +77,7 @@ def own_options(words: Sequence[str], prefix: str, model: type[M]) -> tuple[M, l
     start = f"{prefix}."
     own = [word for word in words if word.startswith(start)]
     layer = override_layer(own)
-    data: dict[str, object] = layer.data.get(prefix, {})
+    data = layer.data.get(prefix, {})
     values = Values(layer.data, layer.sources, layer.texts, {})
     made = validate(model, data, values, (prefix,))
     return made, [word for word in words if word not in own]

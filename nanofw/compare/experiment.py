@@ -361,7 +361,7 @@ def _part(whole: ConfigLayer, path: KeyPath, at: KeyPath = ()) -> ConfigLayer:
     value: object = whole.data
     for key in path:
         value = value[str(key)] if is_dict(value) else None
-    data = value if is_dict(value) else {}
+    data: dict[str, object] = value if is_dict(value) else {}
     for key in reversed(at):
         data = {str(key): data}
     sources = {

@@ -49,7 +49,7 @@ _FLOAT = re.compile(
 class _Loader(yaml.SafeLoader):
     """PyYAML's parser with the scalar rules above in place of YAML 1.1's, and a bound."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
+    yaml_implicit_resolvers: ClassVar[dict[str, object]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
     num_nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
@@ -64,7 +64,7 @@ class _Loader(yaml.SafeLoader):
 class _Dumper(yaml.SafeDumper):
     """PyYAML's emitter, which quotes what the scalar rules above would read as something else."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, Any]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
+    yaml_implicit_resolvers: ClassVar[dict[str, object]] = {}  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 for _tag, _pattern, _first in [
@@ -135,10 +135,10 @@ def parse(text: str, source: ValueSource) -> ConfigLayer:
         return ConfigLayer(source.name, {}, {})
     if not isinstance(data, dict):
         raise ConfigError("must be a mapping of sections", source=source.name, line=1)
-    return ConfigLayer(source.name, cast("dict[str, Any]", data), reader.sources)
+    return ConfigLayer(source.name, cast("dict[str, object]", data), reader.sources)
 
 
-def dump(value: Any) -> str:
+def dump(value: object) -> str:
     """Plain values as YAML that `parse` reads back."""
     text: str = yaml.dump(  # pyright: ignore[reportUnknownMemberType]
         value,
@@ -151,7 +151,7 @@ def dump(value: Any) -> str:
     return text
 
 
-def parse_value(text: str, source: ValueSource) -> Any:
+def parse_value(text: str, source: ValueSource) -> object:
     """Parse one value of any kind, for example the right-hand side of a `key=value`.
 
     Text that is a plain scalar and not a number, boolean or null stands for itself, with all its
@@ -168,7 +168,7 @@ def parse_value(text: str, source: ValueSource) -> Any:
     return reader.document()
 
 
-def parse_scalar(text: str) -> Any:
+def parse_scalar(text: str) -> object:
     """What a plain scalar stands for; other text, and a number of too many digits, for itself."""
     for pattern, tag in ((_NULL, "null"), (_BOOL, "bool"), (_INT, "int"), (_FLOAT, "float")):
         if pattern.match(text):
@@ -205,11 +205,11 @@ class _Reader:
         except RecursionError:
             raise self._error(_TOO_DEEP, (), None) from None
 
-    def document(self) -> Any:
+    def document(self) -> object:
         """The plain value of the whole document; None when it is empty."""
         return None if self.root is None else self.value(self.root, ())
 
-    def value(self, node: yaml.Node, path: KeyPath) -> Any:
+    def value(self, node: yaml.Node, path: KeyPath) -> object:
         """The plain value of a node."""
         if id(node) in self._open:
             raise self._error("an alias contains itself", path, node)
@@ -231,12 +231,12 @@ class _Reader:
         if self._num_values > MAX_VALUES:
             raise self._error(f"{_TOO_MANY}; aliases multiply", path[:1], node)
 
-    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, Any]:
+    def _mapping(self, node: yaml.MappingNode, path: KeyPath) -> dict[str, object]:
         self._check_tag(node, "map", path)
         if id(node) not in self._merged:
             self._check_keys(node, path)
             self._merge(node, path)
-        found: dict[str, Any] = {}
+        found: dict[str, object] = {}
         for key, value in node.value:
             here = (*path, str(key.value))
             self._place(here, key)
@@ -299,15 +299,15 @@ class _Reader:
                 raise self._error(message, (*path, key.value), key)
             seen[key.value] = line
 
-    def _sequence(self, node: yaml.SequenceNode, path: KeyPath) -> list[Any]:
+    def _sequence(self, node: yaml.SequenceNode, path: KeyPath) -> list[object]:
         self._check_tag(node, "seq", path)
-        found: list[Any] = []
+        found: list[object] = []
         for index, item in enumerate(node.value):
             self._place((*path, index), item)
             found.append(self.value(item, (*path, index)))
         return found
 
-    def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> Any:
+    def _scalar(self, node: yaml.ScalarNode, path: KeyPath) -> object:
         tag = node.tag.removeprefix(_TAG)
         try:
             value = _convert(tag, node.value)
@@ -334,7 +334,7 @@ class _Reader:
         return ConfigError(message, key=dotted(path) or None, source=self._source.name, line=line)
 
 
-def _convert(tag: str, text: str) -> Any:
+def _convert(tag: str, text: str) -> object:
     """Text of a core-schema scalar. Raises ValueError, or KeyError for another tag."""
     if tag == "str":
         return text

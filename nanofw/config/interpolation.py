@@ -16,11 +16,12 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from nanofw.config.document import MAX_VALUES
 from nanofw.config.source import KeyPath, dotted
 from nanofw.errors import near, shown
+from nanofw.narrowing import is_dict, is_list
 
 MAX_CHAIN = 50
 """The most references that lead to each other before there is a value."""
@@ -52,17 +53,17 @@ class InterpolationError(ValueError):
 class _Resolved:
     """A value, and how much there is of it; containers in it may be shared."""
 
-    value: Any
+    value: object
     num_values: int
     num_characters: int
 
 
-def has_interpolation(value: Any) -> bool:
+def has_interpolation(value: object) -> bool:
     """Whether a value is a text with `${`, escaped or not."""
     return isinstance(value, str) and "${" in value
 
 
-def resolved(data: Mapping[str, Any], environment: Mapping[str, str] | None = None) -> Any:
+def resolved(data: Mapping[str, object], environment: Mapping[str, str] | None = None) -> object:
     """Plain values with every `${...}` resolved. Raises `InterpolationError`."""
     try:
         return _unshared(_Resolver(data, environment).at(()).value)
@@ -71,8 +72,11 @@ def resolved(data: Mapping[str, Any], environment: Mapping[str, str] | None = No
 
 
 def resolved_text(
-    text: str, path: KeyPath, data: Mapping[str, Any], environment: Mapping[str, str] | None = None
-) -> Any:
+    text: str,
+    path: KeyPath,
+    data: Mapping[str, object],
+    environment: Mapping[str, str] | None = None,
+) -> object:
     """What a text comes to if it stands at a key of some values. Raises `InterpolationError`."""
     try:
         return _unshared(_Resolver(data, environment).text(text, path).value)
@@ -87,7 +91,7 @@ def escaped_text(text: str) -> str:
 
 
 class _Resolver:
-    def __init__(self, data: Mapping[str, Any], environment: Mapping[str, str] | None) -> None:
+    def __init__(self, data: Mapping[str, object], environment: Mapping[str, str] | None) -> None:
         self._data = data
         self._environment = os.environ if environment is None else environment
         self._known: dict[KeyPath, _Resolved] = {}
@@ -98,23 +102,25 @@ class _Resolver:
         """The value at a key that exists."""
         return self.value(_get(self._data, path), path)
 
-    def value(self, raw: Any, path: KeyPath) -> _Resolved:
+    def value(self, raw: object, path: KeyPath) -> _Resolved:
         """What a value of the data comes to; `path` is its key."""
-        if not (isinstance(raw, (dict, list)) or has_interpolation(raw)):
+        if not (is_dict(raw) or is_list(raw) or has_interpolation(raw)):
             return _Resolved(raw, 1, len(raw) if isinstance(raw, str) else 0)
         if path not in self._known:
             self._known[path] = self._made(raw, path)
         return self._known[path]
 
-    def _made(self, raw: Any, path: KeyPath) -> _Resolved:
+    def _made(self, raw: object, path: KeyPath) -> _Resolved:
         if isinstance(raw, str):
             return self._guarded(raw, path)
         if isinstance(raw, list):
-            items = [self.value(item, (*path, i)) for i, item in enumerate(cast("list[Any]", raw))]
+            items = [
+                self.value(item, (*path, i)) for i, item in enumerate(cast("list[object]", raw))
+            ]
             return self._sum([item.value for item in items], items, path)
-        pairs = cast("dict[str, Any]", raw).items()
+        pairs = cast("dict[str, object]", raw).items()
         found = {key: self.value(item, (*path, key)) for key, item in pairs}
-        made: Any = {key: item.value for key, item in found.items()}
+        made: object = {key: item.value for key, item in found.items()}
         return self._sum(made, found.values(), path)
 
     def _guarded(self, raw: str, path: KeyPath) -> _Resolved:
@@ -190,7 +196,7 @@ class _Resolver:
         self, path: KeyPath, written: str, fail: Callable[[str], InterpolationError]
     ) -> _Resolved:
         """The value at a key that a reference names; a part of the way may be one, too."""
-        raw: Any = self._data
+        raw: object = self._data
         here: KeyPath = ()
         is_resolved = False
         for part in path:
@@ -198,22 +204,22 @@ class _Resolver:
                 raw, is_resolved = self.value(raw, here).value, True
             step = _step(raw, part)
             if step is None:
-                known = list(cast("dict[str, Any]", raw)) if isinstance(raw, dict) else []
+                known = list(raw) if is_dict(raw) else []
                 raise fail(f"there is no key {shown(written)}{near(str(part), known)}")
-            raw, here = raw[step], (*here, step)
+            raw, here = _item(raw, step), (*here, step)
         return self._measured(raw) if is_resolved else self.value(raw, here)
 
-    def _measured(self, value: Any) -> _Resolved:
+    def _measured(self, value: object) -> _Resolved:
         """A value that is resolved already."""
         if isinstance(value, dict):
-            value = cast("dict[str, Any]", value)
+            value = cast("dict[str, object]", value)
             return self._sum(value, [self._measured(item) for item in value.values()], ())
         if isinstance(value, list):
-            value = cast("list[Any]", value)
+            value = cast("list[object]", value)
             return self._sum(value, [self._measured(item) for item in value], ())
         return _Resolved(value, 1, len(value) if isinstance(value, str) else 0)
 
-    def _sum(self, value: Any, items: Any, path: KeyPath) -> _Resolved:
+    def _sum(self, value: object, items: object, path: KeyPath) -> _Resolved:
         made = list(cast("list[_Resolved]", items))
         num_values = 1 + sum(item.num_values for item in made)
         num_characters = sum(item.num_characters for item in made)
@@ -292,13 +298,13 @@ def _reference_path(text: str, path: KeyPath, fail: Callable[[str], Interpolatio
     return tuple(found)
 
 
-def _step(container: Any, part: str | int) -> str | int | None:
+def _step(container: object, part: str | int) -> str | int | None:
     """The key or index that a part of a reference names; None: there is none."""
     if isinstance(container, dict):
         return part if part in container else None
     if isinstance(container, list) and str(part).isdecimal() and len(str(part)) < 10:
         index = int(part)
-        return index if index < len(cast("list[Any]", container)) else None
+        return index if index < len(cast("list[object]", container)) else None
     return None
 
 
@@ -307,16 +313,22 @@ def _backslashes(text: str) -> str:
     return text[len(text.rstrip("\\")) :]
 
 
-def _get(data: Any, path: KeyPath) -> Any:
+def _item(container: object, step: str | int) -> object:
+    if isinstance(step, int):
+        return cast("list[object]", container)[step]
+    return cast("dict[str, object]", container)[step]
+
+
+def _get(data: object, path: KeyPath) -> object:
     for part in path:
-        data = data[part]
+        data = _item(data, part)
     return data
 
 
-def _unshared(value: Any) -> Any:
+def _unshared(value: object) -> object:
     """A copy in which no two places are one object."""
     if isinstance(value, dict):
-        return {key: _unshared(item) for key, item in cast("dict[str, Any]", value).items()}
+        return {key: _unshared(item) for key, item in cast("dict[str, object]", value).items()}
     if isinstance(value, list):
-        return [_unshared(item) for item in cast("list[Any]", value)]
+        return [_unshared(item) for item in cast("list[object]", value)]
     return value

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 from nanofw.config.document import MAX_DEPTH, MAX_VALUES, parse_value, read_file
 from nanofw.config.interpolation import escaped_text
@@ -169,8 +169,10 @@ class _Bases:
 
 def _bases(layer: ConfigLayer) -> list[tuple[str, ValueSource]]:
     value = layer.data.get("base")
-    items: Any = [value] if isinstance(value, str) else [] if value is None else value
-    if not isinstance(items, list) or not all(isinstance(i, str) for i in cast("list[Any]", items)):
+    items: object = [value] if isinstance(value, str) else [] if value is None else value
+    if not isinstance(items, list) or not all(
+        isinstance(i, str) for i in cast("list[object]", items)
+    ):
         source = layer.sources[("base",)]
         message = "should be the name of a preset or file, or a list of such"
         raise ConfigError(message, key="base", source=source.name, line=source.line)
@@ -181,7 +183,7 @@ def _bases(layer: ConfigLayer) -> list[tuple[str, ValueSource]]:
     return [(name, layer.sources[path]) for name, path in zip(names, paths, strict=True)]
 
 
-def python_layer(values: Mapping[str, Any]) -> ConfigLayer:
+def python_layer(values: Mapping[str, object]) -> ConfigLayer:
     """Values given by a caller, nested as in YAML. They mean what they say: no interpolation."""
     try:
         text = json.dumps(values, default=_plain)
@@ -189,13 +191,15 @@ def python_layer(values: Mapping[str, Any]) -> ConfigLayer:
         raise ConfigError(f"not plain data: {error}", source="python") from None
     data = json.loads(text)
     _check_bounds(data, PYTHON)
-    return ConfigLayer("python", escaped(data), {path: PYTHON for path, _ in walk(data)})
+    return ConfigLayer(
+        "python", cast("dict[str, object]", escaped(data)), {path: PYTHON for path, _ in walk(data)}
+    )
 
 
-def _check_bounds(data: Any, source: ValueSource) -> None:
+def _check_bounds(data: object, source: ValueSource) -> None:
     """Hold values that did not come from a document to the bounds of one, and to text."""
     num_values = 0
-    pending: list[tuple[KeyPath, Any]] = [((), data)]
+    pending: list[tuple[KeyPath, object]] = [((), data)]
     while pending:
         path, value = pending.pop()
         num_values += 1
@@ -209,12 +213,12 @@ def _check_bounds(data: Any, source: ValueSource) -> None:
         if problem:
             raise ConfigError(problem, key=dotted(path[:3]) or None, source=source.name)
         if isinstance(value, dict):
-            for key, item in cast("dict[str, Any]", value).items():
+            for key, item in cast("dict[str, object]", value).items():
                 if not _is_text(key):
                     raise ConfigError("a key is not text in UTF-8", source=source.name)
                 pending.append(((*path, key), item))
         elif isinstance(value, list):
-            items = cast("list[Any]", value)
+            items = cast("list[object]", value)
             pending += [((*path, index), item) for index, item in enumerate(items)]
 
 
@@ -226,16 +230,16 @@ def _is_text(value: str) -> bool:
     return True
 
 
-def escaped(value: Any) -> Any:
+def escaped(value: object) -> object:
     """Plain values in which a literal `${` does not start an interpolation."""
     if isinstance(value, dict):
-        return {key: escaped(item) for key, item in cast("dict[str, Any]", value).items()}
+        return {key: escaped(item) for key, item in cast("dict[str, object]", value).items()}
     if isinstance(value, list):
-        return [escaped(item) for item in cast("list[Any]", value)]
+        return [escaped(item) for item in cast("list[object]", value)]
     return escaped_text(value) if isinstance(value, str) else value
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
@@ -249,8 +253,8 @@ def override_layer(overrides: Sequence[str], named_by: ValueSource = COMMAND_LIN
     Args:
         named_by: where they were typed, for messages.
     """
-    data: dict[str, Any] = {}
-    texts: dict[KeyPath, tuple[str, Any]] = {}
+    data: dict[str, object] = {}
+    texts: dict[KeyPath, tuple[str, object]] = {}
     for argument in overrides:
         path, value, text = _override(argument, named_by)
         _insert(data, path, value, named_by)
@@ -268,7 +272,7 @@ def override_layer(overrides: Sequence[str], named_by: ValueSource = COMMAND_LIN
     return ConfigLayer(named_by.name, data, sources, typed)
 
 
-def _override(argument: str, named_by: ValueSource) -> tuple[KeyPath, Any, str]:
+def _override(argument: str, named_by: ValueSource) -> tuple[KeyPath, object, str]:
     match = _OVERRIDE.match(argument)
     if match is None:
         message = f"{shown(argument)} is not of the form key=value"
@@ -303,14 +307,14 @@ def _split(key: str) -> KeyPath:
     return tuple(key.split("."))
 
 
-def _insert(data: dict[str, Any], path: KeyPath, value: Any, named_by: ValueSource) -> None:
+def _insert(data: dict[str, object], path: KeyPath, value: object, named_by: ValueSource) -> None:
     for depth, part in enumerate(path[:-1], start=1):
-        below: Any = data.setdefault(str(part), {})
+        below: object = data.setdefault(str(part), {})
         if not isinstance(below, dict):
             raise ConfigError(
                 f"is set to a value and to keys below it: {dotted(path)}",
                 key=dotted(path[:depth]),
                 source=named_by.name,
             )
-        data = cast("dict[str, Any]", below)
+        data = cast("dict[str, object]", below)
     data[str(path[-1])] = value

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import cast
 
 from pydantic import BaseModel
 
@@ -60,7 +60,9 @@ class LoadedConfig:
     values: Values
     dropped: tuple[Dropped, ...] = ()
 
-    def options(self, section: KeyPath, raw: Mapping[str, Any], model: type[M] | None) -> M | None:
+    def options(
+        self, section: KeyPath, raw: Mapping[str, object], model: type[M] | None
+    ) -> M | None:
         """Validate a component's options. Raises `ConfigError` with key, file and line."""
         if model is not None:
             return validate(model, dict(raw), self.values, section)
@@ -87,7 +89,7 @@ def load_config(
     config: str | Path | None = None,
     overrides: Sequence[str] = (),
     *,
-    values: Mapping[str, Any] | None = None,
+    values: Mapping[str, object] | None = None,
     named_by: ValueSource = COMMAND_LINE,
 ) -> LoadedConfig:
     """Read, merge, interpolate and validate.
@@ -130,7 +132,8 @@ def _check_sampling(config: Config, values: Values) -> None:
         words = tuple(word for word in config.sampling.bad_words if not isinstance(word, str))
         sampling = dataclasses.replace(config.sampling, bad_words=words)
         if sampling.logit_bias:  # its keys as they were written
-            biases = by_token_id(_get(values.data, ("sampling", "logit_bias")))
+            written = _get(values.data, ("sampling", "logit_bias"))
+            biases = by_token_id(cast("Mapping[object, object]", written))
             sampling = dataclasses.replace(sampling, logit_bias=biases)
         check_sampling(sampling, ANY_VOCABULARY)
     except ValueError as error:
@@ -180,12 +183,14 @@ def _is_module(name: str) -> bool:
     return path.is_dir() or path.with_suffix(".py").is_file()
 
 
-def interpolate(data: dict[str, Any], sources: Mapping[KeyPath, ValueSource]) -> dict[str, Any]:
+def interpolate(
+    data: dict[str, object], sources: Mapping[KeyPath, ValueSource]
+) -> dict[str, object]:
     """The data with every `${...}` resolved, unless a backslash stands before it."""
     if not any(has_interpolation(value) for _, value in walk(data)):
         return copy.deepcopy(data)
     try:
-        return resolved(data)
+        return cast("dict[str, object]", resolved(data))
     except InterpolationError as error:
         message = str(error)
         if error.written:
@@ -196,13 +201,13 @@ def interpolate(data: dict[str, Any], sources: Mapping[KeyPath, ValueSource]) ->
 
 
 def _values(
-    written: dict[str, Any],
-    data: dict[str, Any],
+    written: dict[str, object],
+    data: dict[str, object],
     sources: Mapping[KeyPath, ValueSource],
     texts: Mapping[KeyPath, str],
 ) -> Values:
     """Note which values are text by nature, and how else each could be read."""
-    alternatives: dict[KeyPath, Any] = {}
+    alternatives: dict[KeyPath, object] = {}
     interpolated: dict[KeyPath, str] = {}
     for path, raw in walk(written):
         value = _get(data, path)
@@ -231,16 +236,16 @@ def _with_model_path(config: Config, values: Values) -> Config:
     return config.model_copy(update={"model": model})
 
 
-def _get(data: Any, path: KeyPath) -> Any:
+def _get(data: object, path: KeyPath) -> object:
     for part in path:
         try:
-            data = data[part]
+            data = cast("dict[str | int, object]", data)[part]
         except (KeyError, IndexError, TypeError):
             return None
     return data
 
 
-def _split(key: str, data: Any) -> KeyPath:
+def _split(key: str, data: object) -> KeyPath:
     """The path of a dotted key: among the keys that exist, else cut at the dots."""
     for path, _ in walk(data):
         if dotted(path) == key:
@@ -248,6 +253,6 @@ def _split(key: str, data: Any) -> KeyPath:
     return tuple(key.split("."))
 
 
-def plain(config: BaseModel) -> dict[str, Any]:
+def plain(config: BaseModel) -> dict[str, object]:
     """A configuration as nested plain values, for printing and for records."""
     return config.model_dump(mode="json")

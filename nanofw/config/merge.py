@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from nanofw.config.schema import COMPONENT_SECTIONS, INPUT_CHOICES
 from nanofw.config.source import ConfigLayer, KeyPath, ValueSource, nearest_source, paths_below
@@ -37,7 +37,7 @@ class Dropped:
 class Merged:
     """All layers in one; interpolations are unresolved."""
 
-    data: dict[str, Any] = field(default_factory=dict[str, Any])
+    data: dict[str, object] = field(default_factory=dict[str, object])
     sources: dict[KeyPath, ValueSource] = field(default_factory=dict[KeyPath, ValueSource])
     texts: dict[KeyPath, str] = field(default_factory=dict[KeyPath, str])
     dropped: list[Dropped] = field(default_factory=list[Dropped])

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import re
 from collections.abc import Sequence
-from typing import Any
 
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
@@ -71,9 +70,9 @@ def unknown_key(key: str, known: Sequence[str], hint: str = "") -> str:
     return f"no such key{hint or near(key, known)}; keys here: {', '.join(sorted(known))}"
 
 
-def field_names(owner: Any) -> tuple[str, ...]:
+def field_names(owner: object) -> tuple[str, ...]:
     """The fields of a pydantic model or a dataclass, of the class or an instance."""
-    kind: Any = owner if isinstance(owner, type) else type(owner)
+    kind: type[object] = owner if isinstance(owner, type) else type(owner)
     if issubclass(kind, BaseModel):
         return tuple(kind.model_fields)
     if dataclasses.is_dataclass(kind):
@@ -101,7 +100,7 @@ def _elsewhere(model: type[BaseModel], place: KeyPath) -> str:
 
 def _siblings(model: type[BaseModel], place: KeyPath) -> list[str]:
     """The keys that are allowed beside the one at `place`."""
-    owners: list[Any] = [model]
+    owners: list[object] = [model]
     for part in place[:-1]:
         if not isinstance(part, int):
             owners = [found for owner in owners for found in _section_types(owner, part)]
@@ -111,16 +110,20 @@ def _siblings(model: type[BaseModel], place: KeyPath) -> list[str]:
     return list(known)
 
 
-def _keys_of_files(owner: Any) -> Sequence[str]:
+def _keys_of_files(owner: object) -> Sequence[str]:
     """Keys that a file may have and that are gone once it is loaded."""
     return getattr(owner, "extra_known_keys", ())
 
 
-def _section_types(owner: Any, key: str) -> list[Any]:
+def _section_types(owner: object, key: str) -> list[object]:
     """The models (or dataclasses) behind a field: optional, in a collection, or in a union."""
-    field = owner.model_fields.get(key) if issubclass(owner, BaseModel) else None
-    pending: list[Any] = [field.annotation] if field is not None else []
-    found: list[Any] = []
+    field = (
+        owner.model_fields.get(key)
+        if isinstance(owner, type) and issubclass(owner, BaseModel)
+        else None
+    )
+    pending: list[object] = [field.annotation] if field is not None else []
+    found: list[object] = []
     while pending:
         annotation = pending.pop()
         if isinstance(annotation, type) and field_names(annotation):
@@ -141,7 +144,7 @@ def _expected(problem: ErrorDetails) -> str:
     return text.removeprefix("Value error, ")
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     if isinstance(value, str):
         return f"the string {shown(value)}"
     if isinstance(value, (dict, list)):
@@ -150,7 +153,7 @@ def _shown(value: Any) -> str:
     return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}…"
 
 
-def _hint(value: Any, problems: Sequence[ErrorDetails]) -> str:
+def _hint(value: object, problems: Sequence[ErrorDetails]) -> str:
     """What to write instead."""
     types = {problem["type"] for problem in problems}
     if "bool_type" in types and isinstance(value, str) and value.lower() in _BOOLEANS:

@@ -66,7 +66,7 @@ class ComponentSection(Section):
     """Which one; `distribution:name` when several distributions offer the name."""
 
     @property
-    def options(self) -> Mapping[str, Any]:
+    def options(self) -> Mapping[str, object]:
         """The keys beside `name`, as they were written."""
         return MappingProxyType(self.model_extra or {})
 
@@ -93,7 +93,7 @@ def with_sections(*at: str) -> Callable[[type[S]], type[S]]:
     return add
 
 
-def _undeclared(kind: Kind) -> tuple[Any, Any]:
+def _undeclared(kind: Kind) -> tuple[Any, object]:
     """Type and default of a kind's section."""
     if kind.is_list:
         return tuple[ComponentSection, ...], ()
@@ -125,7 +125,7 @@ class ModelSection(Section):
     measurements of speed; every output says so."""
 
     @property
-    def options(self) -> Mapping[str, Any]:
+    def options(self) -> Mapping[str, object]:
         """The keys beside those above, as they were written."""
         return MappingProxyType(self.model_extra or {})
 
@@ -184,7 +184,7 @@ class ExecutorSection(ComponentSection):
 class InputSection(Section):
     """Where requests come from: at most one of the three. A higher layer's choice wins."""
 
-    prompts: tuple[str | Mapping[str, Any], ...] | None = None
+    prompts: tuple[str | Mapping[str, object], ...] | None = None
     """The prompts themselves: texts, or objects as the lines of a JSONL file."""
     file: Path | None = None
     """JSONL or text, one request a line; `-` is standard input."""
@@ -339,7 +339,7 @@ class Config(Section):
 
 def section_class(section: tuple[str, ...]) -> type[Section]:
     """The class of a section; of a list, that of its items."""
-    found: Any = Config
+    found: object = Config
     for key in section:
         found = found.model_fields[key].annotation
         while not isinstance(found, type) or not issubclass(found, Section):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from nanofw.narrowing import is_dict, is_list
 
@@ -45,7 +45,7 @@ class ConfigLayer:
     """
 
     name: str
-    data: dict[str, Any]
+    data: dict[str, object]
     sources: Mapping[KeyPath, ValueSource]
     texts: Mapping[KeyPath, str] = field(default_factory=dict[KeyPath, str])
 

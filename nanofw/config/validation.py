@@ -44,9 +44,9 @@ class Values:
         written: the interpolation that a value came from.
     """
 
-    data: dict[str, Any]
+    data: dict[str, object]
     sources: Mapping[KeyPath, ValueSource]
-    alternatives: Mapping[KeyPath, Any]
+    alternatives: Mapping[KeyPath, object]
     written: Mapping[KeyPath, str]
 
     def source(self, path: KeyPath) -> ValueSource:
@@ -59,7 +59,7 @@ class Values:
         return ConfigError(message, key=dotted(path), source=source.name, line=source.line)
 
 
-def validate(model: type[M], data: Any, values: Values, at: KeyPath = ()) -> M:
+def validate(model: type[M], data: object, values: Values, at: KeyPath = ()) -> M:
     """Make a frozen model of the values at a key. Relative paths become absolute.
 
     Raises:
@@ -85,14 +85,14 @@ def validate(model: type[M], data: Any, values: Values, at: KeyPath = ()) -> M:
     return cast("M", _Settling(values, is_frozen=issubclass(model, Section)).settled(made, at))
 
 
-def _attempt(model: type[M], data: Any) -> M | Problems:
+def _attempt(model: type[M], data: object) -> M | Problems:
     try:
         return model.model_validate_json(json.dumps(data), strict=True)
     except ValidationError as error:
         return _problems(error, data)
 
 
-def _problems(error: ValidationError, data: Any) -> Problems:
+def _problems(error: ValidationError, data: object) -> Problems:
     problems: Problems = {}
     for item in error.errors(include_url=False):
         if not _is_consequence(item):
@@ -110,13 +110,13 @@ def _is_consequence(item: ErrorDetails) -> bool:
     return item["type"] == "too_short" and len(item["input"]) >= item.get("ctx", {})["min_length"]
 
 
-def _place(item: ErrorDetails, data: Any) -> KeyPath:
+def _place(item: ErrorDetails, data: object) -> KeyPath:
     """The keys that lead to the value; names of a union's branches in between are not keys."""
     place: KeyPath = ()
     value = data
     for part in item["loc"]:
         try:
-            value = value[part]
+            value = cast("dict[str | int, object]", value)[part]
         except (KeyError, IndexError, TypeError):
             if item["type"] == "missing" and part == item["loc"][-1]:
                 place = (*place, part)
@@ -132,14 +132,14 @@ def _is_of_branches(place: KeyPath, items: Sequence[ErrorDetails]) -> bool:
     return all(len(item["loc"]) > len(place) for item in items)
 
 
-def _refuse_unknown(model: type[BaseModel], data: Any, values: Values, at: KeyPath) -> None:
+def _refuse_unknown(model: type[BaseModel], data: object, values: Values, at: KeyPath) -> None:
     """Unknown keys are errors also where a plugin's model would let them pass."""
     if model.model_config.get("extra") in ("forbid", "allow") or not isinstance(data, dict):
         return
     known = set(model.model_fields)
     for field in model.model_fields.values():
         known |= {str(name) for name in (field.alias, field.validation_alias) if name}
-    for key in cast("dict[str, Any]", data):
+    for key in cast("dict[str, object]", data):
         if key not in known:
             raise values.error(unknown_key(key, sorted(known)), (*at, key))
 
@@ -162,10 +162,10 @@ def _config_error(
     return ConfigError("\n  ".join(lines))
 
 
-def _put(data: Any, place: KeyPath, value: Any) -> None:
+def _put(data: object, place: KeyPath, value: object) -> None:
     for part in place[:-1]:
-        data = data[part]
-    data[place[-1]] = value
+        data = cast("dict[str | int, object]", data)[part]
+    cast("dict[str | int, object]", data)[place[-1]] = value
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,17 +180,17 @@ class _Settling:
     values: Values
     is_frozen: bool
 
-    def settled(self, value: Any, path: KeyPath) -> Any:
+    def settled(self, value: object, path: KeyPath) -> object:
         """The value; the same object where nothing changes."""
         if isinstance(value, Path):
             return self._absolute(value, path)
         if isinstance(value, (list, tuple)):
-            return self._sequence(cast("Sequence[Any]", value), path)
+            return self._sequence(cast("Sequence[object]", value), path)
         if not self.is_frozen and isinstance(value, (set, frozenset)):
-            members: Any = value  # pyright: ignore[reportUnknownVariableType]
+            members = cast("set[object]", value)
             return type(members)(self.settled(item, path) for item in members)
         if not self.is_frozen and type(value) is dict:
-            pairs = cast("dict[Any, Any]", value)
+            pairs = cast("dict[str | int, object]", value)
             return {key: self.settled(item, (*path, key)) for key, item in pairs.items()}
         changed = {
             name: new
@@ -201,7 +201,7 @@ class _Settling:
             return value
         if isinstance(value, BaseModel):
             return value.model_copy(update=changed)
-        return dataclasses.replace(value, **changed)
+        return dataclasses.replace(cast("Any", value), **changed)
 
     def _absolute(self, value: Path, path: KeyPath) -> Path:
         folder = self.values.source(path).folder or Path.cwd()
@@ -210,7 +210,7 @@ class _Settling:
         except ValueError as error:
             raise self.values.error(str(error), path) from None
 
-    def _sequence(self, items: Sequence[Any], path: KeyPath) -> Sequence[Any]:
+    def _sequence(self, items: Sequence[object], path: KeyPath) -> Sequence[object]:
         made = [self.settled(item, (*path, index)) for index, item in enumerate(items)]
         is_same = all(a is b for a, b in zip(made, items, strict=True))
         if isinstance(items, list):

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from nanofw.checkpoints.weight_files import HEAD, find_weight_files, read_header
+from nanofw.checkpoints.weight_files import HEAD, find_weight_files, read_shapes
 from nanofw.contracts.executor import ExecutorConfig
 from nanofw.contracts.model_spec import ModelSpec, heads_of_rank
 from nanofw.errors import ConfigError, ModelError
@@ -60,11 +60,11 @@ def weight_bytes(spec: ModelSpec) -> int:
 
 def _num_elements(path: Path, names: tuple[str, ...] | None, spec: ModelSpec) -> int:
     """Elements of the tensors that are read from a file of safetensors."""
-    header = read_header(path)
-    wanted = set(header) if names is None else set(names).intersection(header)
+    shapes = read_shapes(path)
+    wanted = set(shapes) if names is None else set(names).intersection(shapes)
     if spec.tie_word_embeddings:
         wanted.discard(HEAD)
-    return sum(math.prod(header[name]["shape"]) for name in wanted)
+    return sum(math.prod(shapes[name]) for name in wanted)
 
 
 def _blocks(

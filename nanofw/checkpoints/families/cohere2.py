@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from nanofw.checkpoints.family import Family, LayerRopes
 from nanofw.checkpoints.keys import ConfigKeys
@@ -14,7 +13,7 @@ from nanofw.checkpoints.windows import layer_kinds, windows_by_kind
 from nanofw.contracts.model_spec import ModelSpec
 
 
-def _values(keys: ConfigKeys) -> Mapping[str, Any]:
+def _values(keys: ConfigKeys) -> Mapping[str, object]:
     return {"logits_scale": keys.scale("logit_scale")}
 
 
@@ -55,6 +54,6 @@ FAMILY = Family(
 )
 
 
-def read(config_json: Mapping[str, Any], folder: Path) -> ModelSpec:
+def read(config_json: Mapping[str, object], folder: Path) -> ModelSpec:
     """The description of a Cohere2; see `Family.read`."""
     return FAMILY.read(config_json, folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from nanofw.checkpoints.family import Family, LayerRopes
 from nanofw.checkpoints.keys import ConfigKeys, refuse_both_directions
@@ -14,7 +13,7 @@ from nanofw.checkpoints.windows import layer_kinds, windows_by_kind
 from nanofw.contracts.model_spec import ModelSpec
 
 
-def _values(keys: ConfigKeys) -> Mapping[str, Any]:
+def _values(keys: ConfigKeys) -> Mapping[str, object]:
     refuse_both_directions(keys)
     return {
         "logits_cap": keys.cap("final_logit_softcapping"),
@@ -68,6 +67,6 @@ FAMILY = Family(
 )
 
 
-def read(config_json: Mapping[str, Any], folder: Path) -> ModelSpec:
+def read(config_json: Mapping[str, object], folder: Path) -> ModelSpec:
     """The description of a Gemma3; see `Family.read`."""
     return FAMILY.read(config_json, folder)

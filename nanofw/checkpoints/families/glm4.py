@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from nanofw.checkpoints.families.glm import FAMILY as GLM
 from nanofw.checkpoints.family import Family
@@ -17,6 +16,6 @@ FAMILY = Family(
 )
 
 
-def read(config_json: Mapping[str, Any], folder: Path) -> ModelSpec:
+def read(config_json: Mapping[str, object], folder: Path) -> ModelSpec:
     """The description of a Glm4; see `Family.read`."""
     return FAMILY.read(config_json, folder)

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from nanofw.checkpoints.family import Family
 from nanofw.checkpoints.keys import ConfigKeys
 from nanofw.contracts.model_spec import ModelSpec
 
 
-def _values(keys: ConfigKeys) -> Mapping[str, Any]:
+def _values(keys: ConfigKeys) -> Mapping[str, object]:
     return {
         "embedding_scale": keys.scale("embedding_multiplier"),
         "residual_scale": keys.scale("residual_multiplier"),
@@ -51,6 +50,6 @@ FAMILY = Family(
 )
 
 
-def read(config_json: Mapping[str, Any], folder: Path) -> ModelSpec:
+def read(config_json: Mapping[str, object], folder: Path) -> ModelSpec:
     """The description of a Granite; see `Family.read`."""
     return FAMILY.read(config_json, folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from nanofw.checkpoints.family import Family
 from nanofw.contracts.model_spec import ModelSpec
@@ -34,6 +33,6 @@ FAMILY = Family(
 )
 
 
-def read(config_json: Mapping[str, Any], folder: Path) -> ModelSpec:
+def read(config_json: Mapping[str, object], folder: Path) -> ModelSpec:
     """The description of a Llama; see `Family.read`."""
     return FAMILY.read(config_json, folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from nanofw.checkpoints.families.olmo2 import FAMILY as OLMO2
 from nanofw.checkpoints.family import Family, LayerRopes
@@ -45,6 +44,6 @@ FAMILY = Family(
 )
 
 
-def read(config_json: Mapping[str, Any], folder: Path) -> ModelSpec:
+def read(config_json: Mapping[str, object], folder: Path) -> ModelSpec:
     """The description of a Olmo3; see `Family.read`."""
     return FAMILY.read(config_json, folder)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from nanofw.checkpoints.family import Family
 from nanofw.checkpoints.windows import windows_as_stated
@@ -46,6 +45,6 @@ NOT_DENSE = (
 """Keys of decoders that do not compute every weight for every token, or keep no plain KV."""
 
 
-def read(config_json: Mapping[str, Any], folder: Path) -> ModelSpec:
+def read(config_json: Mapping[str, object], folder: Path) -> ModelSpec:
     """The description of a decoder of any architecture; see `Family.read`."""
     return FAMILY.read(config_json, folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 
 from nanofw.checkpoints.family import Family, LayerRopes
 from nanofw.checkpoints.keys import ConfigKeys
@@ -16,14 +16,14 @@ from nanofw.contracts.model_spec import ModelSpec
 
 def _rotates(keys: ConfigKeys, num_layers: int) -> list[bool]:
     """Which layers rotate: 1 in `no_rope_layers`, or all but each last of the interval."""
-    stated: Any = keys.value("no_rope_layers")
+    stated: object = keys.value("no_rope_layers")
     if stated is None:
         interval = keys.count("no_rope_layer_interval", 1 << 20)
         return [(layer + 1) % interval != 0 for layer in range(num_layers)]
-    listed = cast("list[Any]", stated) if isinstance(stated, list) else []
+    listed = cast("list[object]", stated) if isinstance(stated, list) else []
     if len(listed) < num_layers:
         raise keys.error(
-            "no_rope_layers", f"a list of {num_layers} numbers, 0 or 1", cast("Any", stated)
+            "no_rope_layers", f"a list of {num_layers} numbers, 0 or 1", cast("object", stated)
         )
     return [bool(item) for item in listed[:num_layers]]
 
@@ -72,6 +72,6 @@ FAMILY = Family(
 )
 
 
-def read(config_json: Mapping[str, Any], folder: Path) -> ModelSpec:
+def read(config_json: Mapping[str, object], folder: Path) -> ModelSpec:
     """The description of a SmolLM3; see `Family.read`."""
     return FAMILY.read(config_json, folder)

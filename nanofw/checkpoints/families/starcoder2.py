@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from nanofw.checkpoints.family import Family
 from nanofw.checkpoints.keys import ConfigKeys
@@ -13,7 +12,7 @@ from nanofw.checkpoints.windows import windows_in_all_layers
 from nanofw.contracts.model_spec import ModelSpec
 
 
-def _values(keys: ConfigKeys) -> Mapping[str, Any]:
+def _values(keys: ConfigKeys) -> Mapping[str, object]:
     return {"has_biases": keys.flag("use_bias")}
 
 
@@ -46,6 +45,6 @@ FAMILY = Family(
 )
 
 
-def read(config_json: Mapping[str, Any], folder: Path) -> ModelSpec:
+def read(config_json: Mapping[str, object], folder: Path) -> ModelSpec:
     """The description of a Starcoder2; see `Family.read`."""
     return FAMILY.read(config_json, folder)

@@ -17,7 +17,7 @@ from nanofw.checkpoints.family import CONFIG, stated_architecture
 from nanofw.checkpoints.files import shown
 from nanofw.checkpoints.generation import read_eos_token_ids
 from nanofw.checkpoints.keys import ConfigKeys
-from nanofw.checkpoints.weight_files import EMBEDDING, HEAD, find_weight_files, read_header
+from nanofw.checkpoints.weight_files import EMBEDDING, HEAD, find_weight_files, read_shapes
 from nanofw.contracts.model_spec import BYTES_PER_ELEMENT, ModelSpec
 from nanofw.errors import ModelError, PluginLoadError
 
@@ -202,9 +202,9 @@ def _sizes(config: Any, folder: Path) -> tuple[int, int] | tuple[None, None]:
     try:
         files = find_weight_files(folder)
         shapes = {
-            name: math.prod(tensor["shape"])
+            name: math.prod(shape)
             for file in files.files
-            for name, tensor in read_header(files.folder / file).items()
+            for name, shape in read_shapes(files.folder / file).items()
         }
     except (ModelError, KeyError, TypeError):
         return None, None
