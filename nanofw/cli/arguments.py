@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from nanofw.cli.stdout import claim
 
 if TYPE_CHECKING:
     from nanofw.config.load import LoadedConfig
     from nanofw.config.schema import Section
+    from nanofw.config.validation import Values
+    from nanofw.plugins import Registry
 
 M = TypeVar("M", bound="Section")
 CONFIG_WORDS = "[CONFIG] [KEY=VALUE ...]"
@@ -71,13 +73,31 @@ def own_options(words: Sequence[str], prefix: str, model: type[M]) -> tuple[M, l
     Raises:
         ConfigError: with the key of what is wrong.
     """
-    from nanofw.config.layers import override_layer
-    from nanofw.config.validation import Values, validate
+    from nanofw.config.validation import validate
 
-    start = f"{prefix}."
-    own = [word for word in words if word.startswith(start)]
+    data, values, others = own_values(words, prefix)
+    return validate(model, data, values, (prefix,)), others
+
+
+def own_values(words: Sequence[str], prefix: str) -> tuple[dict[str, Any], Values, list[str]]:
+    """The values of `prefix.key=value` among words, their sources, and the other words."""
+    from nanofw.config.layers import override_layer
+    from nanofw.config.validation import Values
+
+    own = [word for word in words if word.startswith(f"{prefix}.")]
     layer = override_layer(own)
     data = layer.data.get(prefix, {})
     values = Values(layer.data, layer.sources, layer.texts, {})
-    made = validate(model, data, values, (prefix,))
-    return made, [word for word in words if word not in own]
+    return data, values, [word for word in words if word not in own]
+
+
+def registry_of(words: Sequence[str]) -> Registry:
+    """The plugins of what is installed, or of a configuration where words name one."""
+    claim()
+    if words:
+        from nanofw.assembly import registry_for
+
+        return registry_for(load(words))
+    from nanofw.plugins import build_registry
+
+    return build_registry()

@@ -1,19 +1,18 @@
-"""`nanofw plugins list | show`."""
+"""`nanofw plugins list | show | test`."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from nanofw.cli import ExitCode
-from nanofw.cli.arguments import CONFIG_WORDS, add_config, load
+from nanofw.cli import ExitCode, score_card
+from nanofw.cli.arguments import CONFIG_WORDS, add_config, registry_of
 from nanofw.cli.explain import claims
-from nanofw.cli.stdout import claim, stdout
+from nanofw.cli.stdout import stdout
 from nanofw.cli.tables import console, print_json, table
 from nanofw.narrowing import is_list, is_object
 
 if TYPE_CHECKING:
-    from nanofw.plugins import Registry
     from nanofw.plugins.status import PluginStatus
 
 
@@ -37,10 +36,12 @@ def main(arguments: list[str]) -> int:
     add_config(showing)
     showing.usage = f"{showing.prog} KIND NAME {CONFIG_WORDS} [OPTIONS]"
     showing.add_argument("--json", action="store_true", help="write JSON")
-    for sub, action in ((listing, _list), (showing, _show)):
+    testing = score_card.add_parser(commands)
+    actions = ((listing, _list), (showing, _show), (testing, score_card.main))
+    for sub, action in actions:
         sub.set_defaults(parser=sub, action=action)
     known, _ = parser.parse_known_args(
-        [*arguments[:1], *(["", ""] if arguments[:1] == ["show"] else [])]
+        [*arguments[:1], *(["", ""] if arguments[:1] in (["show"], ["test"]) else [])]
     )
     options: argparse.Namespace = known.parser.parse_intermixed_args(arguments[1:])
     return known.action(options)
@@ -49,7 +50,7 @@ def main(arguments: list[str]) -> int:
 def _list(options: argparse.Namespace) -> int:
     from nanofw.plugins.status import statuses
 
-    registry = _registry(options.config)
+    registry = registry_of(options.config)
     found = statuses(registry, check=options.check)
     if options.json:
         plain = {"plugins": [status.as_dict() for status in found], "notes": list(registry.notes)}
@@ -58,18 +59,6 @@ def _list(options: argparse.Namespace) -> int:
         _print(found, registry.notes)
     failed = [status for status in found if status.state in ("failed", "missing requirement")]
     return ExitCode.FAILED if options.check and failed else ExitCode.OK
-
-
-def _registry(words: list[str]) -> Registry:
-    """Of what is installed, or of a configuration."""
-    claim()
-    if words:
-        from nanofw.assembly import registry_for
-
-        return registry_for(load(words))
-    from nanofw.plugins import build_registry
-
-    return build_registry()
 
 
 def _print(found: list[PluginStatus], notes: tuple[str, ...]) -> None:
@@ -96,7 +85,7 @@ def _line(status: PluginStatus) -> tuple[str, str, str, str, str]:
 def _show(options: argparse.Namespace) -> int:
     from nanofw.plugins.status import description
 
-    plain = description(_registry(options.config).find(options.kind, options.name))
+    plain = description(registry_of(options.config).find(options.kind, options.name))
     if options.json:
         print_json(plain)
         return ExitCode.OK

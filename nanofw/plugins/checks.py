@@ -38,12 +38,12 @@ def check_descriptor(value: Any, kind: str, module: str) -> Plugin:
     target = f"{module}{value.target}" if value.target.startswith(":") else value.target
     if not all(target.partition(":")):
         raise PluginError(f"{module}.{kind}(): target {target!r} is not 'package.module:Class'")
-    options, spec = value.options, value.spec
-    if isinstance(options, str) and options.startswith(":"):
-        options = f"{module}{options}"
-    if spec is not None and spec.startswith(":"):
-        spec = f"{module}{spec}"
-    return dataclasses.replace(value, target=target, options=options, spec=spec)
+    named = {
+        name: f"{module}{given}"
+        for name in ("options", "spec", "checks")
+        if isinstance(given := getattr(value, name), str) and given.startswith(":")
+    }
+    return dataclasses.replace(value, target=target, **named)
 
 
 def _check_types(value: Plugin, where: str) -> None:
@@ -59,6 +59,9 @@ def _check_types(value: Plugin, where: str) -> None:
     if not (options is None or isinstance(options, str)):
         check_options_model(options, what)
     _check_model_fields(value, what)
+    checks: Any = value.checks
+    if checks is not None and not (isinstance(checks, str) and checks.partition(":")[2]):
+        raise PluginError(f"{what}: checks should be 'package.module:Class', not {checks!r}")
     if not isinstance(capabilities, Mapping):
         raise PluginError(f"{what}: capabilities should be a mapping, not {capabilities!r}")
     if problems := capability_problems(cast("Mapping[Any, Any]", capabilities)):

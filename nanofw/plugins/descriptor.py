@@ -58,6 +58,8 @@ class Plugin:
         architectures: of a model: those of the checkpoints that it serves when `model.name` names
             it, `"*"` for any; empty: the one that is its name.
         requires: modules, or pip requirements such as `"llguidance>=1"`, that it needs.
+        checks: `"pkg.module:Class"`, checks of `nanofw.testing` that say more of the plugin, such
+            as the arguments of requests, for `nanofw plugins test`; None: those of its kind.
         summary: one line for `nanofw plugins list`.
     """
 
@@ -70,6 +72,7 @@ class Plugin:
     spec: str | None = None
     architectures: tuple[str, ...] = ()
     requires: tuple[Requirement | str, ...] = ()
+    checks: str | None = None
     summary: str = ""
 
     @property

@@ -3,8 +3,8 @@
     from nanofw.testing import SchedulerChecks
 
     class TestMyPolicy(SchedulerChecks):
-        def make(self):
-            return MyPolicy(MyOptions())
+        def make(self, config):
+            return MyPolicy(MyOptions(), config)
 
 Each kind has a class of `test_` methods, `SchedulerChecks`, and a function that calls them all
 at once, `check_scheduler`. nanofw's own plugins are held to the same checks. The pytest plugin
@@ -34,7 +34,9 @@ from nanofw.testing.kv_allocator_driver import KVAllocatorDriver
 from nanofw.testing.logits_processor import LogitsProcessorChecks
 from nanofw.testing.sampler import SamplerChecks
 from nanofw.testing.scheduler import SchedulerChecks
+from nanofw.testing.score_card import CheckResult, check_names, score
 from nanofw.testing.sim_engine import EngineShape, simulated_engine
+from nanofw.testing.suites import bound, suite_of
 from nanofw.testing.traffic import Record, Traffic, random_traffic, serve
 from nanofw.testing.workload import WorkloadChecks
 
@@ -59,6 +61,12 @@ __all__ = [
     "construct",
     "installed",
     "load_component",
+    "bound",
+    "suite_of",
+    # a score card
+    "CheckResult",
+    "check_names",
+    "score",
     # tools for tests of your own
     "KVAllocatorDriver",
     "EngineShape",

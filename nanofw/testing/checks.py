@@ -12,7 +12,7 @@ from nanofw.contracts.cost_model import CostModel, CostModelConfig
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.contracts.logits_processor import LogitsProcessor
 from nanofw.contracts.sampler import Sampler, SamplerConfig
-from nanofw.contracts.scheduler import Policy
+from nanofw.contracts.scheduler import Policy, SchedulerConfig
 from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.testing.attention_backend import AttentionBackendChecks
 from nanofw.testing.cost_model import CostModelChecks
@@ -20,12 +20,13 @@ from nanofw.testing.kv_allocator import KVAllocatorChecks
 from nanofw.testing.logits_processor import LogitsProcessorChecks
 from nanofw.testing.sampler import SamplerChecks
 from nanofw.testing.scheduler import SchedulerChecks
+from nanofw.testing.score_card import check_names
 from nanofw.testing.workload import WorkloadChecks
 
 NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
-def check_scheduler(factory: Callable[[], Policy]) -> None:
+def check_scheduler(factory: Callable[[SchedulerConfig], Policy]) -> None:
     """Run all checks of `SchedulerChecks` on policies that `factory` makes.
 
     Raises the first failure, with a note that names the check.
@@ -135,9 +136,7 @@ def check_cost_model(factory: Callable[[CostModelConfig], CostModel]) -> None:
 
 def run_checks(checks: object) -> None:
     """Call every `test_` method; what one raises carries a note with its name."""
-    for name in dir(checks):
-        if not name.startswith("test_"):
-            continue
+    for name in check_names(checks):
         try:
             getattr(checks, name)()
         except SkipTest:

@@ -7,9 +7,10 @@ from abc import ABC, abstractmethod
 from dataclasses import replace
 from functools import lru_cache
 from typing import ClassVar, TypedDict, Unpack
+from unittest import SkipTest
 
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
-from nanofw.contracts.scheduler import Policy, RequestView, SchedulerView
+from nanofw.contracts.scheduler import Policy, RequestView, SchedulerConfig, SchedulerView
 from nanofw.engine.engine import Engine
 from nanofw.testing.class_state import check_class_state, class_state
 from nanofw.testing.group_keys import WatchedGroups
@@ -18,6 +19,7 @@ from nanofw.testing.memory import reachable_bytes
 from nanofw.testing.sim_engine import EngineShape, simulated_engine
 from nanofw.testing.traffic import Record, Traffic, random_traffic, serve, steps
 
+NAME = "policy"
 MODES = tuple(
     EngineShape(overlap=overlap, prefill_first=prefill_first, prefix_cache=prefix_cache)
     for overlap, prefill_first, prefix_cache in itertools.product((False, True), repeat=3)
@@ -35,8 +37,8 @@ class SchedulerChecks(ABC):
     """Checks of one policy; each `test_` method is one. Subclass it under pytest.
 
         class TestMyPolicy(SchedulerChecks):
-            def make(self):
-                return MyPolicy(MyOptions(weight=2))
+            def make(self, config):
+                return MyPolicy(MyOptions(weight=2), config)
 
     Whatever a policy answers, the core loses no request and no block; these checks find the
     answers that end a run (nonsense, no progress), order that differs between processes, and
@@ -51,8 +53,16 @@ class SchedulerChecks(ABC):
     kept_bytes_per_request: ClassVar[int] = 24
 
     @abstractmethod
-    def make(self) -> Policy:
+    def make(self, config: SchedulerConfig) -> Policy:
         """A fresh policy."""
+
+    def policy(self, shape: EngineShape) -> Policy:
+        """A fresh policy of an engine of that shape."""
+        return self.make(SchedulerConfig(name=NAME, limits=shape.limits()))
+
+    def engine(self, shape: EngineShape) -> Engine:
+        """An engine of that shape with a fresh policy."""
+        return simulated_engine(self.policy(shape), shape)
 
     def test_every_request_is_served(self) -> None:
         """Random arrivals and aborts, both ways to compose a step, with and without overlap.
@@ -64,7 +74,7 @@ class SchedulerChecks(ABC):
             expected = _tokens_with_room(seed)
             for num_blocks in (10, 40):
                 shape = _with(mode, num_blocks=num_blocks, max_num_seqs=2 + num_blocks // 6)
-                record = serve(simulated_engine(self.make(), shape), traffic)
+                record = serve(self.engine(shape), traffic)
                 for request_id, tokens in record.tokens().items():
                     whole = expected[request_id]
                     shed = record.outputs[request_id].finish_reason is FinishReason.SHED
@@ -87,7 +97,7 @@ class SchedulerChecks(ABC):
                     chunk_tokens=chunk,
                     max_partial_prefills=partial,
                 )
-                serve(simulated_engine(self.make(), shape), traffic)
+                serve(self.engine(shape), traffic)
 
     def test_a_request_as_large_as_the_pool(self) -> None:
         """It is served, alone and between small ones."""
@@ -99,7 +109,7 @@ class SchedulerChecks(ABC):
         ]
         shape = EngineShape(num_blocks=10)
         for requests in ((large,), (*small, large), (large, *small)):
-            record = serve(simulated_engine(self.make(), shape), Traffic(requests=requests))
+            record = serve(self.engine(shape), Traffic(requests=requests))
             output = record.outputs["large"]
             num = len(output.token_ids)
             assert num == 8 or output.finish_reason is FinishReason.SHED, (
@@ -114,7 +124,7 @@ class SchedulerChecks(ABC):
             Request(id=str(n), prompt_token_ids=[5] * 9, sampling=sampling, arrival=0.0)
             for n in range(60)
         )
-        serve(simulated_engine(self.make(), EngineShape(num_blocks=12)), Traffic(requests=requests))
+        serve(self.engine(EngineShape(num_blocks=12)), Traffic(requests=requests))
 
     def test_aborts_in_every_state(self) -> None:
         """B043: waiting, in the middle of a prefill, decoding, preempted; at any step."""
@@ -124,7 +134,7 @@ class SchedulerChecks(ABC):
             traffic = Traffic(requests=requests, aborts=aborts)
             for mode in (MODES[0], MODES[-1]):
                 shape = _with(mode, num_blocks=11, max_num_batched_tokens=12)
-                record = serve(simulated_engine(self.make(), shape), traffic)
+                record = serve(self.engine(shape), traffic)
                 reasons = [output.finish_reason for output in record.outputs.values()]
                 assert step > 4 or FinishReason.ABORT in reasons, (
                     f"all requests were aborted at step {step}, and they ended with {reasons}"
@@ -139,8 +149,7 @@ class SchedulerChecks(ABC):
             traffic = random_traffic(5)
             shape = _with(mode, num_blocks=14)
             first, second, *others = (
-                serve(simulated_engine(self.make(), shape), with_hashes(traffic, salt))
-                for salt in (1, 1, 2, 3, 4)
+                serve(self.engine(shape), with_hashes(traffic, salt)) for salt in (1, 1, 2, 3, 4)
             )
             difference = _difference(first, second)
             assert difference is None, f"two runs of the same traffic differ: {difference}"
@@ -155,16 +164,16 @@ class SchedulerChecks(ABC):
         """Two in one process, as replicas have them, take the steps that each takes alone."""
         shape = EngineShape(num_blocks=14)
         traffics = random_traffic(5), random_traffic(6)
-        before = class_state(type(self.make()))
-        alone = [serve(simulated_engine(self.make(), shape), traffic) for traffic in traffics]
+        before = class_state(type(self.policy(shape)))
+        alone = [serve(self.engine(shape), traffic) for traffic in traffics]
         records = Record(), Record()
         runs = [
-            steps(simulated_engine(self.make(), shape), traffic, record)
+            steps(self.engine(shape), traffic, record)
             for traffic, record in zip(traffics, records, strict=True)
         ]
         for _ in itertools.zip_longest(*runs):
             pass
-        check_class_state(before, type(self.make()))
+        check_class_state(before, type(self.policy(shape)))
         for one, beside in zip(alone, records, strict=True):
             difference = _difference(one, beside)
             assert difference is None, f"a run beside another one differs: {difference}"
@@ -172,11 +181,11 @@ class SchedulerChecks(ABC):
     def test_keys_of_groups_only_grow(self) -> None:
         """While a group has waiting requests, its key does not become smaller."""
         for seed, mode in zip(self.seeds, itertools.cycle((MODES[1], MODES[-1])), strict=False):
-            policy = self.make()
-            if type(policy).group is Policy.group:
-                return
-            groups = WatchedGroups(policy)
             shape = _with(mode, num_blocks=14, max_num_seqs=3)
+            policy = self.policy(shape)
+            if type(policy).group is Policy.group:
+                raise SkipTest("the policy has no groups")
+            groups = WatchedGroups(policy)
             serve(simulated_engine(policy, shape), random_traffic(seed))
             assert not groups.shrunk, groups.shrunk[0]
 
@@ -186,8 +195,9 @@ class SchedulerChecks(ABC):
         num_requests = 60
         allowed = 3 * num_requests * self.kept_bytes_per_request
         for num_blocks in (40, 12):
-            policy = self.make()
-            engine = simulated_engine(policy, EngineShape(num_blocks=num_blocks))
+            shape = EngineShape(num_blocks=num_blocks)
+            policy = self.policy(shape)
+            engine = simulated_engine(policy, shape)
             for round_ in range(2):
                 self._serve_round(engine, round_, num_requests)
             before = reachable_bytes(policy)

@@ -33,8 +33,8 @@ class OfComponent:
 
 @pytest.mark.nanofw_plugins("scheduler", distribution="nanofw")
 class TestPolicies(OfComponent, SchedulerChecks):
-    def make(self):
-        return construct(self.component)
+    def make(self, config):
+        return construct(self.component, config)
 
 
 @pytest.mark.nanofw_plugins("kv_allocator", distribution="nanofw")

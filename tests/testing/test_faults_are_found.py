@@ -180,7 +180,7 @@ class NamesAnEmptyRow(Policy):
 )
 def test_broken_policies(broken) -> None:
     with pytest.raises((AssertionError, NanofwError)) as caught:
-        check_scheduler(broken)
+        check_scheduler(lambda config: broken(None, config))
     assert "in SchedulerChecks.test_" in caught.value.__notes__[0]
 
 

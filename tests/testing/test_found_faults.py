@@ -69,7 +69,7 @@ class KnowsSomeClients(InOrder):
 
 @pytest.mark.parametrize("right", [RefusesTheLong, KnowsSomeClients])
 def test_F023_right_policies_pass(right) -> None:
-    check_scheduler(right)
+    check_scheduler(lambda config: right(None, config))
 
 
 class ServesTheServed(KnowsSomeClients):
@@ -141,7 +141,7 @@ class KeepsThePreemptedOut(InOrder):
 )
 def test_F024_wrong_policies_fail_with_what_was_seen(wrong, seen) -> None:
     with pytest.raises(WRONG, match=seen):
-        check_scheduler(wrong)
+        check_scheduler(lambda config: wrong(None, config))
 
 
 # -- allocators ---------------------------------------------------------------------------

@@ -59,7 +59,7 @@ def test_a_failure_names_its_check() -> None:
     class Fails(Exception):
         pass
 
-    def factory():
+    def factory(config):
         raise Fails
 
     with pytest.raises(Fails) as caught:

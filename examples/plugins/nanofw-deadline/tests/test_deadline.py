@@ -21,8 +21,8 @@ STEP = 0.01  # seconds of a simulated step
 class TestContract(SchedulerChecks):
     """Every promise of the policy contract, with options that matter."""
 
-    def make(self):
-        return Deadline(DeadlineOptions(default_slack_s=0.2, amends=2.0))
+    def make(self, config):
+        return Deadline(DeadlineOptions(default_slack_s=0.2, amends=2.0), config)
 
 
 @pytest.mark.nanofw_plugins("scheduler", distribution="nanofw-deadline")

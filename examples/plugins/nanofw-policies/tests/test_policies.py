@@ -25,38 +25,38 @@ class Fifo(Policy):
 
 
 class TestWeightedVTC(SchedulerChecks):
-    def make(self):
-        return WeightedVTC(WeightedVTCOptions(weights={"a": 2.0}), None)
+    def make(self, config):
+        return WeightedVTC(WeightedVTCOptions(weights={"a": 2.0}), config)
 
 
 class TestFastServe(SchedulerChecks):
-    def make(self):
-        return FastServe(FastServeOptions(quantum=4, max_batch=2, levels=3), None)
+    def make(self, config):
+        return FastServe(FastServeOptions(quantum=4, max_batch=2, levels=3), config)
 
 
 class TestSarathi(SchedulerChecks):
-    def make(self):
-        return Sarathi(SarathiOptions(tokens=6), None)
+    def make(self, config):
+        return Sarathi(SarathiOptions(tokens=6), config)
 
 
 class TestAndes(SchedulerChecks):
-    def make(self):
-        return Andes(AndesOptions(refresh_s=0.02), None)
+    def make(self, config):
+        return Andes(AndesOptions(refresh_s=0.02), config)
 
 
 class TestSLOAdmission(SchedulerChecks):
-    def make(self):
-        return SLOAdmission(SLOAdmissionOptions(ttft_s=0.1), None)
+    def make(self, config):
+        return SLOAdmission(SLOAdmissionOptions(ttft_s=0.1), config)
 
 
 class TestTokenRate(SchedulerChecks):
-    def make(self):
-        return TokenRate(TokenRateOptions(rate=5000.0, burst=200.0), None)
+    def make(self, config):
+        return TokenRate(TokenRateOptions(rate=5000.0, burst=200.0), config)
 
 
 class TestPrefixBatching(SchedulerChecks):
-    def make(self):
-        return PrefixBatching(PrefixBatchingOptions(tokens=4), None)
+    def make(self, config):
+        return PrefixBatching(PrefixBatchingOptions(tokens=4), config)
 
 
 @pytest.mark.nanofw_plugins("scheduler", distribution="nanofw-policies")
