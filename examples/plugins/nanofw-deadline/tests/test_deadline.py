@@ -93,4 +93,4 @@ def test_wrong_options_are_refused():
     with pytest.raises(ValidationError, match="default_slack_s"):
         load_component("scheduler", "deadline", {"default_slack_s": -1})
     with pytest.raises(ValidationError, match="slack"):
-        DeadlineOptions(slack=3)
+        DeadlineOptions.model_validate({"slack": 3})

@@ -64,15 +64,21 @@ def test_what_is_installed_can_be_made(component):
     assert isinstance(construct(component), Policy)
 
 
-def request(name, *, prompt=3, tokens=4, arrival=0.0, **fields):
-    prompt = range(1, prompt + 1) if isinstance(prompt, int) else prompt
+def request(name, *, prompt: int | list[int] = 3, tokens=4, arrival=0.0, **fields):
+    token_ids = list(range(1, prompt + 1)) if isinstance(prompt, int) else prompt
     return Request(
         id=name,
-        prompt_token_ids=prompt,
+        prompt_token_ids=token_ids,
         sampling=SamplingParams(max_tokens=tokens, ignore_eos=True),
         arrival=arrival,
         **fields,
     )
+
+
+def wait(output):
+    """Seconds from arrival to the first token."""
+    assert output.first_token is not None
+    return output.first_token - output.arrival
 
 
 def run(policy, requests, **shape):
@@ -139,22 +145,20 @@ def test_andes_serves_readers_before_they_run_dry():
     last = {}
     for policy in (Andes(options, None), Fifo()):
         outputs = run(policy, requests, max_num_seqs=4, num_blocks=400)
-        last[type(policy)] = max(output.first_token for output in outputs.values())
+        last[type(policy)] = max(wait(output) for output in outputs.values())
     assert last[Andes] < 0.75 * last[Fifo]
 
 
 def test_slo_admission_sheds_what_would_be_late_and_the_others_are_in_time():
     requests = [request(str(i), prompt=30, tokens=2, arrival=0.004 * i) for i in range(100)]
     shape = {"max_num_seqs": 4, "max_num_batched_tokens": 32, "prefix_cache": False}
-    late = [
-        output.first_token - output.arrival for output in run(Fifo(), requests, **shape).values()
-    ]
+    late = [wait(output) for output in run(Fifo(), requests, **shape).values()]
     assert max(late) > 0.4
     outputs = run(SLOAdmission(SLOAdmissionOptions(ttft_s=0.2), None), requests, **shape)
     served = [o for o in outputs.values() if o.finish_reason is FinishReason.LENGTH]
     assert {o.finish_reason for o in outputs.values()} <= {FinishReason.LENGTH, FinishReason.SHED}
     assert len(served) > 20
-    assert sorted(o.first_token - o.arrival for o in served)[int(0.9 * len(served))] < 0.3
+    assert sorted(wait(o) for o in served)[int(0.9 * len(served))] < 0.3
 
 
 def test_token_rate_holds_a_client_to_its_rate_and_the_engine_waits():
