@@ -136,7 +136,7 @@ def check_cost_model(factory: Callable[[CostModelConfig], CostModel]) -> None:
 
 def run_checks(checks: object) -> None:
     """Call every `test_` method; what one raises carries a note with its name."""
-    for name in check_names(checks):
+    for name in sorted(check_names(checks)):
         try:
             getattr(checks, name)()
         except SkipTest:

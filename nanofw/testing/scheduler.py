@@ -140,6 +140,24 @@ class SchedulerChecks(ABC):
                     f"all requests were aborted at step {step}, and they ended with {reasons}"
                 )
 
+    def test_policies_share_no_state(self) -> None:
+        """Two in one process, as replicas have them, take the steps that each takes alone."""
+        shape = EngineShape(num_blocks=14)
+        traffics = random_traffic(5), random_traffic(6)
+        before = class_state(type(self.policy(shape)))
+        alone = [serve(self.engine(shape), traffic) for traffic in traffics]
+        records = Record(), Record()
+        runs = [
+            steps(self.engine(shape), traffic, record)
+            for traffic, record in zip(traffics, records, strict=True)
+        ]
+        for _ in itertools.zip_longest(*runs):
+            pass
+        check_class_state(before, type(self.policy(shape)))
+        for one, beside in zip(alone, records, strict=True):
+            difference = _difference(one, beside)
+            assert difference is None, f"a run beside another one differs: {difference}"
+
     def test_two_runs_are_equal(self) -> None:
         """The same traffic gives the same steps: nothing is read but the arguments.
 
@@ -159,24 +177,6 @@ class SchedulerChecks(ABC):
                     "runs with other hashes of texts differ, as runs of two processes would: "
                     f"{difference}; hash() and the order of a set are other in each process"
                 )
-
-    def test_policies_share_no_state(self) -> None:
-        """Two in one process, as replicas have them, take the steps that each takes alone."""
-        shape = EngineShape(num_blocks=14)
-        traffics = random_traffic(5), random_traffic(6)
-        before = class_state(type(self.policy(shape)))
-        alone = [serve(self.engine(shape), traffic) for traffic in traffics]
-        records = Record(), Record()
-        runs = [
-            steps(self.engine(shape), traffic, record)
-            for traffic, record in zip(traffics, records, strict=True)
-        ]
-        for _ in itertools.zip_longest(*runs):
-            pass
-        check_class_state(before, type(self.policy(shape)))
-        for one, beside in zip(alone, records, strict=True):
-            difference = _difference(one, beside)
-            assert difference is None, f"a run beside another one differs: {difference}"
 
     def test_keys_of_groups_only_grow(self) -> None:
         """While a group has waiting requests, its key does not become smaller."""
