@@ -143,7 +143,8 @@ class AdmitsNobody(Policy):
 
 
 class ForgetsNobody(Policy):
-    def __init__(self):
+    def __init__(self, options, config):
+        super().__init__(options, config)
         self.seen = {}
 
     def key(self, request, view):
