@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from nanofw.cli.stdout import claim
 
@@ -86,7 +86,7 @@ def own_values(words: Sequence[str], prefix: str) -> tuple[dict[str, Any], Value
 
     own = [word for word in words if word.startswith(f"{prefix}.")]
     layer = override_layer(own)
-    data = layer.data.get(prefix, {})
+    data = cast("dict[str, Any]", layer.data.get(prefix, {}))
     values = Values(layer.data, layer.sources, layer.texts, {})
     return data, values, [word for word in words if word not in own]
 
