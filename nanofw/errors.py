@@ -12,6 +12,7 @@ NanofwError
 ├── RequestError           one request is refused; the others go on (also a ValueError)
 │   └── RequestShed        the policy refused it
 ├── PolicyError            a policy returned nonsense or lets nothing progress
+├── RouterError            a router returned nonsense or raised
 ├── AllocatorError         the block accounting does not add up
 ├── ExecutorError          the forward pass failed or a worker died
 └── ObserverError          who watched the steps of an engine failed; the run went on
@@ -129,6 +130,10 @@ class RequestShed(RequestError):
 
 class PolicyError(NanofwError):
     """A scheduling policy returned nonsense, raised, or lets nothing progress."""
+
+
+class RouterError(NanofwError):
+    """A router returned nonsense or raised. It refuses the request that it was asked about."""
 
 
 class AllocatorError(NanofwError):

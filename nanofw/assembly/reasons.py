@@ -118,4 +118,11 @@ def notes(
         and kind.name not in needs.built_by_executor
         and (source := loaded.values.source(kind.section)) != DEFAULT
     ]
+    unused += [
+        f"{kind.name} ({source}) is not used: engine.replicas is 1"
+        for kind in KINDS.values()
+        if kind.made_by == "replicas"
+        and needs.replicas == 1
+        and (source := loaded.values.source(kind.section)) != DEFAULT
+    ]
     return (*needs.spec.notes, *registry.notes, *dropped, *unused, *unasked)

@@ -180,6 +180,9 @@ def _choose_components(chooser: Chooser, executor: Component, needs: Needs) -> d
         if not kind.is_list and kind.made_by == "executor" and kind.name not in built:
             message = f"the executor {executor.name!r} takes none; a simulated one does"
             raise chooser.loaded.error(message, named.path)
+        if kind.made_by == "replicas" and needs.replicas == 1:
+            chooser.find(named)  # its options are wrong or right, whether it is used or not
+            continue
         component = chooser.choose(named, needs)
         if kind.is_list:
             _check_listed(component, named, components.setdefault(kind.name, []), chooser)

@@ -152,7 +152,7 @@ class EngineSection(Section):
     tensor_parallel_size: Count = 1
     """Devices over which each layer is split."""
     replicas: Count = 1
-    """Engines of the same model that share the requests; for executors that place them."""
+    """Engines of the same model, each in a process of its own, behind a router."""
     cuda_graphs: Switch = "auto"
     """Replay recorded graphs instead of launching kernels one by one."""
     overlap: Switch = "auto"

@@ -17,6 +17,7 @@ from nanofw.contracts.executor import Executor, ExecutorConfig
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.contracts.logits_processor import LogitsProcessor
 from nanofw.contracts.model import Model, ModelConfig
+from nanofw.contracts.router import Router, RouterConfig
 from nanofw.contracts.sampler import Sampler, SamplerConfig
 from nanofw.contracts.scheduler import Policy, SchedulerConfig
 from nanofw.contracts.workload import Workload, WorkloadConfig
@@ -36,8 +37,8 @@ class Kind:
         config: what a component is constructed with: `target(options, config)`.
         version: of the contract that this nanofw offers.
         tier: how stable the contract is; docs/plugins/versions.md.
-        made_by: the process of the engine, or the executor, which says in its capability
-            `needs` which kinds it makes.
+        made_by: the process of the engine; the executor, which says in its capability `needs`
+            which kinds it makes; or what stands before several engines.
         is_list: the section is a list, and each of its items names a component.
         default: the component of a run whose configuration names none; None: there is none.
         auto: what `auto` tries, in this order. Only these: no installation changes what it takes.
@@ -50,7 +51,7 @@ class Kind:
     config: type
     version: int
     tier: Tier
-    made_by: Literal["engine", "executor"] = "engine"
+    made_by: Literal["engine", "executor", "replicas"] = "engine"
     is_list: bool = False
     default: str | None = None
     auto: tuple[str, ...] = ()
@@ -159,6 +160,17 @@ KINDS: Mapping[str, Kind] = _by_name(
         config=WorkloadConfig,
         version=1,
         tier="stable",
+    ),
+    Kind(
+        name="router",
+        text="which of several engines serves a request",
+        section=("router",),
+        base=Router,
+        config=RouterConfig,
+        version=1,
+        tier="experimental",
+        made_by="replicas",
+        default="least_loaded",
     ),
 )
 """By name, in the order of the docs."""

@@ -20,6 +20,7 @@ from nanofw.errors import (
     PolicyError,
     RequestError,
     RequestShed,
+    RouterError,
     refusal_reason,
     shown,
 )
@@ -86,7 +87,9 @@ class BaseEngine(ABC):
         except KeyboardInterrupt:
             raise
         except BaseException as error:
-            if isinstance(error, NanofwError) and not isinstance(error, (ValueError, PolicyError)):
+            if isinstance(error, NanofwError) and not isinstance(
+                error, (ValueError, PolicyError, RouterError)
+            ):
                 self._failure = error  # what all requests share is lost
                 raise
             self._num_finished[FinishReason.REFUSED] += 1

@@ -5,11 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nanofw.config.schema import Config, EngineSection, ModelSection
+from nanofw.contracts.kinds import KINDS
 from nanofw.errors import ConfigError
 from nanofw.llm.elsewhere import ENGINE
 from nanofw.llm.prompts import near_or_known
 
-COMPONENTS = ("scheduler", "kv_allocator", "attention_backend", "sampler", "executor")
+COMPONENTS = tuple(
+    kind.section[0]
+    for kind in KINDS.values()
+    if len(kind.section) == 1 and not kind.is_list and kind.name != "model"
+)
 SECTIONS = tuple(name for name in Config.model_fields if name != "engine")
 
 

@@ -81,7 +81,7 @@ class LLM:
     def engine(self) -> BaseEngine:
         """The engine, for its counters; requests go through this object.
 
-        With `engine.replicas` it is their router, which has no scheduler and no executor.
+        With `engine.replicas` it is a `ReplicatedEngine`, which has no scheduler and no executor.
         """
         return self._session.engine
 

@@ -70,7 +70,7 @@ def _set_log_levels(section: LoggingSection) -> None:
 def open_engine(
     selection: Selection, *, real_time: bool = False, observers: Sequence[StepObserver] = ()
 ) -> BaseEngine:
-    """The engine of a selection, or the router of several: `engine.replicas`.
+    """The engine of a selection, or several behind a router: `engine.replicas`.
 
     Warns with `ShortPoolWarning` where the pool is smaller than a request of the model's length.
     """
@@ -80,9 +80,9 @@ def open_engine(
     else:
         if observers:
             raise ConfigError("must be 1 where steps are watched", key="engine.replicas")
-        from nanofw.replicas.router import ReplicatedEngine
+        from nanofw.replicas.opening import open_replicas
 
-        engine = ReplicatedEngine(selection)
+        engine = open_replicas(selection, real_time=real_time)
     if engine.max_model_len < selection.max_model_len:
         sentence = shortened(selection.max_model_len, engine.max_model_len)
         warnings.warn(sentence, ShortPoolWarning, stacklevel=2)

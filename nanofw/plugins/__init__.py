@@ -58,6 +58,7 @@ from nanofw.contracts.outputs import (
 )
 from nanofw.contracts.plan import Capacity, HostMasks, NewRow, StepPlan, StepResult
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
+from nanofw.contracts.router import ReplicaView, Router, RouterConfig
 from nanofw.contracts.sampler import (
     DeviceSampler,
     SampledTokens,
@@ -166,6 +167,10 @@ __all__ = [
     # workload
     "Workload",
     "WorkloadConfig",
+    # router
+    "ReplicaView",
+    "Router",
+    "RouterConfig",
     # requests, and what becomes of them
     "FinishReason",
     "IntArray",

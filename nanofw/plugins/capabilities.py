@@ -250,7 +250,14 @@ CAPABILITIES: Mapping[str, Capability] = _by_key(
         value=NAME,
         text="the executor of a replica with one rank; `engine.replicas > 1`",
         needed=lambda needs: True if needs.replicas > 1 else None,
-        hint="; replicas are placed by Ray: executor.name=ray",
+        hint="; torch, ray and sim do",
+    ),
+    Capability(
+        key="ray_actors",
+        kinds=("executor",),
+        value=FLAG,
+        text="its replicas are actors that Ray places, and not processes of this host",
+        is_shown=False,
     ),
     Capability(
         key="overlap",

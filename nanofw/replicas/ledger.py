@@ -1,4 +1,4 @@
-"""Which replica serves which request, and what becomes of those of a lost replica."""
+"""Which replica has which request, and what becomes of those of a lost replica."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ import numpy as np
 from nanofw.contracts.arrays import EMPTY_INT, IntArray
 from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.requests import FinishReason, Request
+from nanofw.contracts.router import ReplicaView
+from nanofw.contracts.views import RequestView
 
 MAX_TRIES = 2
 """A request whose replica died is started only once more: it may be what killed it."""
@@ -19,15 +21,19 @@ class RoutedRequest:
     """A request that has not ended.
 
     Attributes:
+        view: what a router sees of it.
         num_tokens: most tokens that it will compute, over all samples.
         replica: its number; None: none has it now.
+        is_running: a step of its replica ran it.
         left: samples that have not ended.
         shown: tokens of samples that were handed out while they ran.
     """
 
     request: Request
+    view: RequestView
     num_tokens: int
     replica: int | None = None
+    is_running: bool = False
     num_tries: int = 0
     left: set[int] = field(default_factory=set[int])
     shown: dict[int, list[IntArray]] = field(default_factory=dict[int, list[IntArray]])
@@ -46,6 +52,8 @@ class Ledger:
     def __init__(self, num_replicas: int) -> None:
         self._routed: dict[str, RoutedRequest] = {}
         self._outstanding = [0] * num_replicas
+        self._num_requests = [0] * num_replicas
+        self._num_running = [0] * num_replicas
 
     def __len__(self) -> int:
         return len(self._routed)
@@ -56,19 +64,29 @@ class Ledger:
     def get(self, request_id: str) -> RoutedRequest | None:
         return self._routed.get(request_id)
 
-    def enter(self, request: Request, num_tokens: int) -> RoutedRequest:
+    def enter(self, request: Request, view: RequestView, num_tokens: int) -> RoutedRequest:
         """A new request, at no replica yet."""
-        routed = RoutedRequest(request, num_tokens, left=set(range(request.sampling.n)))
+        routed = RoutedRequest(request, view, num_tokens, left=set(range(request.sampling.n)))
         self._routed[request.id] = routed
         return routed
 
-    def assign(self, routed: RoutedRequest, candidates: list[int]) -> int:
-        """Give it to the candidate with the fewest outstanding tokens; the first of equals."""
-        replica = min(candidates, key=lambda number: self._outstanding[number])
+    def assign(self, routed: RoutedRequest, replica: int) -> None:
+        """A replica has a request now."""
         routed.replica = replica
         routed.num_tries += 1
         self._outstanding[replica] += routed.num_tokens
-        return replica
+        self._num_requests[replica] += 1
+
+    def drop(self, routed: RoutedRequest) -> None:
+        """A request that no replica has is refused after all."""
+        del self._routed[routed.request.id]
+
+    def fill(self, view: ReplicaView) -> None:
+        """Write the load of a replica into what a router is shown of it."""
+        number = view.number
+        view.num_tokens = self._outstanding[number]
+        view.num_running = self._num_running[number]
+        view.num_waiting = self._num_requests[number] - view.num_running
 
     def outstanding(self, replica: int) -> int:
         """Tokens that a replica may still compute for its requests."""
@@ -80,6 +98,9 @@ class Ledger:
         for delta in deltas:
             shown = self._routed[delta.id].shown
             shown.setdefault(delta.sample_index, []).append(delta.token_ids)
+        if output.report is not None:
+            for admitted in output.report.admitted:
+                self._note_running(replica, admitted.id)
         finished = [end for end in output.finished if self._is_at(replica, end.id)]
         for end in finished:
             self._end(self._routed[end.id], end.sample_index)
@@ -90,8 +111,7 @@ class Ledger:
         theirs = [routed for routed in self._routed.values() if routed.replica == replica]
         output = StepOutput()
         for routed in theirs:
-            self._outstanding[replica] -= routed.num_tokens
-            routed.replica = None
+            self._leave(routed)
             if not routed.can_start_again:
                 output.finished += self.give_up(routed, reason, now)
         return output
@@ -126,8 +146,21 @@ class Ledger:
         routed.left.discard(sample_index)
         if not routed.left:
             del self._routed[routed.request.id]
-            if routed.replica is not None:
-                self._outstanding[routed.replica] -= routed.num_tokens
+            self._leave(routed)
+
+    def _note_running(self, replica: int, request_id: str) -> None:
+        routed = self._routed.get(request_id)
+        if routed is not None and routed.replica == replica and not routed.is_running:
+            routed.is_running = True
+            self._num_running[replica] += 1
+
+    def _leave(self, routed: RoutedRequest) -> None:
+        """The replica that has a request has it no longer."""
+        if routed.replica is not None:
+            self._outstanding[routed.replica] -= routed.num_tokens
+            self._num_requests[routed.replica] -= 1
+            self._num_running[routed.replica] -= routed.is_running
+        routed.replica, routed.is_running = None, False
 
 
 def _joined(parts: list[IntArray]) -> IntArray:

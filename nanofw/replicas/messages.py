@@ -1,9 +1,10 @@
-"""What the router and a replica send each other, as arguments and results of actor calls."""
+"""What the engine before the replicas and a replica send each other."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.outputs import RequestOutput, StepOutput
@@ -35,11 +36,18 @@ class FinishSample:
 
 
 @dataclass(frozen=True, slots=True)
+class AskStats:
+    """Send `Engine.stats()`, in a `ReplicaStats` with the same number."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class StopReplica:
-    """End the engine and the actor's work."""
+    """End the engine and the replica's work."""
 
 
-ReplicaCommand: TypeAlias = AddRequest | AbortRequest | FinishSample | StopReplica
+ReplicaCommand: TypeAlias = AddRequest | AbortRequest | FinishSample | AskStats | StopReplica
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +64,14 @@ class ReplicaReady:
     origins: tuple[tuple[str, str, str], ...]
     pid: int
     rank_pids: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaStats:
+    """The answer to `AskStats`."""
+
+    number: int
+    stats: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,4 +95,4 @@ class ReplicaFailed:
         return self.message if self.error else f"{self.message}\n{self.traceback}".rstrip()
 
 
-ReplicaOutput: TypeAlias = StepOutput | ReplicaFailed
+ReplicaOutput: TypeAlias = StepOutput | ReplicaStats | ReplicaFailed

@@ -24,7 +24,7 @@ def executor() -> list[Plugin]:
             "nanofw.runtime.executor:torch_executor",
             api="executor/2",
             options="nanofw.runtime.options:TorchOptions",
-            capabilities=CAPABILITIES,
+            capabilities={**CAPABILITIES, "replicas": "torch"},
             summary="forward passes with PyTorch, on a GPU or a CPU",
         ),
         Plugin(
@@ -32,7 +32,7 @@ def executor() -> list[Plugin]:
             "nanofw.runtime.ray.executor:ray_executor",
             api="executor/2",
             options="nanofw.runtime.ray.options:RayOptions",
-            capabilities={**CAPABILITIES, "replicas": "torch"},
+            capabilities={**CAPABILITIES, "replicas": "torch", "ray_actors": True},
             requires=(Requirement("ray", "pip install 'nanofw[ray]'"),),
             summary="forward passes in actors that Ray places, on one node or several",
         ),

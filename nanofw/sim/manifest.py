@@ -18,6 +18,7 @@ def executor() -> Plugin:
             "estimate": "nanofw.sim.executor:estimate",
             "needs": ("cost_model",),
             "virtual_time": True,
+            "replicas": "sim",
         },
         summary="plans answered after a modelled time; tokens by rule, no weights",
     )

@@ -23,6 +23,7 @@ from nanofw.testing.checks import (
     check_cost_model,
     check_kv_allocator,
     check_logits_processor,
+    check_router,
     check_sampler,
     check_scheduler,
     check_workload,
@@ -32,6 +33,7 @@ from nanofw.testing.cost_model import CostModelChecks
 from nanofw.testing.kv_allocator import KVAllocatorChecks
 from nanofw.testing.kv_allocator_driver import KVAllocatorDriver
 from nanofw.testing.logits_processor import LogitsProcessorChecks
+from nanofw.testing.router import RouterChecks
 from nanofw.testing.sampler import SamplerChecks
 from nanofw.testing.scheduler import SchedulerChecks
 from nanofw.testing.score_card import CheckResult, check_names, score
@@ -49,6 +51,7 @@ __all__ = [
     "SamplerChecks",
     "WorkloadChecks",
     "CostModelChecks",
+    "RouterChecks",
     "check_kv_allocator",
     "check_attention_backend",
     "check_logits_processor",
@@ -56,6 +59,7 @@ __all__ = [
     "check_sampler",
     "check_workload",
     "check_cost_model",
+    "check_router",
     # installed plugins
     "claims",
     "construct",

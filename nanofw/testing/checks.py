@@ -11,6 +11,7 @@ from nanofw.contracts.attention_backend import AttentionBackend, AttentionConfig
 from nanofw.contracts.cost_model import CostModel, CostModelConfig
 from nanofw.contracts.kv_allocator import AllocatorConfig, KVAllocator
 from nanofw.contracts.logits_processor import LogitsProcessor
+from nanofw.contracts.router import Router, RouterConfig
 from nanofw.contracts.sampler import Sampler, SamplerConfig
 from nanofw.contracts.scheduler import Policy, SchedulerConfig
 from nanofw.contracts.workload import Workload, WorkloadConfig
@@ -18,6 +19,7 @@ from nanofw.testing.attention_backend import AttentionBackendChecks
 from nanofw.testing.cost_model import CostModelChecks
 from nanofw.testing.kv_allocator import KVAllocatorChecks
 from nanofw.testing.logits_processor import LogitsProcessorChecks
+from nanofw.testing.router import RouterChecks
 from nanofw.testing.sampler import SamplerChecks
 from nanofw.testing.scheduler import SchedulerChecks
 from nanofw.testing.score_card import check_names
@@ -132,6 +134,11 @@ def check_workload(
 def check_cost_model(factory: Callable[[CostModelConfig], CostModel]) -> None:
     """Run all checks of `CostModelChecks` on cost models that `factory` makes."""
     _run(CostModelChecks, factory)
+
+
+def check_router(factory: Callable[[RouterConfig], Router]) -> None:
+    """Run all checks of `RouterChecks` on routers that `factory` makes."""
+    _run(RouterChecks, factory)
 
 
 def run_checks(checks: object) -> None:

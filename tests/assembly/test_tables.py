@@ -15,19 +15,19 @@ TABLES = """
 from types import MappingProxyType
 import nanofw.contracts.kinds as kinds
 
-class Router: ...
-class RouterConfig: ...
+class Gatekeeper: ...
+class GatekeeperConfig: ...
 
-router = kinds.Kind(
-    name="router", text="which engine serves a request", section=("router",), base=Router,
-    config=RouterConfig, version=3, tier="experimental", default="round_robin",
+gatekeeper = kinds.Kind(
+    name="gatekeeper", text="who comes in first", section=("gatekeeper",), base=Gatekeeper,
+    config=GatekeeperConfig, version=3, tier="experimental", default="round_robin",
 )
-kinds.KINDS = MappingProxyType({**kinds.KINDS, "router": router})
+kinds.KINDS = MappingProxyType({**kinds.KINDS, "gatekeeper": gatekeeper})
 
 import nanofw.plugins.capabilities as capabilities
 
 sticky = capabilities.Capability(
-    key="sticky", kinds=("router",), value=capabilities.FLAG, text="always",
+    key="sticky", kinds=("gatekeeper",), value=capabilities.FLAG, text="always",
     needed=lambda needs: True,
 )
 capabilities.CAPABILITIES = MappingProxyType({**capabilities.CAPABILITIES, "sticky": sticky})
@@ -57,12 +57,12 @@ from nanofw.plugins import Options, Plugin, hookimpl
 class RoundRobinOptions(Options):
     weight: int = 1
 
-class RoundRobin(KINDS["router"].base):
+class RoundRobin(KINDS["gatekeeper"].base):
     def __init__(self, options, config): ...
 
 @hookimpl
-def router():
-    return [Plugin(name, ":RoundRobin", api="router/3", options=RoundRobinOptions,
+def gatekeeper():
+    return [Plugin(name, ":RoundRobin", api="gatekeeper/3", options=RoundRobinOptions,
                    capabilities=claims, summary="in turn")
             for name, claims in [("round_robin", {"sticky": True}), ("loose", {})]]
 """
@@ -71,12 +71,12 @@ def router():
 @pytest.fixture
 def ask(tmp_path: Path) -> Any:
     """`ask([words], ...)`: exit code, output and messages of commands, and the docs' tables."""
-    points = {f"router.{name}": "routers" for name in ("round_robin", "loose", "typed")}
+    points = {f"gatekeeper.{name}": "gatekeepers" for name in ("round_robin", "loose", "typed")}
     write_dist_info(tmp_path, "outside", "1.0", points)
     tools = Path(__file__).parents[2] / "tools"
 
     def call(*commands: list[str], manifest: str = MANIFEST) -> Any:
-        (tmp_path / "routers.py").write_text(manifest, encoding="utf-8")
+        (tmp_path / "gatekeepers.py").write_text(manifest, encoding="utf-8")
         path = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); TOOLS = {str(tools)!r}\n"
         return json.loads(run_python("-c", path + TABLES + COMMANDS, json.dumps(commands)))
 
@@ -85,49 +85,51 @@ def ask(tmp_path: Path) -> Any:
 
 def test_a_kind_in_the_table_is_everywhere(ask: Any, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
-    file.write_text("base: sim\nrouter: {name: loose, weight: 2}\n", encoding="utf-8")
+    file.write_text("base: sim\ngatekeeper: {name: loose, weight: 2}\n", encoding="utf-8")
     said = ask(
         ["plugins", "list", "--json"],
-        ["plugins", "show", "router", "round_robin", "--json"],
+        ["plugins", "show", "gatekeeper", "round_robin", "--json"],
         ["config", "show", "sim", "--json"],
         ["config", "schema"],
-        ["config", "validate", "sim", "router.wieght=1"],
-        ["config", "validate", "sim", "router.name=rund_robin"],
-        ["config", "show", str(file), "router.name=round_robin", "--sources"],
+        ["config", "validate", "sim", "gatekeeper.wieght=1"],
+        ["config", "validate", "sim", "gatekeeper.name=rund_robin"],
+        ["config", "show", str(file), "gatekeeper.name=round_robin", "--sources"],
         ["explain", "sim", "--json"],
-        ["config", "show", "router=loose"],
+        ["config", "show", "gatekeeper=loose"],
     )
     codes, outputs, errors = zip(*said["answers"], strict=True)
     assert codes == (0, 0, 0, 0, 2, 2, 0, 0, 2), errors
     listed = [
-        item["name"] for item in json.loads(outputs[0])["plugins"] if item["kind"] == "router"
+        item["name"] for item in json.loads(outputs[0])["plugins"] if item["kind"] == "gatekeeper"
     ]
     assert listed == ["loose", "round_robin", "typed"]
-    assert json.loads(outputs[1])["api"] == "router/3"
-    assert json.loads(outputs[2])["router"] == {"name": "round_robin"}
-    variants = json.loads(outputs[3])["$defs"]["router_section"]["anyOf"]
+    assert json.loads(outputs[1])["api"] == "gatekeeper/3"
+    assert json.loads(outputs[2])["gatekeeper"] == {"name": "round_robin"}
+    variants = json.loads(outputs[3])["$defs"]["gatekeeper_section"]["anyOf"]
     assert any("weight" in variant["properties"] for variant in variants)
-    assert "router.wieght: no such key; did you mean 'weight'" in errors[4]
-    assert "router.name: no router 'rund_robin'; did you mean 'round_robin'" in errors[5]
-    assert "dropped: router.weight = 2" in outputs[6]
+    assert "gatekeeper.wieght: no such key; did you mean 'weight'" in errors[4]
+    assert "gatekeeper.name: no gatekeeper 'rund_robin'; did you mean 'round_robin'" in errors[5]
+    assert "dropped: gatekeeper.weight = 2" in outputs[6]
     choices = {item["kind"]: item for item in json.loads(outputs[7])["choices"]}
-    assert choices["router"]["claims"] == {"sticky": True}
-    assert choices["router"]["options"] == {"weight": 1}
+    assert choices["gatekeeper"]["claims"] == {"sticky": True}
+    assert choices["gatekeeper"]["options"] == {"weight": 1}
     assert "write {name: loose}" in errors[8]
     versions, kinds, capabilities = said["tables"]
-    assert "| router | 3 | experimental |" in versions
-    assert "| router | which engine serves a request | `router`, default `round_robin` |" in kinds
-    assert "| `sticky` | router | true or false | always |" in capabilities
+    assert "| gatekeeper | 3 | experimental |" in versions
+    assert "| gatekeeper | who comes in first | `gatekeeper`, default `round_robin` |" in kinds
+    assert "| `sticky` | gatekeeper | true or false | always |" in capabilities
 
 
 def test_a_capability_in_the_table_is_asked_and_checked(ask: Any) -> None:
     odd = MANIFEST.replace('("loose", {})', '("loose", {}), ("typed", {"stickyy": True})')
-    said = ask(["explain", "sim", "router.name=loose"])
+    said = ask(["explain", "sim", "gatekeeper.name=loose"])
     assert said["answers"][0][0] == 2
-    assert "router 'loose': it does not claim sticky" in said["answers"][0][2]
+    assert "gatekeeper 'loose': it does not claim sticky" in said["answers"][0][2]
     (answer,) = ask(["plugins", "list", "--check", "--json"], manifest=odd)["answers"]
     states = {
-        item["name"]: item for item in json.loads(answer[1])["plugins"] if item["kind"] == "router"
+        item["name"]: item
+        for item in json.loads(answer[1])["plugins"]
+        if item["kind"] == "gatekeeper"
     }
     assert answer[0] == 3
     assert "no capability 'stickyy'; did you mean 'sticky'" in states["typed"]["error"]

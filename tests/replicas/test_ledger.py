@@ -6,9 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nanofw.contracts.outputs import RequestOutput, StepOutput, TokenDelta
+from nanofw.contracts.outputs import Admitted, RequestOutput, StepOutput, StepReport, TokenDelta
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
-from nanofw.replicas.ledger import MAX_TRIES, Ledger
+from nanofw.contracts.router import ReplicaView
+from nanofw.contracts.views import RequestView
+from nanofw.replicas.ledger import MAX_TRIES, Ledger, RoutedRequest
 
 
 def request(name: str, n: int = 1) -> Request:
@@ -25,23 +27,45 @@ def end(name: str, sample_index: int = 0) -> RequestOutput:
     )
 
 
-def test_a_request_goes_where_the_fewest_tokens_are_outstanding() -> None:
-    ledger = Ledger(3)
-    sizes = {"a": 100, "b": 10, "c": 50, "d": 20, "e": 1}
-    places = {
-        name: ledger.assign(ledger.enter(request(name), size), [0, 1, 2])
-        for name, size in sizes.items()
-    }
-    assert places == {"a": 0, "b": 1, "c": 2, "d": 1, "e": 1}
+def enter(ledger: Ledger, name: str, num_tokens: int, n: int = 1) -> RoutedRequest:
+    made = request(name, n)
+    return ledger.enter(made, RequestView(made), num_tokens)
+
+
+def test_a_router_is_shown_what_each_replica_has() -> None:
+    ledger = Ledger(2)
+    for name, size, number in (("a", 100, 0), ("b", 10, 1), ("c", 50, 0)):
+        ledger.assign(enter(ledger, name, size), number)
+    started = Admitted(id="a", sample_index=0, arrival=1.0, scheduled=2.0)
+    ledger.take(0, StepOutput(report=report(started)))
+    assert shown(ledger, 0) == (150, 1, 1)
+    assert shown(ledger, 1) == (10, 0, 1)
+    ledger.take(1, StepOutput(report=report(started)))  # which it does not have
+    assert shown(ledger, 1) == (10, 0, 1)
     ledger.take(0, StepOutput(finished=[end("a")]))
-    assert [ledger.outstanding(number) for number in range(3)] == [0, 31, 50]
-    assert ledger.assign(ledger.enter(request("f"), 5), [1, 2]) == 1  # 0 is not there
+    assert shown(ledger, 0) == (50, 0, 1)
+    ledger.lose(0, "it died", now=3.0)
+    assert shown(ledger, 0) == (0, 0, 0)
+
+
+def shown(ledger: Ledger, number: int) -> tuple[int, int, int]:
+    view = ReplicaView(number)
+    ledger.fill(view)
+    return view.num_tokens, view.num_running, view.num_waiting
+
+
+def report(*admitted: Admitted) -> StepReport:
+    counts = dict.fromkeys(
+        ("step", "num_prefill_tokens", "num_decode_tokens", "num_rows", "num_running",
+         "num_waiting", "num_used_blocks", "num_preemptions", "num_waits"), 0,
+    )  # fmt: skip
+    return StepReport(**counts, planned=1.0, committed=2.0, admitted=admitted)
 
 
 def test_what_was_not_handed_out_starts_again_and_what_was_ends_with_its_tokens() -> None:
     ledger = Ledger(2)
     for name in ("unseen", "streamed", "half", "aborted"):
-        ledger.assign(ledger.enter(request(name, n=2 if name == "half" else 1), 10), [0])
+        ledger.assign(enter(ledger, name, 10, n=2 if name == "half" else 1), 0)
     ledger.take(0, StepOutput(deltas=[TokenDelta("streamed", np.array([4, 5], np.int32))]))
     ledger.take(0, StepOutput(deltas=[TokenDelta("streamed", np.array([6], np.int32))]))
     ledger.take(0, StepOutput(finished=[end("half")]))
@@ -64,10 +88,10 @@ def test_what_was_not_handed_out_starts_again_and_what_was_ends_with_its_tokens(
 
 def test_a_request_that_may_be_the_cause_is_not_started_for_ever() -> None:
     ledger = Ledger(MAX_TRIES + 1)
-    routed = ledger.enter(request("poison"), 10)
+    routed = enter(ledger, "poison", 10)
     for number in range(MAX_TRIES):
         assert "poison" in ledger
-        ledger.assign(routed, [number])
+        ledger.assign(routed, number)
         output = ledger.lose(number, "it died", now=1.0)
     assert [item.id for item in output.finished] == ["poison"]
     assert len(ledger) == 0
@@ -79,14 +103,14 @@ def test_outstanding_tokens_are_those_of_what_is_served(events: list[tuple[str, 
     for kind, replica in events:
         mine = [s for s in map(ledger.get, map(str, range(number))) if s and s.replica == replica]
         if kind == "add":
-            ledger.assign(ledger.enter(request(str(number)), number + 1), [replica])
+            ledger.assign(enter(ledger, str(number), number + 1), replica)
             number += 1
         elif kind == "end" and mine:
             ledger.take(replica, StepOutput(finished=[end(mine[0].request.id)]))
         elif kind == "lose":
             ledger.lose(replica, "it died", 0.0)
             for routed in ledger.unassigned():
-                ledger.assign(routed, [(replica + 1) % 3])
+                ledger.assign(routed, (replica + 1) % 3)
         live = [s for s in map(ledger.get, map(str, range(number))) if s is not None]
         assert len(live) == len(ledger)
         for one in range(3):

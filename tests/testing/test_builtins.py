@@ -11,6 +11,7 @@ from nanofw.testing import (
     CostModelChecks,
     KVAllocatorChecks,
     LogitsProcessorChecks,
+    RouterChecks,
     SamplerChecks,
     SchedulerChecks,
     WorkloadChecks,
@@ -119,11 +120,18 @@ class TestCostModels(CostModelChecks):
         return construct(self.component, config)
 
 
+@pytest.mark.nanofw_plugins("router", distribution="nanofw")
+class TestRouters(OfComponent, RouterChecks):
+    def make(self, config):
+        return construct(self.component, config)
+
+
 def test_there_is_something_to_check() -> None:
     for kind, name in (
         ("scheduler", "fcfs"),
         ("kv_allocator", "paged_prefix"),
         ("attention_backend", "sdpa"),
         ("sampler", "standard"),
+        ("router", "least_loaded"),
     ):
         assert name in [component.name for component in installed(kind, "nanofw")]

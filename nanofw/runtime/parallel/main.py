@@ -6,11 +6,9 @@ over the engine's process has begun.
 
 from __future__ import annotations
 
-import faulthandler
 import os
 import queue
 import resource
-import select
 import signal
 import socket
 import sys
@@ -18,7 +16,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol, TextIO
+from typing import TYPE_CHECKING, Protocol
 
 from nanofw.errors import NanofwError
 from nanofw.runtime.parallel.channel import Channel
@@ -39,6 +37,7 @@ from nanofw.runtime.parallel.messages import (
     decode_command,
     encode,
 )
+from nanofw.runtime.parallel.watch import report_crashes, watch
 
 if TYPE_CHECKING:
     import torch
@@ -48,15 +47,13 @@ if TYPE_CHECKING:
     from nanofw.runtime.executor import TorchExecutor
     from nanofw.runtime.options import TorchOptions
 
-_crashes: TextIO | None = None  # kept open: faulthandler holds only its number
-
 
 def main(channel_fd: int, stacks_fd: int) -> None:
     """Serve the engine's process until it says `Stop` or is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     end = socket.socket(fileno=channel_fd)
-    threading.Thread(target=_watch, args=(channel_fd,), daemon=True).start()
-    _report_crashes(stacks_fd)
+    threading.Thread(target=watch, args=(channel_fd,), daemon=True).start()
+    report_crashes(stacks_fd)
     channel = Channel(end)
     try:
         Rank(channel, lambda: os._exit(1)).serve()
@@ -236,22 +233,6 @@ def _config(start: Start) -> ExecutorConfig:
         cuda_graphs=start.cuda_graphs,
         prefill_graphs=start.prefill_graphs,
     )
-
-
-def _watch(fd: int) -> None:
-    """End this process when the engine's has ended, also while other threads wait."""
-    poll = select.poll()
-    poll.register(fd, getattr(select, "POLLRDHUP", select.POLLHUP))
-    poll.poll()
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def _report_crashes(fd: int) -> None:
-    """Write where all threads are: at a crash, and when the engine's process asks."""
-    global _crashes
-    _crashes = os.fdopen(fd, "w", encoding="utf-8")
-    faulthandler.enable(_crashes)
-    faulthandler.register(signal.SIGUSR1, _crashes, all_threads=True)
 
 
 def report(channel: Connection, error: BaseException) -> None:

@@ -1,4 +1,4 @@
-"""A worker process as the engine's process sees it."""
+"""A process that serves this one over a pair of sockets, as this one sees it."""
 
 from __future__ import annotations
 
@@ -10,49 +10,64 @@ import socket
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from nanofw.errors import ExecutorError
 from nanofw.runtime.parallel.channel import Channel
 
 _BOOT = (
     "import sys; sys.path[:] = sys.argv[3:]; "
-    "from nanofw.runtime.parallel.main import main; main(int(sys.argv[1]), int(sys.argv[2]))"
+    "from {module} import main; main(int(sys.argv[1]), int(sys.argv[2]))"
 )
 _STACK_WAIT_S = 1.0
 _STACK_BYTES = 1 << 16
+_NO_VARIABLES: Mapping[str, str] = MappingProxyType({})
 
 
-class RankProcess:
+class ChildProcess:
     """Started when made. A fresh interpreter: the user's main module is not imported again.
 
-    The process has a session of its own, so that a terminal's Ctrl-C reaches the engine alone,
-    and ends itself when the engine's end of its channel is closed, however that happens.
+    The process has a session of its own, so that a terminal's Ctrl-C reaches this process alone,
+    and ends itself when this end of its channel is closed, however that happens.
+
+    Args:
+        name: what it is, for messages: `rank 1`.
+        module: whose `main(channel, stacks)`, with the numbers of two files, serves.
+        send_timeout_s: how long it may leave a message unread.
+        variables: of its environment, beside those of this process.
 
     Attributes:
-        rank: its rank.
+        name: as above.
         channel: messages to and from it.
     """
 
-    def __init__(self, rank: int, send_timeout_s: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        module: str,
+        send_timeout_s: float,
+        variables: Mapping[str, str] = _NO_VARIABLES,
+    ) -> None:
         if not sys.executable:
             raise ExecutorError("sys.executable names no interpreter to start workers with")
-        self.rank = rank
+        self.name: str = name
         ours, theirs = socket.socketpair()
         self._stacks, stacks = os.pipe()
         try:
             fds = (theirs.fileno(), stacks)
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, *map(str, fds), *sys.path],
+                [sys.executable, "-c", _BOOT.format(module=module), *map(str, fds), *sys.path],
                 pass_fds=fds,
                 stdin=subprocess.DEVNULL,
                 stdout=_error_output(),
                 start_new_session=True,
-                env={"GOMP_SPINCOUNT": "0", **os.environ},  # idle threads sleep
+                env={"GOMP_SPINCOUNT": "0", **os.environ, **variables},  # idle threads sleep
             )
         except OSError as error:
             ours.close()
             os.close(self._stacks)
-            raise ExecutorError(f"rank {rank} could not be started: {error}") from error
+            raise ExecutorError(f"{name} could not be started: {error}") from error
         finally:
             theirs.close()
             os.close(stacks)
@@ -76,8 +91,18 @@ class RankProcess:
         """End it at once. Idempotent."""
         self._process.kill()
 
-    def end_text(self) -> str:
-        """How it ended, for a message."""
+    def end_text(self, timeout_s: float) -> str:
+        """How it ended, and its last words: `rank 1 (process 77) was ended by SIGKILL`.
+
+        Args:
+            timeout_s: how long to wait for its end.
+        """
+        self.wait(timeout_s)
+        words = self.last_words()
+        text = f"{self.name} (process {self.pid}) {self._end()}"
+        return f"{text}\n{words}" if words else text
+
+    def _end(self) -> str:
         code = self._process.poll()
         if code is None:
             return "closed its channel and runs on"
@@ -110,7 +135,7 @@ class RankProcess:
         return self._read_stacks(0).decode("utf-8", "replace")
 
     def close(self) -> None:
-        """Give back what the engine's process holds of it; the process must have ended."""
+        """Give back what this process holds of it; the other must have ended."""
         self.channel.close()
         if self._stacks >= 0:
             os.close(self._stacks)
@@ -121,6 +146,18 @@ class RankProcess:
         if not select.select([self._stacks], [], [], timeout_s)[0]:
             return b""
         return os.read(self._stacks, _STACK_BYTES)
+
+
+class RankProcess(ChildProcess):
+    """A rank of a run.
+
+    Attributes:
+        rank: its rank.
+    """
+
+    def __init__(self, rank: int, send_timeout_s: float) -> None:
+        super().__init__(f"rank {rank}", "nanofw.runtime.parallel.main", send_timeout_s)
+        self.rank: int = rank
 
 
 def _error_output() -> int:

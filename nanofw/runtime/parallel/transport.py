@@ -115,11 +115,7 @@ class ProcessTransport:
         return news
 
     def end_text(self, rank: int) -> str:
-        process = self._processes[rank]
-        process.wait(_END_WAIT_S)
-        words = process.last_words()
-        text = f"rank {rank} (process {process.pid}) {process.end_text()}"
-        return f"{text}\n{words}" if words else text
+        return self._processes[rank].end_text(_END_WAIT_S)
 
     def stack(self, rank: int) -> str:
         return self._processes[rank].stack()

@@ -1,4 +1,4 @@
-"""The router of several engines: serves requests like one `Engine`, each on one of them."""
+"""Several engines that serve requests like one `Engine`, each on the one that the router chose."""
 
 from __future__ import annotations
 
@@ -11,62 +11,77 @@ from typing import Any
 from nanofw.assembly import Selection
 from nanofw.assembly.build import plugin_names
 from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.clock import RealClock
 from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.requests import FinishReason, Request
+from nanofw.contracts.router import Router, RouterConfig
+from nanofw.contracts.views import RequestView
 from nanofw.engine.base import BaseEngine
-from nanofw.errors import ExecutorError, PluginError
-from nanofw.replicas.actors import ReplicaActors
+from nanofw.errors import ExecutorError, PluginError, RouterError
+from nanofw.plugins import Component
 from nanofw.replicas.ledger import Ledger, RoutedRequest
 from nanofw.replicas.messages import AbortRequest, AddRequest, FinishSample, ReplicaReady
+from nanofw.replicas.one_replica import origins
+from nanofw.replicas.placement import Replicas
+from nanofw.replicas.routing import RouterGuard
 
 POLL_S = 0.01
 """How long a step waits for a replica: new requests are handed on between two of them."""
 
 
 class ReplicatedEngine(BaseEngine):
-    """As many engines as `engine.replicas`, each in an actor of Ray.
+    """As many engines as `engine.replicas`.
 
-    A request goes to the replica with the fewest outstanding tokens. Its seed comes from its
+    The router says which of them serves a request. The seed of a request comes from its
     place among all requests, so its tokens do not depend on the replica. Of a replica that dies,
     requests of which nothing was handed out are started once more on another one; the others
     end with reason `error`. When none is left and none is being started, `step` raises.
 
+    Args:
+        replicas: where they run; they are closed with the engine, and when it cannot be made.
+
     Raises:
-        NanofwError: what kept a replica from starting.
+        NanofwError: the replicas differ from this process, or the router cannot be made.
     """
 
-    def __init__(self, selection: Selection) -> None:
-        loaded, clock = selection.loaded, RealClock()
-        executor = selection.components["executor"]
-        self._actors = ReplicaActors(loaded, executor.options, selection.device, clock.now)
+    def __init__(self, selection: Selection, replicas: Replicas) -> None:
+        self._replicas = replicas
         try:
             self._check_origins(selection)
+            limits = self._ready_of(0).limits
+            self._router = _make_router(
+                selection,
+                RouterConfig(
+                    name=selection.components["router"].name,
+                    num_replicas=len(replicas.all),
+                    limits=limits,
+                ),
+            )
         except BaseException:
-            self._actors.close()
+            replicas.close()
             raise
+        self._names = plugin_names(selection)
         super().__init__(
             selection.spec,
-            clock,
-            self._ready_of(0).limits,
-            seed=loaded.config.engine.seed,
-            plugin_names=plugin_names(selection).all,
+            replicas.clock,
+            limits,
+            seed=selection.loaded.config.engine.seed,
+            plugin_names=self._names.all,
         )
-        self._ledger = Ledger(loaded.config.engine.replicas)
+        self._ledger = Ledger(len(replicas.all))
         self._steps: deque[StepOutput] = deque()
 
     @property
     def pids(self) -> list[list[int]]:
         """By replica: its process, and those of its ranks; empty while it is gone."""
         return [
-            [] if actor.ready is None else [actor.ready.pid, *actor.ready.rank_pids]
-            for actor in self._actors.all
+            [] if replica.ready is None else [replica.ready.pid, *replica.ready.rank_pids]
+            for replica in self._replicas.all
         ]
 
     @property
     def outstanding(self) -> list[int]:
         """By replica, the tokens that it may still compute."""
-        return [self._ledger.outstanding(number) for number in range(len(self._actors.all))]
+        return [self._ledger.outstanding(number) for number in range(len(self._replicas.all))]
 
     # -- requests -------------------------------------------------------------------------
 
@@ -85,7 +100,19 @@ class ReplicatedEngine(BaseEngine):
             arguments=dict(request.arguments),
             arrival=self.clock.now() if request.arrival is None else request.arrival,
         )
-        self._send_to_replica(self._ledger.enter(plain, limit * request.sampling.n))
+        view = RequestView(
+            plain,
+            index=index,
+            arrival=plain.arrival or 0.0,
+            max_tokens=limit - len(tokens),
+            salt=self._names.salt(plain),
+        )
+        routed = self._ledger.enter(plain, view, limit * request.sampling.n)
+        try:
+            self._send_to_replica(routed)
+        except RouterError:
+            self._ledger.drop(routed)
+            raise
 
     def abort_request(self, request_id: str) -> bool:
         routed = self._ledger.get(request_id)
@@ -96,7 +123,7 @@ class ReplicatedEngine(BaseEngine):
             ends = self._ledger.give_up(routed, "", self.clock.now())
             self._steps.append(StepOutput(finished=ends))
         else:
-            self._actors.send(routed.replica, AbortRequest(request_id))
+            self._replicas.send(routed.replica, AbortRequest(request_id))
         return True
 
     def _finish_sample(
@@ -106,19 +133,26 @@ class ReplicatedEngine(BaseEngine):
         if routed is None or sample_index not in routed.left or routed.replica is None:
             return False
         command = FinishSample(request_id, num_tokens, reason, sample_index)
-        self._actors.send(routed.replica, command)
+        self._replicas.send(routed.replica, command)
         return True
 
     def _send_to_replica(self, routed: RoutedRequest) -> None:
         """Give a request to a replica; it waits when all are being started again."""
-        alive = self._actors.alive
+        alive = set(self._replicas.alive)
         if not alive:
             return
-        number = self._ledger.assign(routed, alive)
-        self._actors.send(number, AddRequest(self._on_clock_of(number, routed.request)))
+        views = [
+            self._router.view(number, is_ready=number in alive)
+            for number in range(len(self._replicas.all))
+        ]
+        for view in views:
+            self._ledger.fill(view)
+        number = self._router.choose(routed.view, views)
+        self._ledger.assign(routed, number)
+        self._replicas.send(number, AddRequest(self._on_clock_of(number, routed.request)))
 
     def _on_clock_of(self, number: int, request: Request) -> Request:
-        offset = self._actors.all[number].offset
+        offset = self._replicas.all[number].offset
         if not offset:
             return request
         return replace(
@@ -160,16 +194,16 @@ class ReplicatedEngine(BaseEngine):
             self._poll(0.0)
 
     def _poll(self, timeout_s: float) -> None:
-        events = self._actors.poll(timeout_s)
+        events = self._replicas.poll(timeout_s)
         for number, output in events.outputs:
             moved = self._on_our_clock(number, output)
             self._steps.append(self._ledger.take(number, moved))
         for number, reason in events.gone:
             self._lose(number, reason)
         for routed in self._ledger.unassigned():
-            self._send_to_replica(routed)
-        if self._actors.is_hopeless:
-            problems = [f"replica {n}: {a.problem}" for n, a in enumerate(self._actors.all)]
+            self._send_again(routed)
+        if self._replicas.is_hopeless:
+            problems = [f"replica {n}: {a.problem}" for n, a in enumerate(self._replicas.all)]
             self._failure = ExecutorError("\n".join(["all replicas are gone", *problems]))
             raise self._failure
 
@@ -179,9 +213,18 @@ class ReplicatedEngine(BaseEngine):
             f"because tokens had been handed out or it was tried before: {reason}"
         )
         self._steps.append(self._ledger.lose(number, message, self.clock.now()))
+        self._router.lost(number)
+
+    def _send_again(self, routed: RoutedRequest) -> None:
+        """Give a request to another replica after the first was lost, or was not there yet."""
+        try:
+            self._send_to_replica(routed)
+        except RouterError as error:
+            ends = self._ledger.give_up(routed, str(error), self.clock.now())
+            self._steps.append(StepOutput(finished=ends))
 
     def _on_our_clock(self, number: int, output: StepOutput) -> StepOutput:
-        offset = self._actors.all[number].offset
+        offset = self._replicas.all[number].offset
         report = output.report
         if report is not None:
             report = replace(
@@ -214,22 +257,27 @@ class ReplicatedEngine(BaseEngine):
     def stats(self) -> Mapping[str, Any]:
         """Those of `Engine.stats`, summed over the replicas that are there."""
         total: dict[str, Any] = {}
-        for stats in self._actors.stats():
+        for stats in self._replicas.stats().values():
             _add(total, stats)
         return MappingProxyType({**total, **self._request_stats()})
 
+    def replica_stats(self) -> list[Mapping[str, Any] | None]:
+        """`Engine.stats` of each replica; None for one that is gone or does not answer."""
+        found = self._replicas.stats()
+        return [found.get(number) for number in range(len(self._replicas.all))]
+
     def _close(self) -> None:
-        self._actors.close()
+        self._replicas.close()
 
     def _ready_of(self, number: int) -> ReplicaReady:
-        ready = self._actors.all[number].ready
+        ready = self._replicas.all[number].ready
         assert ready is not None, f"replica {number} is not there"
         return ready
 
     def _check_origins(self, selection: Selection) -> None:
         """Every process of a run has the same plugins in the same versions."""
-        ours = {(c.kind, c.name, c.origin) for c in selection.explanation.choices}
-        for number in self._actors.alive:
+        ours = origins(selection)
+        for number in self._replicas.alive:
             if others := set(self._ready_of(number).origins) ^ ours:
                 named = ", ".join(sorted(f"{k} {n} of {o}" for k, n, o in others))
                 raise PluginError(
@@ -248,3 +296,10 @@ def _add(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
             _add(total.setdefault(name, {}), value)
         else:
             total[name] = total.get(name, 0) + value
+
+
+def _make_router(selection: Selection, config: RouterConfig) -> RouterGuard:
+    component: Component = selection.components["router"]
+    router = component.make(Router, config)
+    size = config.limits.block_size
+    return RouterGuard(router, component.label, config.num_replicas, size)

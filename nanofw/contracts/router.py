@@ -1,0 +1,107 @@
+"""Contract `router/1` (experimental): which of several engines serves a request.
+
+A minimal router:
+
+    class FewestRequests(Router):
+        def choose(self, request, replicas):
+            ready = [replica for replica in replicas if replica.is_ready]
+            return min(ready, key=lambda r: r.num_running + r.num_waiting).number
+
+Every replica serves the same model, and the tokens of a request do not depend on who computes
+them: a router can make a run slow, it cannot make it wrong. An answer that is not the number of a
+replica that serves is a `RouterError`, and refuses that request alone.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from nanofw.contracts.limits import Limits
+from nanofw.contracts.views import RequestView
+
+
+class ReplicaView:
+    """What a router may know of a replica. Read-only, valid during the call that it is given to.
+
+    Attributes:
+        number: its name among the replicas, from 0.
+        is_ready: it serves now; a replica that is not ready must not be chosen.
+        num_running: its requests of which a step was reported.
+        num_waiting: its other requests.
+        num_tokens: most tokens that it may still compute for its requests, prompts included.
+    """
+
+    __slots__ = ("is_ready", "num_running", "num_tokens", "num_waiting", "number")
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        is_ready: bool = True,
+        num_running: int = 0,
+        num_waiting: int = 0,
+        num_tokens: int = 0,
+    ) -> None:
+        self.number: int = number
+        self.is_ready: bool = is_ready
+        self.num_running: int = num_running
+        self.num_waiting: int = num_waiting
+        self.num_tokens: int = num_tokens
+
+    def cached_tokens(self, request: RequestView) -> int:
+        """Tokens at the beginning of the prompt that were sent to this replica before.
+
+        In whole blocks, of the blocks that `Router.prefix_blocks` lets the engine remember. It is
+        not known here what the replica has evicted since.
+        """
+        return 0
+
+    def __repr__(self) -> str:
+        state = "ready" if self.is_ready else "not ready"
+        return f"<replica {self.number}: {state}, {self.num_tokens} tokens to compute>"
+
+
+class Router(ABC):
+    """Base of routers. Constructed as `target(options, RouterConfig)`.
+
+    Attributes:
+        prefix_blocks: blocks of prompts that are remembered of each replica, those that were sent
+            last, for `ReplicaView.cached_tokens`; 0: none are, and it is 0.
+    """
+
+    prefix_blocks: int = 0
+
+    def __init__(self, options: object = None, config: RouterConfig | None = None) -> None:
+        """A router without state needs no constructor of its own."""
+
+    @abstractmethod
+    def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
+        """The number of the replica that will serve a request.
+
+        Called once for each request when it comes, in the order of arrival, and once more for a
+        request whose replica was lost before anything of it was handed out.
+
+        Args:
+            request: has not begun; its prompt is not to be changed.
+            replicas: all, by number; at least one is ready.
+        """
+
+    def on_lost(self, number: int) -> None:
+        """A replica is gone with its cache. Another one may come back under its number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RouterConfig:
+    """Facts that a router is built with, beside its options.
+
+    Attributes:
+        name: what the configuration calls the router.
+        num_replicas: engines, those that are gone included.
+        limits: the bounds of a step of each, and its pool.
+    """
+
+    num_replicas: int
+    limits: Limits
+    name: str = ""

@@ -1,0 +1,153 @@
+"""Replicas as processes of this host."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import selectors
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from nanofw.assembly import Selection
+from nanofw.config.load import LoadedConfig
+from nanofw.contracts.clock import RealClock
+from nanofw.replicas.messages import ReplicaCommand, ReplicaFailed, ReplicaReady, StopReplica
+from nanofw.replicas.placement import DistantReplicas, ReplicaEvents, ReplicaState
+from nanofw.runtime.parallel.process import ChildProcess
+
+START_TIMEOUT_S = 1800.0
+"""Longest time until all are ready, of an executor that has no option for it."""
+SEND_TIMEOUT_S = 30.0
+"""How long a replica may leave its commands unread before it counts as lost."""
+_END_WAIT_S = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class LocalReplica(ReplicaState):
+    """One replica and its process."""
+
+    number: int
+    process: ChildProcess
+
+
+class ReplicaProcesses(DistantReplicas):
+    """Starts all replicas and waits for them. One that is gone is not started again.
+
+    Each replica has the devices after those of the replica before it; on CPU they share the cores.
+
+    Raises:
+        ConfigError: the devices are not enough.
+        NanofwError: what kept a replica from starting.
+    """
+
+    def __init__(self, selection: Selection) -> None:
+        super().__init__(RealClock())
+        self._replicas: list[LocalReplica] = []
+        self._selector = selectors.DefaultSelector()
+        self._is_open = True
+        loaded = selection.loaded
+        content = pickle.dumps(loaded)
+        options: Any = selection.components["executor"].options
+        timeout_s = getattr(options, "start_timeout_s", START_TIMEOUT_S)
+        try:
+            for number, variables in enumerate(_environments(loaded, selection.device)):
+                process = ChildProcess(
+                    f"replica {number}", "nanofw.replicas.process", SEND_TIMEOUT_S, variables
+                )
+                replica = LocalReplica(number=number, process=process)
+                self._replicas.append(replica)
+                self._selector.register(process.channel, selectors.EVENT_READ, replica)
+                with contextlib.suppress(OSError):  # it is gone already, which is seen below
+                    process.channel.send(content)
+            self._wait_until_ready(timeout_s, "executor.start_timeout_s")
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def all(self) -> Sequence[ReplicaState]:
+        return self._replicas
+
+    def send(self, number: int, *commands: ReplicaCommand) -> None:
+        process = self._replicas[number].process
+        try:
+            process.channel.send(pickle.dumps(list(commands)))
+        except TimeoutError:
+            process.kill()  # seen with the next poll, as any other end
+        except OSError:
+            pass
+
+    def close(self) -> None:
+        if not self._is_open:
+            return
+        self._is_open = False
+        for number in self.alive:
+            self.send(number, StopReplica())
+        deadline = time.monotonic() + _END_WAIT_S
+        while self.alive and (left := deadline - time.monotonic()) > 0:
+            self._receive(left, ReplicaEvents())
+        for replica in self._replicas:
+            replica.process.kill()
+        for replica in self._replicas:
+            replica.process.close()
+        self._selector.close()
+
+    def _receive(self, timeout_s: float, events: ReplicaEvents) -> None:
+        for key, _ in self._selector.select(max(0.0, timeout_s)):
+            replica: LocalReplica = key.data
+            try:
+                messages = replica.process.channel.take()
+            except EOFError:
+                self._selector.unregister(replica.process.channel)
+                self._gone(replica, events)
+                continue
+            for content in messages:
+                self._take(replica, pickle.loads(content), events)
+
+    def _take(self, replica: LocalReplica, message: Any, events: ReplicaEvents) -> None:
+        if isinstance(message, ReplicaReady):
+            replica.ready = message
+        elif isinstance(message, ReplicaFailed):  # it could not start
+            replica.problem, replica.error = message.message, message.error
+            events.gone.append((replica.number, message.text))
+        else:
+            self._take_outputs(replica.number, message, events)
+
+    def _failed(self, number: int, failed: ReplicaFailed) -> None:
+        replica = self._replicas[number]
+        replica.ready, replica.problem = None, failed.message
+
+    def _gone(self, replica: LocalReplica, events: ReplicaEvents) -> None:
+        replica.ready = None
+        if replica.problem is None:
+            replica.problem = replica.process.end_text(_END_WAIT_S if self._is_open else 0.0)
+            events.gone.append((replica.number, replica.problem))
+
+
+def _environments(loaded: LoadedConfig, device: str) -> list[Mapping[str, str]]:
+    """Variables of each replica's process: which devices and how many cores it has."""
+    engine = loaded.config.engine
+    count, size = engine.replicas, engine.tensor_parallel_size
+    kind, _, index = device.partition(":")
+    if kind != "cuda":
+        cores = max(1, (os.cpu_count() or 1) // count)
+        shared = {"OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", str(cores))}
+        return [shared] * count
+    if index:
+        message = "must have no number: the replicas take the devices one after the other"
+        raise loaded.error(message, ("engine", "device"))
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    names = list(map(str, range(count * size))) if given is None else given.split(",")
+    if len(names) < count * size:
+        message = (
+            f"{count} replicas of {size} ranks need {count * size} devices, "
+            f"CUDA_VISIBLE_DEVICES has {len(names)}"
+        )
+        raise loaded.error(message, ("engine", "replicas"))
+    return [
+        {"CUDA_VISIBLE_DEVICES": ",".join(names[number * size : (number + 1) * size])}
+        for number in range(count)
+    ]

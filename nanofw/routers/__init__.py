@@ -1,0 +1,1 @@
+"""Routers: which replica serves a request, one rule in a file."""
