@@ -19,11 +19,15 @@ def main(arguments: list[str]) -> int:
     for name, text in (
         ("show", "print the merged configuration"),
         ("validate", "check every key, also the options of the chosen components"),
-        ("schema", "print the JSON Schema, with the options of installed plugins, for editors"),
+        (
+            "schema",
+            "print the JSON Schema for editors, with the options of installed plugins, or of "
+            "those that a configuration may choose, its local files included",
+        ),
         ("presets", "list the presets"),
     ):
         sub = commands.add_parser(name, help=text, description=text)
-        if name in ("show", "validate"):
+        if name != "presets":
             add_config(sub)
         if name == "show":
             sub.add_argument("--sources", action="store_true", help="say where each value is from")
@@ -68,11 +72,12 @@ def _validate(options: argparse.Namespace) -> int:
 
 
 def _schema(options: argparse.Namespace) -> int:
-    from nanofw.assembly import json_schema
+    from nanofw.assembly import json_schema, registry_for
     from nanofw.plugins import build_registry
 
     claim()
-    print_json(json_schema(build_registry()))
+    registry = registry_for(load(options.config)) if options.config else build_registry()
+    print_json(json_schema(registry))
     return ExitCode.OK
 
 

@@ -47,6 +47,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("nanofw.cli.doctor", "say what this machine has and lacks, or what a model is"),
     "config": ("nanofw.cli.config", "show a configuration with its sources, or validate it"),
     "plugins": ("nanofw.cli.plugins", "list plugins, show one, or hold it to its contract"),
+    "completion": ("nanofw.cli.completion", "print a script that completes commands in a shell"),
 }
 """Command -> module with `main(arguments) -> exit code`, and its line in the help."""
 

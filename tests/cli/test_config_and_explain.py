@@ -3,11 +3,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import jsonschema
 import pytest
+import yaml
 
 from nanofw.cli import tables
 from nanofw.cli.main import main
 from nanofw.cli.tables import readable_bytes
+from tests.plugins.packages import manifest
 
 SIMULATED = ["executor.name=sim", "model.path=shape:qwen3-0.6b", "kv_allocator.num_blocks=64"]
 
@@ -223,3 +226,18 @@ def test_what_is_shown_of_options_has_the_types_of_their_fields(
     assert output(capsys, "config", "validate", str(path)).startswith("valid")
     assert "watermark: '0.25'" in output(capsys, "config", "show", "sim", "scheduler.name=absent",
                                          "scheduler.watermark='0.25'")  # fmt: skip
+
+
+def test_the_schema_of_a_configuration_knows_its_local_files(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    extra = "from nanofw.plugins import Options\nclass Mine(Options):\n    patience: int = 1\n"
+    source = manifest("mine", extra=extra, options="Mine")
+    (tmp_path / "mine.py").write_text(source, encoding="utf-8")
+    file = tmp_path / "run.yaml"
+    file.write_text("plugins: {load: [mine.py]}\nscheduler: {name: mine, patience: 2}\n", "utf-8")
+    written = yaml.safe_load(file.read_text(encoding="utf-8"))
+    for words, count in (["config", "schema", str(file)], 0), (["config", "schema"], 1):
+        assert main(words) == 0
+        validator = jsonschema.Draft202012Validator(json.loads(capsys.readouterr().out))
+        assert len(list(validator.iter_errors(written))) == count
