@@ -6,11 +6,12 @@ from bisect import bisect_right
 
 import numpy as np
 
-from nanofw.contracts.arrays import FloatArray, LongArray
+from nanofw.contracts.arrays import FloatArray, IntArray, LongArray
 from nanofw.contracts.observer import StepObserver
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.plan import StepPlan
 from nanofw.contracts.requests import Request
+from nanofw.contracts.stride import Stride
 
 MAX_SAMPLES = 4096
 
@@ -79,12 +80,21 @@ class ClientService(StepObserver):
             if new.row >= len(self._of_row):
                 self._of_row = np.concatenate((self._of_row, np.zeros(new.row, np.int64)))
             self._of_row[new.row] = number
+        self._count(plan.rows, plan.num_tokens, [now])
+
+    def strode(self, stride: Stride) -> None:
+        """Count the tokens of all its plans."""
+        self._count(stride.rows, np.ones(len(stride.rows)), stride.submitted)
+
+    def _count(self, rows: IntArray, num_tokens: FloatArray | IntArray, times: list[float]) -> None:
+        """So many tokens of each row in every one of the steps that were submitted then."""
         if len(self._numbers) < 2:
             return
-        owners = self._of_row[plan.rows]
-        self.total = self.total + np.bincount(owners, plan.num_tokens, len(self.total))
-        self._history.add(now, self.total)
-        self._note_gap()
+        served = np.bincount(self._of_row[rows], num_tokens, len(self.total))
+        for now in times:
+            self.total = self.total + served
+            self._history.add(now, self.total)
+            self._note_gap()
 
     def _start(self, request_id: str, number: int) -> None:
         self._not_started.discard(request_id)

@@ -17,7 +17,7 @@ from nanofw.compare.backlog import Backlog
 from nanofw.compare.client_service import ClientService
 from nanofw.compare.experiment import ExperimentOptions
 from nanofw.compare.finished import FinishedRequests, FinishedTable
-from nanofw.compare.host_time import HostTime
+from nanofw.compare.host_time import AddedHostTime, HostTime
 from nanofw.compare.metrics import RunMeasurement, jain
 from nanofw.compare.records import RequestRecords
 from nanofw.compare.run_files import RunFiles
@@ -161,7 +161,7 @@ class _Run:
         self._engine, self._options, self._records = engine, options, records
         self._times, self._service = TokenTimes(), ClientService()
         self._workload = workload = ObservedWorkload(workload, engine.spec.vocab_size)
-        self._host = HostTime(engine, options.host_time)
+        self._host = AddedHostTime(engine) if options.host_time else HostTime(engine)
         self._finished_requests = FinishedRequests()
         self._checksum = self._served_checksum = 0
         self._clients: dict[str, int] = {}  # their numbers

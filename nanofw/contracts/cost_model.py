@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+from nanofw.contracts.arrays import FloatArray
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.plan import StepPlan
 
@@ -35,6 +36,23 @@ class OccupiesHost(Protocol):
 
         The device may begin at once, but is not done before the host is; with a step in flight
         it works on that one meanwhile.
+        """
+        ...
+
+
+@runtime_checkable
+class SteadyCostModel(Protocol):
+    """A cost model that knows the times of many steady steps at once."""
+
+    def steady_seconds(
+        self, plan: StepPlan, num_steps: int
+    ) -> tuple[FloatArray | None, FloatArray]:
+        """What `host_seconds` and `seconds` would answer for the plan and those after it.
+
+        float64[num_steps] both; None for a model that does not occupy the host. In each of these
+        steps the rows of the plan before decode, one token further. Changes nothing: the plans
+        that come next follow as if `seconds` had been asked for as many of these steps as their
+        numbers say.
         """
         ...
 

@@ -22,6 +22,7 @@ from nanofw.contracts.clock import Clock
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import Request
+from nanofw.contracts.stride import Stride
 from nanofw.errors import ExecutorError
 
 if TYPE_CHECKING:
@@ -77,6 +78,17 @@ class Executor(ABC):
         collected, and never for others.
         """
         raise ExecutorError(f"{type(self).__name__} does not sample among tokens of a mask")
+
+    def stride(self, plan: StepPlan, num_steps: int, until: float) -> Stride | None:
+        """Take the plan and steps like it at once: at most `num_steps`, planned before `until`.
+
+        In each of them the same rows decode, one token further; `plan` is the first. The plans name
+        no blocks, so this is for executors that simulate. Times, tokens and all that the executor
+        is asked later must be those of `submit` and `collect` in turn, step by step. None: the
+        steps are taken one by one. Called in a simulation, and only where the class that overrides
+        it, or a base class of it, has `submit` and `collect`.
+        """
+        return None
 
     def check_alive(self) -> None:
         """Raise an `ExecutorError` when a part of it, such as a process, failed while no step ran.

@@ -91,3 +91,21 @@ def _set_in_init(kind: type) -> set[str]:
         code = getattr(vars(cls).get("__init__"), "__code__", None)
         names.update(getattr(code, "co_names", ()))
     return names
+
+
+def speaks_for(thing: object, name: str, *methods: str) -> bool:
+    """Whether what a class says or does under `name` knows of these methods of the object.
+
+    It does where the methods are those of the class that has `name`, or of a base class of it; not
+    where a class below it, or the object, has others.
+    """
+    own = getattr(thing, "__dict__", {})
+    teller = _owner(type(thing), name)
+    return not any(
+        method in own or not issubclass(teller, _owner(type(thing), method)) for method in methods
+    )
+
+
+def _owner(kind: type, name: str) -> type:
+    """The class of which an attribute is."""
+    return next((cls for cls in kind.__mro__ if name in vars(cls)), object)

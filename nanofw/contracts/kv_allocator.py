@@ -99,7 +99,15 @@ class KVAllocator(ABC):
 
     `salt` keeps prefixes apart that have equal tokens and other KV or other owners; 0: none.
     Blocks are shared only under equal salts.
+
+    Attributes:
+        works_by_block: whether `extend` and `commit` do nothing for a row that stays within its
+            last block, and `extend` finds as many blocks as `num_available` says. A simulation
+            then leaves such calls out. It counts where the class that says so, or a base class of
+            it, has these methods.
     """
+
+    works_by_block: bool = False
 
     @property
     @abstractmethod

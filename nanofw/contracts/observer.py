@@ -13,6 +13,7 @@ from collections.abc import Collection
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.plan import StepPlan, StepResult
 from nanofw.contracts.requests import FinishReason, Request
+from nanofw.contracts.stride import Stride
 from nanofw.errors import RequestError
 
 PHASES = ("accept", "step", "plan", "submit", "provide", "collect", "commit", "output")
@@ -55,6 +56,13 @@ class StepObserver:
 
     def collected(self, plan: StepPlan, result: StepResult, now: float) -> None:
         """A step was collected, and is not yet committed. Steps come in their order."""
+
+    def strode(self, stride: Stride) -> None:
+        """Several steps were planned, submitted and collected at once, in a simulated run.
+
+        An observer that hears of steps or of their phases, and does not override this in the same
+        class or below, sees every step: none is taken together with others while it watches.
+        """
 
     def finished(self, output: RequestOutput) -> None:
         """A request, or one of its samples, has ended; not one that was refused on arrival."""

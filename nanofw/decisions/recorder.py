@@ -23,6 +23,7 @@ from nanofw.contracts.observer import StepObserver
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.plan import StepPlan, StepResult
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
+from nanofw.contracts.stride import Stride
 from nanofw.decisions.plans import PlanReader
 from nanofw.decisions.records import (
     VERSION,
@@ -192,6 +193,10 @@ class DecisionRecorder(StepObserver):
 
     def collected(self, plan: StepPlan, result: StepResult, now: float) -> None:
         self._collected.append(now)
+
+    def strode(self, stride: Stride) -> None:
+        self._steady.extend(stride.planned)
+        self._collected.extend(stride.collected)
 
     def finished(self, output: RequestOutput) -> None:
         self._note(

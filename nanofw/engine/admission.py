@@ -56,6 +56,10 @@ class Admission:
             f"{self._limits.num_blocks}"
         )
 
+    def skip_plans(self, count: int) -> None:
+        """So many plans were made without a look at the queue."""
+        self._attempt += count
+
     def fill(self, budget: int, *, closed: bool) -> Prefills | None:
         """Prefill of at most `budget` tokens; `closed`: no new request is admitted."""
         self._attempt += 1

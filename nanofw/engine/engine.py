@@ -76,6 +76,8 @@ class Engine(BaseEngine):
         self.executor = executor
         self.overlap = overlap
         self._pending: deque[PendingStep] = deque()
+        self._can_stride = self._guard.can_stride(executor) and scheduler.strides.are_possible
+        self._is_calm = False  # nothing but steps happened since a step that ended nothing
         self._observers = Observers()
         for observer in observers:
             self._observers.add(observer)
@@ -118,10 +120,12 @@ class Engine(BaseEngine):
         self._collect_result = around("collect", Engine._collect_oldest)
         self._commit = around("commit", self.scheduler.commit_step)
         self._take = around("output", Engine._take_finished)
+        self._is_calm = False
 
     # -- requests -------------------------------------------------------------------------
 
     def add_request(self, request: Request) -> None:
+        self._is_calm = False
         if not self._observers.received:
             self._add(self, request)
             return
@@ -185,6 +189,7 @@ class Engine(BaseEngine):
         num_tokens: int | None = None,
         sample_index: int | None = None,
     ) -> bool:
+        self._is_calm = False
         found = self._finish(request_id, reason, num_tokens=num_tokens, sample_index=sample_index)
         if found:
             for tell in self._observers.finish_requested:
@@ -219,13 +224,41 @@ class Engine(BaseEngine):
     def step(self) -> StepOutput:
         return self._do_step(self)
 
+    @property
+    def has_strides(self) -> bool:
+        """Whether `step_until` may take several steps at once."""
+        return self._can_stride and not self._observers.see_every_step
+
+    def step_until(self, until: float) -> StepOutput:
+        """A step; in a simulation several at once, where nothing but decoding can happen.
+
+        Results are those of `step`; `report` is of the last one. None of them but the first begins
+        at `until`, a time on the clock, or later.
+        """
+        is_calm, self._is_calm = self._is_calm and len(self._pending) == self.overlap, False
+        output = (self._stride(until) if is_calm else None) or self.step()
+        self._is_calm = output.report is not None and not output.finished and self.has_strides
+        return output
+
+    def _stride(self, until: float) -> StepOutput | None:
+        try:
+            taken = self.scheduler.strides.take(self.executor, self._guard, self._pending, until)
+        except BaseException as error:
+            self._failure = error
+            raise
+        if taken is None:
+            return None
+        self._num_steps += len(taken[0])
+        for tell in self._observers.strode:
+            tell(taken[0])
+        return StepOutput(finished=[], deltas=[], report=taken[1])
+
     def _whole_step(self) -> StepOutput:
         if self._failure is not None:
             raise ExecutorError(
                 f"the engine failed before ({type(self._failure).__name__}); make a new one"
             ) from self._failure
-        # Given, since a factory like `list[int]` costs as much as ten calls.
-        output = StepOutput(finished=[], deltas=[])
+        output = StepOutput(finished=[], deltas=[])  # a factory costs as much as ten calls
         try:
             self._step(output)
         except BaseException as error:

@@ -8,9 +8,11 @@ from typing import Any, NoReturn, cast
 import numpy as np
 
 from nanofw.contracts.executor import Executor, ExecutorFacts
+from nanofw.contracts.hooks import speaks_for
 from nanofw.contracts.outputs import TokenLogprobs
 from nanofw.contracts.plan import Capacity, StepPlan, StepResult
 from nanofw.contracts.requests import Request
+from nanofw.contracts.stride import Stride
 from nanofw.errors import ExecutorError, NanofwError
 from nanofw.plugin_calls import PluginCalls, is_named, number_of
 
@@ -78,6 +80,30 @@ class ExecutorGuard(PluginCalls):
             raise self.wrong("process_ids of facts", facts.process_ids, "a tuple of numbers")
         return facts
 
+    def can_stride(self, executor: Executor) -> bool:
+        """Whether it may take several steps at once."""
+        is_own = type(executor).stride is not Executor.stride
+        return is_own and speaks_for(executor, "stride", "submit", "collect")
+
+    def stride(
+        self, executor: Executor, plan: StepPlan, num_steps: int, until: float, num_in_flight: int
+    ) -> Stride | None:
+        """Steps taken at once."""
+        stride: Any = self.call("stride", executor.stride, plan, num_steps, until)
+        if stride is None:
+            return None
+        if not isinstance(stride, Stride):
+            raise self.wrong("stride", stride, "a Stride or None")
+        count = len(stride)
+        times = (stride.planned, stride.submitted, stride.collected)
+        if not num_in_flight < count <= num_steps or any(len(each) != count for each in times):
+            wanted = f"from {num_in_flight + 1} to {num_steps} steps with three times each"
+            raise self.wrong("stride", stride, wanted)
+        if not _is_array(stride.token_ids, np.int32, (count, len(plan.rows))):
+            wanted = f"int32[{count}, {len(plan.rows)}]"
+            raise self.wrong("token_ids of stride", stride.token_ids, wanted)
+        return stride
+
     def check_result(self, result: StepResult, plan: StepPlan) -> None:
         """Raise ExecutorError when this is not the result of the plan."""
         given: Any = result
@@ -88,10 +114,10 @@ class ExecutorGuard(PluginCalls):
         if type(given.step) is not int or given.step != plan.step:
             raise self.wrong("step of collect", given.step, f"{plan.step}, which was due")
         if not (is_usual and token_ids.shape == (count,)) and not _is_array(
-            token_ids, np.int32, count
+            token_ids, np.int32, (count,)
         ):
             raise self.wrong("token_ids of collect", token_ids, f"int32[{count}]")
-        if given.failed is not None and not _is_array(given.failed, np.bool_, count):
+        if given.failed is not None and not _is_array(given.failed, np.bool_, (count,)):
             raise self.wrong("failed of collect", given.failed, f"bool[{count}] or None")
         if given.logprobs.__class__ is not dict or given.logprobs:
             self._check_logprobs("logprobs of collect", given.logprobs)
@@ -115,6 +141,6 @@ class ExecutorGuard(PluginCalls):
                 raise self.wrong(method, value, wanted)
 
 
-def _is_array(array: Any, dtype: type[np.generic], count: int) -> bool:
+def _is_array(array: Any, dtype: type[np.generic], shape: tuple[int, ...]) -> bool:
     found = array
-    return isinstance(array, np.ndarray) and found.dtype == dtype and found.shape == (count,)
+    return isinstance(array, np.ndarray) and found.dtype == dtype and found.shape == shape

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar
 
+from nanofw.contracts.hooks import speaks_for
 from nanofw.contracts.observer import PHASES, StepObserver
 from nanofw.errors import NanofwError, ObserverError
 from nanofw.plugin_calls import raised
@@ -23,8 +24,9 @@ class Observers:
     """Those of one engine. With none, each of its lists is empty and calls stay as they are.
 
     Attributes:
-        received, finish_requested, planned, submitted, collected, finished: the guarded methods
-            of those who listen.
+        received, finish_requested, planned, submitted, collected, strode, finished: the guarded
+            methods of those who listen.
+        see_every_step: one of them hears of steps, and not of strides.
     """
 
     def __init__(self) -> None:
@@ -35,7 +37,9 @@ class Observers:
         self.planned: tuple[Telling, ...] = ()
         self.submitted: tuple[Telling, ...] = ()
         self.collected: tuple[Telling, ...] = ()
+        self.strode: tuple[Telling, ...] = ()
         self.finished: tuple[Telling, ...] = ()
+        self.see_every_step: bool = False
 
     def add(self, observer: StepObserver) -> None:
         """Tell it from now on.
@@ -84,7 +88,9 @@ class Observers:
         self.planned = self._listeners("planned")
         self.submitted = self._listeners("submitted")
         self.collected = self._listeners("collected")
+        self.strode = self._listeners("strode")
         self.finished = self._listeners("finished")
+        self.see_every_step = any(map(_sees_every_step, self._present))
 
     def _listeners(self, method: str) -> tuple[Telling, ...]:
         plain = getattr(StepObserver, method)
@@ -114,3 +120,10 @@ class Observers:
                 logger.error("%s", failures[key], exc_info=error)
 
         return tell
+
+
+def _sees_every_step(observer: StepObserver) -> bool:
+    heard = ["planned", "submitted", "collected"]
+    if set(observer.phases) - {"accept"}:
+        heard += ["began", "ended"]
+    return not speaks_for(observer, "strode", *heard)

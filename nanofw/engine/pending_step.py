@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from nanofw.contracts.outputs import Admitted, StepReport
 from nanofw.contracts.plan import StepPlan
-from nanofw.engine.scheduler import Scheduler
+
+if TYPE_CHECKING:
+    from nanofw.engine.scheduler import Scheduler
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import numpy as np
 from nanofw.contracts.arrays import EMPTY_INT, BoolArray, IntArray, LongArray
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.scheduler import SortKey
+from nanofw.contracts.stride import Stride
 from nanofw.engine.checked_allocator import CheckedAllocator
 from nanofw.engine.request_state import RequestState
 from nanofw.engine.rows import Rows
@@ -189,6 +190,34 @@ class RunningSet:
         state.last_step[rows] = self.num_planned
         self._changed = True
         return starts, samples
+
+    @property
+    def num_steady_steps(self) -> int:
+        """Steps after the last plan in which its rows decode, alone, and none of them can end.
+
+        0 where a row waits for more than its next token: for its end, masks, a stream.
+        """
+        if self._changed or self._removed or self._finished or self._held:
+            return 0
+        watched = self.num_custom_stop + self.num_ending + self.num_host + self.num_unstarted
+        if watched or self.num_streams or self.num_logprobs:
+            return 0
+        return self._steps_left - 1 if len(self.decoding) == self._num_alive else 0
+
+    def stride(self, stride: Stride) -> None:
+        """Move the decoding rows on by the steps of a stride, and keep their tokens."""
+        rows, decoding, count = self.rows, self.decoding, len(stride)
+        known = rows.known[decoding]
+        further = np.arange(count, dtype=np.int32)[:, None]
+        rows.tokens[decoding, known + further] = stride.token_ids
+        rows.known[decoding] = known + count
+        self.starts = starts = self.starts + count
+        rows.computed[decoding] = starts
+        rows.planned[decoding] = starts + 1
+        self.num_planned += count
+        rows.last_step[decoding] = self.num_planned - 1
+        self.collected += count
+        self._steps_left -= count
 
     def close_plan(self) -> tuple[IntArray, tuple[str, ...]]:
         """Count a plan. Returns what it carries: int32[r], rows released since the last plan, and

@@ -36,6 +36,7 @@ from nanofw.engine.request_state import RequestState, RequestStatus
 from nanofw.engine.rows import Rows
 from nanofw.engine.running import RunningSet
 from nanofw.engine.step_plans import Prefills, decode_plan, mixed_plan
+from nanofw.engine.strides import Strides
 from nanofw.engine.views import EngineView
 from nanofw.engine.waiting import WaitingQueue
 from nanofw.errors import NanofwError, PolicyError, RequestShed
@@ -54,6 +55,7 @@ class Scheduler:
         counters: totals.
         running: the rows.
         journal: what it decides beside its plans.
+        strides: steps that are taken at once.
     """
 
     def __init__(
@@ -88,6 +90,7 @@ class Scheduler:
             limits, running, self._queue, guard, checked, counters, self.journal, self._shed
         )
         self._admission, self._preemption = Admission(parts), Preemption(parts)
+        self.strides: Strides = Strides(parts, self._admission, check_every)
         self._committer = Committer(running, checked, counters, eos_token_ids)
 
     @property

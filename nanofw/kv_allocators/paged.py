@@ -19,6 +19,8 @@ from nanofw.kv_allocators.block_tables import BlockTables
 class PagedAllocator(BlockTables):
     """A free stack and the tables. Every block is free or in exactly one table."""
 
+    works_by_block = True
+
     def __init__(self, options: None, config: AllocatorConfig) -> None:
         super().__init__(config)
 

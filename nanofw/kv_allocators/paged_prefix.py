@@ -35,6 +35,8 @@ class PagedPrefixAllocator(BlockTables):
         hash_block: chained hash of a block; only tests give another.
     """
 
+    works_by_block = True
+
     def __init__(
         self,
         options: None,

@@ -67,11 +67,13 @@ def drive(
 ) -> Iterator[StepOutput]:
     """Feed the engine what comes and step it until nothing is left.
 
+    A simulated engine takes several steps at once where nothing can happen between them.
+
     A request that is refused shows up as a finished output of its own, with the reason.
     `on_accept` hears of each request when it is handed to the engine, and at what time: late
     when a step was in the way, which counts against the engine and not against the arrival.
     """
-    arrivals, clock = Arrivals(workload), engine.clock
+    arrivals, clock, strides = Arrivals(workload), engine.clock, engine.has_strides
     while True:
         refused: list[RequestOutput] = []
         for request in arrivals.due(clock.now()):
@@ -86,7 +88,7 @@ def drive(
                     )
                 )
         if engine.has_unfinished:
-            output = engine.step()
+            output = engine.step_until(arrivals.next_arrival) if strides else engine.step()
             if output.wake_at is not None:
                 clock.wait_until(min(output.wake_at, arrivals.next_arrival))
         elif refused:

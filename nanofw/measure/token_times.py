@@ -12,6 +12,7 @@ from nanofw.contracts.arrays import FloatArray, IntArray
 from nanofw.contracts.observer import StepObserver
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.plan import StepPlan, StepResult
+from nanofw.contracts.stride import Stride
 
 
 @dataclass(slots=True)
@@ -79,7 +80,9 @@ class TokenTimes(StepObserver):
 
     def collected(self, plan: StepPlan, result: StepResult, now: float) -> None:
         step = self._in_flight.popleft()
-        rows = step.tokens(result)
+        self._note(step, step.tokens(result), now)
+
+    def _note(self, step: _StepInFlight, rows: IntArray, now: float) -> None:
         num_usual = len(rows)
         if not step.same_rows:  # else all of them got a token in the step before
             last = self._last[rows]
@@ -94,6 +97,21 @@ class TokenTimes(StepObserver):
         self._num_usual.append(num_usual)
         self._collected_at = now
         self.num_steps += 1
+
+    def strode(self, stride: Stride) -> None:
+        rows, times, in_flight = stride.rows, stride.collected, len(self._in_flight)
+        for now in times[:in_flight]:
+            self._note(self._in_flight.popleft(), rows, now)
+        times = times[in_flight:]
+        gaps = np.diff(times, prepend=self._collected_at).tolist()
+        counts = [len(rows)] * len(times)
+        self._times.extend(times)
+        self._gaps.extend(gaps)
+        self._nums.extend(counts)
+        self._num_usual.extend(counts)
+        self._last[rows] = self._collected_at = times[-1]
+        self.num_steps += len(times)
+        self._in_flight.extend([_StepInFlight(rows, True) for _ in range(in_flight)])
 
     def _note_longer(self, now: float, last: FloatArray) -> None:
         gaps: list[float] = (now - last[~np.isnan(last)]).tolist()

@@ -28,7 +28,12 @@ from nanofw.contracts.attention_backend import (
 )
 from nanofw.contracts.clock import Clock, PacedClock, RealClock, VirtualClock
 from nanofw.contracts.communicator import Communicator, NormCommunicator, SingleRank
-from nanofw.contracts.cost_model import CostModel, CostModelConfig, OccupiesHost
+from nanofw.contracts.cost_model import (
+    CostModel,
+    CostModelConfig,
+    OccupiesHost,
+    SteadyCostModel,
+)
 from nanofw.contracts.executor import Components, Executor, ExecutorConfig, ExecutorFacts
 from nanofw.contracts.kinds import KINDS, Kind
 from nanofw.contracts.kv_allocator import (
@@ -74,6 +79,7 @@ from nanofw.contracts.scheduler import (
     SchedulerView,
     SortKey,
 )
+from nanofw.contracts.stride import Stride
 from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.plugins.component import Component
 from nanofw.plugins.descriptor import (
@@ -160,9 +166,11 @@ __all__ = [
     "OccupiesHost",
     "PacedClock",
     "RealClock",
+    "SteadyCostModel",
     "StepObserver",
     "StepPlan",
     "StepResult",
+    "Stride",
     "VirtualClock",
     # workload
     "Workload",

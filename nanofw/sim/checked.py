@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from nanofw.contracts.cost_model import CostModel, OccupiesHost
+from typing import Any
+
+import numpy as np
+
+from nanofw.contracts.cost_model import CostModel, OccupiesHost, SteadyCostModel
+from nanofw.contracts.hooks import speaks_for
 from nanofw.contracts.plan import StepPlan
 from nanofw.plugin_calls import PluginCalls, number_of
 
@@ -19,6 +24,7 @@ class CheckedCostModel(PluginCalls):
 
     Attributes:
         occupies_host: whether the model knows how long the host is busy.
+        knows_steady_steps: whether it can be asked for the times of many steps at once.
     """
 
     def __init__(self, model: CostModel, label: str) -> None:
@@ -27,6 +33,8 @@ class CheckedCostModel(PluginCalls):
         self._seconds = model.seconds
         self._host_seconds = model.host_seconds if isinstance(model, OccupiesHost) else None
         self.occupies_host: bool = self._host_seconds is not None
+        self._steady_seconds = _steady_seconds(model)
+        self.knows_steady_steps: bool = self._steady_seconds is not None
 
     def seconds(self, plan: StepPlan) -> float:
         """Time of a step on the device. Raises ExecutorError: it is not a time."""
@@ -36,6 +44,20 @@ class CheckedCostModel(PluginCalls):
         """Time of a step on the host. Raises ExecutorError: it is not a time."""
         assert self._host_seconds is not None
         return self._time("host_seconds", self.call("host_seconds", self._host_seconds, plan))
+
+    def steady_seconds(self, plan: StepPlan, num_steps: int) -> tuple[list[float], list[float]]:
+        """Times of steady steps on the host, none where it does not occupy it, and on the device.
+
+        Raises ExecutorError: they are not times.
+        """
+        assert self._steady_seconds is not None
+        answer: Any = self.call("steady_seconds", self._steady_seconds, plan, num_steps)
+        given = answer
+        if type(answer) is not tuple or len(given) != 2:
+            wanted = "the times of the host or None, and those of the device"
+            raise self.wrong("steady_seconds", given, wanted)
+        host = self._times(given[0], num_steps) if self.occupies_host else []
+        return host, self._times(given[1], num_steps)
 
     def kv_bytes(self) -> int | None:
         """Memory for keys and values. Raises ExecutorError: it is not a number of bytes."""
@@ -52,3 +74,19 @@ class CheckedCostModel(PluginCalls):
         if number is not None and 0 <= number <= LONGEST_STEP:
             return number
         raise self.wrong(method, value, f"a number of seconds from 0 to {LONGEST_STEP:g}")
+
+    def _times(self, times: Any, num_steps: int) -> list[float]:
+        given, wanted = times, f"float64[{num_steps}] of seconds from 0 to {LONGEST_STEP:g}"
+        if isinstance(times, np.ndarray) and given.dtype == np.float64:
+            if given.shape == (num_steps,) and ((given >= 0) & (given <= LONGEST_STEP)).all():
+                return given.tolist()
+            given = given.tolist()
+        raise self.wrong("steady_seconds", given, wanted)
+
+
+def _steady_seconds(model: CostModel) -> Any:
+    """The method, where it belongs to the class that says what a step costs, or to one below it."""
+    if not isinstance(model, SteadyCostModel):
+        return None
+    methods = ("seconds", "host_seconds") if isinstance(model, OccupiesHost) else ("seconds",)
+    return model.steady_seconds if speaks_for(model, "steady_seconds", *methods) else None

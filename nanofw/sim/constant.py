@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 from pydantic import NonNegativeFloat
 
+from nanofw.contracts.arrays import FloatArray
 from nanofw.contracts.cost_model import CostModelConfig
 from nanofw.contracts.plan import StepPlan
 from nanofw.plugins import Options
@@ -26,6 +28,9 @@ class ConstantCost:
 
     def seconds(self, plan: StepPlan) -> float:
         return self._step + self._token * plan.total_tokens if self._token else self._step
+
+    def steady_seconds(self, plan: StepPlan, num_steps: int) -> tuple[None, FloatArray]:
+        return None, np.full(num_steps, self.seconds(plan))
 
     def kv_bytes(self) -> int | None:
         return None

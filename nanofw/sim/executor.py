@@ -18,11 +18,13 @@ from nanofw.contracts.executor import Executor, ExecutorConfig
 from nanofw.contracts.plan import Capacity, HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import Request
 from nanofw.contracts.splitmix64 import HashArray, mix_array
+from nanofw.contracts.stride import Stride
 from nanofw.errors import ConfigError, ExecutorError
 from nanofw.sim.checked import CheckedCostModel
 from nanofw.sim.constant import ConstantCost, ConstantOptions
 from nanofw.sim.context import ContextPool
 from nanofw.sim.options import SimOptions
+from nanofw.sim.stride_times import StrideTimes, is_moved_only
 from nanofw.sim.tokens import (
     STEP,
     TokenRule,
@@ -34,6 +36,7 @@ from nanofw.sim.tokens import (
 
 _MAX_POOL_TOKENS = (1 << 31) - 1
 """Slots are numbered by int32."""
+_NO_HASHES: HashArray = np.empty(0, np.uint64)
 
 
 @dataclass(slots=True)
@@ -71,6 +74,12 @@ class SimExecutor(Executor):
         self._next_step = 0
         self._closed = False
         self._pool = ContextPool(config, self._capacity) if options.check_context else None
+        self._takes_strides = (
+            self._cost_model.knows_steady_steps
+            and is_moved_only(config.clock)
+            and not options.check_context
+            and not options.failure_probability
+        )
 
     def capacity(self) -> Capacity:
         """What it holds: the pool asked for, or what the cost model's device has room for, or
@@ -137,6 +146,53 @@ class SimExecutor(Executor):
         self._clock.wait_until(done.done)
         return StepResult(
             step=done.step, token_ids=done.token_ids, failed=done.failed, seconds=done.seconds
+        )
+
+    def stride(self, plan: StepPlan, num_steps: int, until: float) -> Stride | None:
+        """See the contract; the times are counted in the order in which the clock would move.
+
+        Not where failures are drawn or contexts checked, which go from step to step, nor where
+        times pass otherwise than by being moved.
+        """
+        if not self._takes_strides or len(self._pending) >= self._options.max_in_flight:
+            return None
+        self._check_order(plan)
+        host, seconds = self._cost_model.steady_seconds(plan, num_steps)
+        times = StrideTimes(self._clock.now(), self._busy_until, [p.done for p in self._pending])
+        times.pass_steps(host, seconds, until)
+        num_taken, num_before = len(times.planned), len(self._pending)
+        if num_taken <= num_before:
+            return None
+        token_ids = collected = self._steady_tokens(plan, num_taken)
+        if num_before:
+            before = [self._pending.popleft().token_ids[None] for _ in range(num_before)]
+            collected = np.concatenate((*before, token_ids[:-num_before]))
+        for i in range(num_taken - num_before, num_taken):  # those stay in flight
+            self._pending.append(
+                _SubmittedStep(
+                    plan.step + i, plan.rows, token_ids[i], None, _NO_HASHES, plan.host_rows,
+                    seconds[i], times.done[i - num_taken], waits_for_masks=False,
+                )
+            )  # fmt: skip
+        self._next_step += num_taken
+        self._busy_until = times.busy_until
+        self._clock.wait_until(times.collected[-1])
+        return Stride(
+            step=plan.step,
+            rows=plan.rows,
+            starts=plan.starts,
+            planned=times.planned,
+            submitted=times.submitted,
+            collected=times.collected,
+            token_ids=collected,
+            num_in_flight=num_before,
+        )
+
+    def _steady_tokens(self, plan: StepPlan, num_steps: int) -> IntArray:
+        """int32[num_steps, n] of the plan and of those after it, each one token further."""
+        further = np.arange(1, num_steps + 1, dtype=np.int32)
+        return self._rule.tokens(
+            self._number_of(self._keys[plan.rows], plan.starts + further[:, None])
         )
 
     def close(self) -> None:

@@ -15,11 +15,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
+import numpy as np
+
+from nanofw.contracts.arrays import FloatArray
 from nanofw.contracts.cost_model import CostModelConfig
 from nanofw.contracts.plan import StepPlan
 from nanofw.errors import ConfigError
 from nanofw.plugins import Options
-from nanofw.sim.work import StepWork
+from nanofw.sim.work import StepWork, steady_keys
 
 
 def _up_to(limit: int) -> Callable[[StepWork], float]:
@@ -68,11 +71,11 @@ class Fit:
 
     def seconds(self, work: StepWork) -> float:
         """Time of a step."""
-        return sum(value * FEATURES[name](work) for name, value in self.coefficients.items())
+        return _total(self.coefficients, work)
 
     def host_seconds(self, work: StepWork) -> float:
         """Time of the host."""
-        return sum(value * FEATURES[name](work) for name, value in self.host.items())
+        return _total(self.host, work)
 
     def write(self, path: Path) -> None:
         """Write the file that `read` reads."""
@@ -107,6 +110,14 @@ class Fit:
         return cls(coefficients=coefficients, about=record.get("about", {}), host=host)
 
 
+def _total(coefficients: Mapping[str, float], work: StepWork) -> float:
+    """One by one: `sum` of some versions of Python rounds numbers and arrays differently."""
+    total = 0.0
+    for name, value in coefficients.items():
+        total += value * FEATURES[name](work)
+    return total
+
+
 def _times(record: Mapping[str, object]) -> dict[str, float]:
     """Seconds by feature. Raises ValueError for what is not a time: none is below 0."""
     times: dict[str, float] = {}
@@ -138,6 +149,13 @@ class FittedCost:
 
     def host_seconds(self, plan: StepPlan) -> float:
         return self._fit.host_seconds(self._count(plan))
+
+    def steady_seconds(self, plan: StepPlan, num_steps: int) -> tuple[FloatArray, FloatArray]:
+        work = StepWork.of(plan)
+        keys = steady_keys(work, num_steps)
+        work = work._replace(num_keys=keys, num_pairs=keys)  # counts of all steps in one array
+        host, seconds = self._fit.host_seconds(work), self._fit.seconds(work)
+        return np.broadcast_to(host, num_steps), np.broadcast_to(seconds, num_steps)
 
     def _count(self, plan: StepPlan) -> StepWork:
         if self._work is None or plan.step != self._step:

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
+import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat, field_validator
 
+from nanofw.contracts.arrays import FloatArray
 from nanofw.contracts.cost_model import CostModelConfig
 from nanofw.contracts.plan import StepPlan
 from nanofw.errors import ExecutorError
 from nanofw.plugins import Options
 from nanofw.sim.devices import DEVICES
-from nanofw.sim.work import StepWork
+from nanofw.sim.work import StepWork, steady_keys
 
 Share = Annotated[float, Field(gt=0, le=1)]
 
@@ -88,6 +90,13 @@ class Roofline:
         self._work = work = StepWork.of(plan, self._work)
         linear, attention, head = self.parts(work)
         return self._overhead_s + self._row_s * work.num_rows + linear + attention + head
+
+    def steady_seconds(self, plan: StepPlan, num_steps: int) -> tuple[None, FloatArray]:
+        work = StepWork.of(plan)
+        linear, _, head = self.parts(work)
+        keys = steady_keys(work, num_steps)  # pairs are as many: one query each
+        attention = np.maximum(self._pair_s * keys, self._kv_token_s * (keys + work.num_tokens))
+        return None, self._overhead_s + self._row_s * work.num_rows + linear + attention + head
 
     def parts(self, work: StepWork) -> tuple[float, float, float]:
         """Seconds of the linear layers, of attention, and of the output head."""

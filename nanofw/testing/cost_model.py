@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
+from itertools import takewhile
 from typing import ClassVar
 
 import numpy as np
@@ -87,6 +88,19 @@ class CostModelChecks(ABC):
                 _seconds(second, _copy(plans[number // 2]))
         check_class_state(before, type(self._fresh()))
 
+    def test_steady_steps_take_what_they_take_one_by_one(self) -> None:
+        """`steady_seconds`, if there is one, answers what `seconds` would, and changes nothing."""
+        checked, plans = CheckedCostModel(self._fresh(), "the cost model"), recorded_plans()
+        expected = self._times(plans)
+        for number, plan in enumerate(plans):
+            count = _num_steady(plans[number:])
+            if checked.knows_steady_steps and count:
+                host, seconds = checked.steady_seconds(_copy(plan), count)
+                found = list(zip(host or [0.0] * count, seconds, strict=True))
+                times = expected[number : number + count]
+                assert found == times, f"from {number} on: {times} s, and {found} s as one"
+            assert _seconds(checked, _copy(plan)) == expected[number]
+
     def _fresh(self) -> CostModel:
         return self.make(
             CostModelConfig(
@@ -106,6 +120,12 @@ def _seconds(model: CheckedCostModel, plan: StepPlan) -> tuple[float, float]:
     """Of host and device; the host is asked first."""
     host = model.host_seconds(plan) if model.occupies_host else 0.0
     return host, model.seconds(plan)
+
+
+def _num_steady(plans: Sequence[StepPlan]) -> int:
+    """How many of them from the first on decode the rows of the plan before."""
+    steady = (plan.same_rows and plan.num_decodes == len(plan.rows) for plan in plans)
+    return sum(1 for _ in takewhile(bool, steady))
 
 
 def _array_names() -> list[str]:

@@ -29,7 +29,7 @@ class Jobs(Workload):
     def initial(self) -> Iterator[Request]:
         for job in self._jobs:
             sampling = SamplingParams(max_tokens=job.num_output, ignore_eos=True)
-            prompt = np.full(job.num_prompt, job.number % 1000, np.int32)
+            prompt = np.full(job.num_prompt, job.number, np.int32)
             yield Request(
                 id=str(job.number), prompt_token_ids=prompt, sampling=sampling, arrival=job.arrival
             )
