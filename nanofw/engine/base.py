@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any, Self
 
 from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.clock import Clock
+from nanofw.contracts.clock import Clock, RealClock
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.outputs import RequestOutput, StepOutput
@@ -170,6 +170,21 @@ class BaseEngine(ABC):
     @abstractmethod
     def check_alive(self) -> None:
         """Raise the error that stopped it while no step ran, if there is one; returns at once."""
+
+    # -- facts ----------------------------------------------------------------------------
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether a modelled machine answers."""
+        return not isinstance(self.clock, RealClock)
+
+    @property
+    def replica_problems(self) -> tuple[str | None, ...]:
+        """By replica, why it does not serve now; None: it serves. Empty where there are none.
+
+        Any thread may ask.
+        """
+        return ()
 
     # -- counters and the end -------------------------------------------------------------
 

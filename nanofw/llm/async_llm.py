@@ -91,6 +91,11 @@ class AsyncLLM:
         return self._thread.is_simulated
 
     @property
+    def replica_problems(self) -> tuple[str | None, ...]:
+        """By replica, why it does not serve now; None: it serves. Empty for a single engine."""
+        return self._thread.replica_problems
+
+    @property
     def sampling(self) -> SamplingParams:
         """The sampling parameters of requests that bring none."""
         return self._thread.default_sampling

@@ -72,7 +72,7 @@ class EngineThread:
     Attributes:
         encoder, default_sampling, tokenizer, max_model_len: of the session; any thread may use
             them.
-        is_simulated: its clock keeps step with the machine's.
+        is_simulated: a modelled machine answers, in step with the clock of this one.
         failure: what ended the engine, or None.
     """
 
@@ -91,7 +91,7 @@ class EngineThread:
         self._thread.start()
         self._session = made.result()
         clock: Clock = self._session.engine.clock
-        self.is_simulated: bool = isinstance(clock, PacedClock)
+        self.is_simulated: bool = self._session.engine.is_simulated
         self._callers_clock = clock.machine if isinstance(clock, PacedClock) else clock
         self.encoder: Encoder = self._session.encoder
         self.default_sampling: SamplingParams = self._session.default_sampling
@@ -119,6 +119,11 @@ class EngineThread:
         future: Future[Any] = Future()
         self._put(_CallSession(function, future))
         return future
+
+    @property
+    def replica_problems(self) -> tuple[str | None, ...]:
+        """As `BaseEngine.replica_problems`."""
+        return self._session.engine.replica_problems
 
     def stop(self) -> None:
         """Abort what runs, end the thread and close the engine. Idempotent."""

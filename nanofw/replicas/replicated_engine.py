@@ -13,7 +13,7 @@ from nanofw.assembly.build import plugin_names
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.requests import FinishReason, Request
-from nanofw.contracts.router import Router, RouterConfig
+from nanofw.contracts.router import ReplicaView, Router, RouterConfig
 from nanofw.contracts.views import RequestView
 from nanofw.engine.base import BaseEngine
 from nanofw.errors import ExecutorError, PluginError, RouterError
@@ -60,6 +60,7 @@ class ReplicatedEngine(BaseEngine):
             replicas.close()
             raise
         self._names = plugin_names(selection)
+        self._is_simulated = selection.virtual_time
         super().__init__(
             selection.spec,
             replicas.clock,
@@ -82,6 +83,17 @@ class ReplicatedEngine(BaseEngine):
     def outstanding(self) -> list[int]:
         """By replica, the tokens that it may still compute."""
         return [self._ledger.outstanding(number) for number in range(len(self._replicas.all))]
+
+    @property
+    def is_simulated(self) -> bool:
+        return self._is_simulated
+
+    @property
+    def replica_problems(self) -> tuple[str | None, ...]:
+        return tuple(
+            None if replica.ready is not None else replica.problem or "it is being started again"
+            for replica in self._replicas.all
+        )
 
     # -- requests -------------------------------------------------------------------------
 
@@ -255,16 +267,37 @@ class ReplicatedEngine(BaseEngine):
     # -- facts ----------------------------------------------------------------------------
 
     def stats(self) -> Mapping[str, Any]:
-        """Those of `Engine.stats`, summed over the replicas that are there."""
-        total: dict[str, Any] = {}
-        for stats in self._replicas.stats().values():
+        """Those of `Engine.stats`, summed over the replicas that are there.
+
+        Under `replicas` each has its own: `number`, whether it is `ready`, `outstanding_tokens`,
+        requests that it has by the count of this engine (`routed_running`, `routed_waiting`), and
+        its `stats`, None where it is gone or does not answer.
+        """
+        found, total = self._replicas.stats(), dict[str, Any]()
+        for stats in found.values():
             _add(total, stats)
+        alive = set(self._replicas.alive)
+        total["replicas"] = tuple(
+            self._record(number, number in alive, found.get(number))
+            for number in range(len(self._replicas.all))
+        )
         return MappingProxyType({**total, **self._request_stats()})
 
-    def replica_stats(self) -> list[Mapping[str, Any] | None]:
-        """`Engine.stats` of each replica; None for one that is gone or does not answer."""
-        found = self._replicas.stats()
-        return [found.get(number) for number in range(len(self._replicas.all))]
+    def _record(
+        self, number: int, is_ready: bool, stats: Mapping[str, Any] | None
+    ) -> Mapping[str, Any]:
+        view = ReplicaView(number)
+        self._ledger.fill(view)
+        return MappingProxyType(
+            {
+                "number": number,
+                "ready": is_ready,
+                "outstanding_tokens": view.num_tokens,
+                "routed_running": view.num_running,
+                "routed_waiting": view.num_waiting,
+                "stats": stats,
+            }
+        )
 
     def _close(self) -> None:
         self._replicas.close()

@@ -36,11 +36,16 @@ async def health(request: Request) -> Response:
 
 
 async def ready(request: Request) -> Response:
-    """Whether requests would be served now."""
+    """Whether requests would be served now; of several replicas, which are gone and why."""
     service = _service(request)
     if service.state is not State.READY:
         raise service.unavailable()
-    return json_response({"status": str(service.state)})
+    record: dict[str, object] = {"status": str(service.state)}
+    if problems := service.llm.replica_problems:
+        gone = {str(number): why for number, why in enumerate(problems) if why is not None}
+        record["replicas"] = {"all": len(problems), "ready": len(problems) - len(gone)}
+        record["gone"] = gone
+    return json_response(record)
 
 
 async def version(request: Request) -> Response:

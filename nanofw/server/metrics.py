@@ -6,7 +6,7 @@ that `AsyncLLM.metrics` gives them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import (
@@ -52,12 +52,13 @@ class ServerMetrics:
     Args:
         model: its name, a label.
         policy: the scheduler's name.
+        router: the router's name; empty: there is one engine.
     """
 
-    def __init__(self, model: str, policy: str) -> None:
+    def __init__(self, model: str, policy: str, router: str = "") -> None:
         disable_created_metrics()
         self._registry = CollectorRegistry()
-        self._engine = EngineCollector(model, policy)
+        self._engine = EngineCollector(model, policy, router)
         self._registry.register(self._engine)
         self._model = model
         self._clients: set[str] = set()
@@ -171,8 +172,8 @@ def _latencies(timings: Timings) -> dict[str, float | None]:
 class EngineCollector(Collector):
     """What the engine and the door say when they are asked."""
 
-    def __init__(self, model: str, policy: str) -> None:
-        self._model, self._policy = model, policy
+    def __init__(self, model: str, policy: str, router: str = "") -> None:
+        self._model, self._policy, self._router = model, policy, router
         self.stats: Mapping[str, Any] | None = None
         self.clients: Mapping[str, int] = {}
         self.turned_away = 0
@@ -181,6 +182,10 @@ class EngineCollector(Collector):
         info = GaugeMetricFamily("nanofw_policy_info", "The policy.", labels=("scheduler",))
         info.add_metric((self._policy,), 1)
         yield info
+        if self._router:
+            info = GaugeMetricFamily("nanofw_router_info", "The router.", labels=("router",))
+            info.add_metric((self._router,), 1)
+            yield info
         clients = GaugeMetricFamily(
             "nanofw_client_open_requests", "Prompts that wait or run.", labels=("client",)
         )
@@ -192,11 +197,10 @@ class EngineCollector(Collector):
         )
         if self.stats is not None:
             yield from self._engine_metrics(self.stats)
+            yield from replica_metrics(self.stats.get("replicas", ()))
 
     def _engine_metrics(self, stats: Mapping[str, Any]) -> Iterator[Metric]:
-        blocks = stats.get("blocks", {})
-        num_blocks = blocks.get("num_blocks", 0)
-        usage = blocks.get("num_used", 0) / num_blocks if num_blocks else 0.0
+        usage = _usage(stats)
         for name, text, value in (
             ("num_requests_running", "Requests in the running set.", stats.get("num_running", 0)),
             ("num_requests_waiting", "Requests in the queue.", stats.get("num_waiting", 0)),
@@ -220,3 +224,50 @@ class EngineCollector(Collector):
             counter = CounterMetricFamily(f"vllm:{name}", text, labels=("model_name",))
             counter.add_metric((self._model,), value)
             yield counter
+
+
+def _usage(stats: Mapping[str, Any]) -> float:
+    """The share of the KV blocks that requests hold."""
+    blocks = stats.get("blocks", {})
+    num_blocks = blocks.get("num_blocks", 0)
+    return blocks.get("num_used", 0) / num_blocks if num_blocks else 0.0
+
+
+def replica_metrics(replicas: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+    """What each replica does, as the engine before them counts and as it says itself.
+
+    Args:
+        replicas: `ReplicatedEngine.stats()["replicas"]`.
+    """
+    gauges: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], float]]] = {
+        "ready": ("1: it serves.", lambda replica: float(replica["ready"])),
+        "requests_running": ("Its running requests.", lambda replica: replica["routed_running"]),
+        "requests_waiting": ("Its other requests.", lambda replica: replica["routed_waiting"]),
+        "outstanding_tokens": (
+            "Most tokens that it may still compute.",
+            lambda replica: replica["outstanding_tokens"],
+        ),
+        "kv_cache_usage_perc": (
+            "Share of its KV blocks that requests hold.",
+            lambda replica: _usage(replica["stats"] or {}),
+        ),
+    }
+    counters = {
+        "generation_tokens": ("Generated tokens.", ("num_output_tokens", "num_unfinished_tokens")),
+        "prompt_tokens": ("Prompt tokens of requests that were started.", ("num_prompt_tokens",)),
+        "cached_tokens": ("Those that its prefix cache had.", ("num_cached_tokens",)),
+    }
+    if not replicas:
+        return
+    for name, (text, value) in gauges.items():
+        gauge = GaugeMetricFamily(f"nanofw_replica_{name}", text, labels=("replica",))
+        for replica in replicas:
+            gauge.add_metric((str(replica["number"]),), value(replica))
+        yield gauge
+    for name, (text, keys) in counters.items():
+        counter = CounterMetricFamily(f"nanofw_replica_{name}", text, labels=("replica",))
+        for replica in replicas:
+            if (stats := replica["stats"]) is not None:
+                total = sum(stats.get(key, 0) for key in keys)
+                counter.add_metric((str(replica["number"]),), total)
+        yield counter

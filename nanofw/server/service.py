@@ -68,7 +68,9 @@ class Service:
         if self.section.tool_format not in ("auto", "none"):
             find_format(self.section.tool_format)  # what is wrong is said at once
         self.metrics: ServerMetrics = ServerMetrics(
-            self.model_names[0], loaded.config.scheduler.name
+            self.model_names[0],
+            loaded.config.scheduler.name,
+            loaded.config.router.name if loaded.config.engine.replicas > 1 else "",
         )
         self.overview: Overview = Overview()
         self.created: int = int(time.time())

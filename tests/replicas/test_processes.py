@@ -69,7 +69,9 @@ def test_a_dead_process_ends_what_was_handed_out_and_the_rest_goes_on() -> None:
         error = ends[0].error
         assert error.startswith("replica 0 is gone, and the request could not be started again")
         assert f"replica 0 (process {dead[0]}) was ended by SIGKILL" in error
+        assert ends[2].timings.tpot_s == pytest.approx(0.005, rel=1e-6)  # of the modelled machine
         assert await pids_of(llm) == [[], other]
+        assert [bool(problem) for problem in llm.replica_problems] == [True, False]
         late = await last(llm.generate([5, 2], LONG))
         assert late.ok
         os.kill(other[0], signal.SIGTERM)
@@ -80,18 +82,6 @@ def test_a_dead_process_ends_what_was_handed_out_and_the_rest_goes_on() -> None:
             await last(llm.generate([5, 2], LONG))
         await llm.close()
         assert not is_running(other[0])
-
-    asyncio.run(main())
-
-
-def test_times_are_those_of_the_modelled_machine() -> None:
-    async def main() -> None:
-        async with AsyncLLM(str(DEMO), **SIM) as llm:
-            results = await asyncio.gather(*(last(llm.generate([n, 2], LONG)) for n in range(4)))
-            groups = await pids_of(llm)
-        for result in results:
-            assert result.timings.tpot_s == pytest.approx(0.005, rel=1e-6)
-        assert not any(is_running(pid) for group in groups for pid in group)
 
     asyncio.run(main())
 

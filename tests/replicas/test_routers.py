@@ -120,46 +120,42 @@ def test_tokens_do_not_depend_on_the_router_and_no_replica_is_left_out() -> None
         with LLM("embedded:demo", **SIM, router=name) as llm:
             results = llm.generate(prompts, sampling)
             engine: Any = llm.engine
-            served = [stats["num_steps"] for stats in engine.replica_stats() if stats]
+            replicas = engine.stats()["replicas"]
+            served = [replica["stats"]["num_steps"] for replica in replicas]
             assert engine.outstanding == [0, 0, 0]
         assert [[o.token_ids for o in r.outputs] for r in results] == expected, name
         assert len(served) == 3
         assert all(served), (name, served)
 
 
-@pytest.mark.parametrize(
-    ("body", "reason"),
-    [
-        ("return 3", "choose() returned 3; it must be the number of a replica that is ready: "),
-        ("return -1", "choose() returned -1; it must be the number of a replica that is ready: "),
-        ("return None", "choose() returned None; it must be an integer"),
-        ("return True", "choose() returned True; it must be an integer"),
-        ("return replicas", "; it must be an integer"),
-        ("raise LookupError('odd')", "choose() raised LookupError: odd (wrong.py, line 8)"),
-        ("raise SystemExit(3)", "choose() raised SystemExit: 3 (wrong.py, line 8)"),
-    ],
-)
-def test_a_wrong_router_is_named_and_refuses_what_it_was_asked_about(
-    tmp_path: Path, body: str, reason: str
-) -> None:
-    """Requests of the client `ann` are answered wrongly."""
-    text = PLUGIN.format(blocks=0, body=f"if request.client == 'ann': {body}\n        return 2")
+WRONG = {
+    "3": "choose() returned 3; it must be the number of a replica that is ready: 0, 1, 2",
+    "-1": "choose() returned -1; it must be the number of a replica that is ready: 0, 1, 2",
+    "None": "choose() returned None; it must be an integer",
+    "True": "choose() returned True; it must be an integer",
+    "replicas": "; it must be an integer",
+    "odd[0]": "choose() raised NameError: name 'odd' is not defined (",
+    "exit(3)": "choose() raised SystemExit: 3 (",
+}
+"""By expression: what is said of a router whose answer it is."""
+
+
+def test_a_wrong_router_is_named_and_refuses_what_it_was_asked_about(tmp_path: Path) -> None:
+    """The name of a client is what the router answers."""
     plugin = tmp_path / "wrong.py"
-    plugin.write_text(text, encoding="utf-8")
+    body = "return eval(request.client, {'exit': exit}, {'replicas': replicas})"
+    plugin.write_text(PLUGIN.format(blocks=0, body=body), encoding="utf-8")
+    prompts = [{"prompt_token_ids": [1, 2], "client": name} for name in (*WRONG, "2", *WRONG, "0")]
     with LLM("embedded:demo", **SIM, router="wrong", plugins={"load": [str(plugin)]}) as llm:
-        prompts = [
-            {"prompt_token_ids": [1, 2], "client": "ann" if number == 1 else "bob"}
-            for number in range(4)
-        ]
         results = llm.generate(prompts, SHORT)
-        again = llm.generate([prompts[1]], SHORT)
-    wrong = results.pop(1)
-    assert [r.finish_reason for r in results] == [FinishReason.LENGTH] * 3
-    for refused in (wrong, *again):
-        assert refused.finish_reason is FinishReason.REFUSED
-        assert refused.error is not None
-        assert refused.error.startswith("router 'wrong' of ")
-        assert reason in refused.error
+    for prompt, result in zip(prompts, results, strict=True):
+        reason = WRONG.get(prompt["client"])
+        if reason is None:
+            assert result.finish_reason is FinishReason.LENGTH
+        else:
+            assert result.finish_reason is FinishReason.REFUSED
+            assert str(result.error).startswith("router 'wrong' of ")
+            assert reason in str(result.error)
 
 
 def test_a_router_cannot_choose_a_replica_that_is_gone(
