@@ -328,6 +328,7 @@ class Config(Section):
     logits_processors: tuple[ComponentSection, ...] = ()
     """Applied in this order."""
     executor: ExecutorSection = ExecutorSection(name=_default("executor"))
+    router: ComponentSection = ComponentSection(name=_default("router"))
     sampling: SamplingParams = SamplingParams(temperature=0.7, top_p=0.95, max_tokens=128)
     """Defaults of requests."""
     input: InputSection = InputSection()
