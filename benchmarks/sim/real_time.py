@@ -104,6 +104,12 @@ def main() -> None:
                     met = "" if is_met else "NOT MET"
                     print(f"seed {run.seed}  {name:10}  predicted {1e3 * expected[name]:9.2f} ms  "
                           f"seen {1e3 * seen:9.2f} ms  {met}", flush=True)  # fmt: skip
+                late = run.loop_lateness
+                print(
+                    f"sleeps here were late by {1e3 * late['mean']:.1f} ms in the mean, "
+                    f"{1e3 * late['max']:.1f} ms at most",
+                    flush=True,
+                )
                 for note in run.notes:
                     print(f"note: {note}")
                 runs.append(line)

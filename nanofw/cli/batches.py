@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from nanofw.server.tool_formats import ToolFormat
     from nanofw.text.tokenizer import Tokenizer
 
-PACKAGES = ("starlette", "sse_starlette", "prometheus_client")
+PACKAGES = ("starlette", "prometheus_client")
 
 
 def is_batch_line(value: object) -> bool:

@@ -24,7 +24,7 @@ file or a preset; without one the embedded model is served.
 Ctrl-C and SIGTERM let open requests end within server.limits.drain_s.
 Exit codes: 0 ended when it was asked to, 2 usage or configuration, 3 a plugin,
 the model or the engine failed."""
-PACKAGES = ("starlette", "uvicorn", "sse_starlette", "prometheus_client")
+PACKAGES = ("starlette", "uvicorn", "prometheus_client")
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -145,13 +145,36 @@ class AsyncLLM:
         check_fields(fields, FIELD_NAMES, 1)
         params = self.sampling if sampling_params is None else sampling_params
         encoded = await self._encode(read_prompt(prompt, params, arguments, fields))
-        release = await self._take_permit(encoded) if encoded.refusal is None else _nothing
+        lists = self.generate_lists(encoded, queue_timeout_s=queue_timeout_s)
+        async with contextlib.aclosing(lists):
+            async for events in lists:
+                for event in events:
+                    yield event
+
+    async def generate_lists(
+        self,
+        prompt: Prompt,
+        *,
+        queue_timeout_s: float | None = None,
+        arrival: float | None = None,
+    ) -> AsyncGenerator[list[StreamEvent]]:
+        """What `generate` gives, as lists of all that has come since the last one was taken.
+
+        Args:
+            prompt: what `encode` gave.
+            queue_timeout_s: as for `generate`.
+            arrival: when the prompt came, on the machine's monotonic clock; None: now.
+
+        Raises:
+            RequestShed, ExecutorError: as `generate` does.
+        """
+        release = await self._take_permit(prompt) if prompt.refusal is None else _nothing
         loop = asyncio.get_running_loop()
         if self._inbox is None or self._inbox.loop is not loop:
             self._inbox = _Inbox(loop)
         stream = _Stream(self._inbox, release)
         try:
-            self._thread.add_prompt(stream, encoded)
+            self._thread.add_prompt(stream, prompt, arrival)
         except BaseException:
             release()
             raise
@@ -160,8 +183,11 @@ class AsyncLLM:
             reason = f"it waited {queue_timeout_s:g} s and was not started; try again later"
             timer = loop.call_later(queue_timeout_s, self._thread.shed, stream, reason)
         try:
-            async for event in stream:
-                yield event
+            while True:
+                events = await stream.take()
+                yield events
+                if events[-1].result is not None:
+                    return
         finally:
             if timer is not None:
                 timer.cancel()
@@ -292,15 +318,14 @@ class _Stream:
             self._events = deque(joined(self._events))
         self._has_events.set()
 
-    async def __aiter__(self) -> AsyncIterator[StreamEvent]:
-        while True:
-            while not self._events:
-                self._has_events.clear()
-                await self._has_events.wait()
-            event = self._events.popleft()
-            yield event
-            if event.result is not None:
-                return
+    async def take(self) -> list[StreamEvent]:
+        """All that waits, in its order; at least one event."""
+        while not self._events:
+            self._has_events.clear()
+            await self._has_events.wait()
+        events = list(self._events)
+        self._events.clear()
+        return events
 
 
 def joined(events: Iterable[StreamEvent]) -> list[StreamEvent]:

@@ -98,11 +98,20 @@ class EngineThread:
         self.tokenizer: Tokenizer | None = self._session.tokenizer
         self.max_model_len: int = self._session.engine.max_model_len
 
-    def add_prompt(self, receiver: Receiver, prompt: Prompt) -> None:
-        """Queue an encoded prompt. Raises `ExecutorError` when the engine failed or was closed."""
+    def add_prompt(self, receiver: Receiver, prompt: Prompt, arrival: float | None = None) -> None:
+        """Queue an encoded prompt.
+
+        Args:
+            arrival: when it came, on the callers' clock; None: now.
+
+        Raises:
+            ExecutorError: the engine failed or was closed.
+        """
         with self._lock:  # in the queue before the engine's clock shows a later time
             self._check_open()
-            self._commands.put(_AddPrompt(receiver, prompt, self._callers_clock.now()))
+            now = self._callers_clock.now()
+            arrival = now if arrival is None else min(arrival, now)
+            self._commands.put(_AddPrompt(receiver, prompt, arrival))
 
     def abort(self, receiver: Receiver) -> None:
         """End a request; its result comes as always. Does nothing when it has ended."""

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import msgspec
-from sse_starlette import EventSourceResponse, ServerSentEvent
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
 
 from nanofw.contracts.requests import SamplingParams
 from nanofw.errors import RequestError
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import RequestResult, StreamEvent
-from nanofw.server.bodies import parsed_body
+from nanofw.server.bodies import parsed, received
 from nanofw.server.door import Client, OpenPrompts
 from nanofw.server.errors import ApiError, error_of, json_response, refusal
+from nanofw.server.event_stream import DONE, EventStream, event_of
 from nanofw.server.formats import Format
 from nanofw.server.request_log import log_request
 from nanofw.server.schemas import Generation
 from nanofw.server.service import Service
-from nanofw.server.streams import Events, numbered, unless_disconnected
+from nanofw.server.streams import ClientWatch, Events, numbered
 
 G = TypeVar("G", bound=Generation)
 CLOSED_REQUEST = 499
 """The status in logs of a request whose client went away; nobody is answered."""
-_DONE = ServerSentEvent("[DONE]", sep="\n")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +67,7 @@ class Call:
     status: int = 200
     user: str | None = None
     error: str | None = None
+    watch: ClientWatch = field(default_factory=ClientWatch)
     _begin: float = field(default_factory=time.monotonic)
     _times: dict[tuple[int, int], float] = field(default_factory=dict[tuple[int, int], float])
 
@@ -96,13 +95,12 @@ class Call:
         """It ends with an error."""
         self.status, self.error = error.status, error.message
 
-    def note(self, number: int, event: StreamEvent) -> None:
-        """An event came."""
-        if event.result is None:
-            place, now = (number, event.index), time.monotonic()
-            if (before := self._times.get(place)) is not None:
-                self.service.metrics.inter_token.observe(now - before)
-            self._times[place] = now
+    def note(self, number: int, event: StreamEvent, now: float) -> None:
+        """A piece of text came."""
+        place = number, event.index
+        if (before := self._times.get(place)) is not None:
+            self.service.metrics.inter_token.observe(now - before)
+        self._times[place] = now
 
     def in_order(self) -> list[RequestResult]:
         """All results; for a request that was served."""
@@ -142,7 +140,8 @@ async def serve_text(
         call.status = 500
         call.end()
         raise
-    if not isinstance(response, StreamResponse):
+    if not isinstance(response, EventStream):
+        call.watch.stop()
         call.end()
     return response
 
@@ -153,27 +152,61 @@ async def _answer(
     service = call.service
     call.owner = service.door.identify(call.request.headers.get("authorization"))
     _ = service.llm  # who cannot be served need not send a body
-    body = await parsed_body(call.request, model, service.limits)
+    data = await received(call.request, service.limits)
+    arrival = time.monotonic()
+    body = parsed(data, model)
     call.client = service.door.client_named(call.owner, body.client)
     call.is_stream, call.user = bool(body.stream), body.user
     if body.stream_options is not None and not call.is_stream:
         raise ApiError(400, "stream_options needs stream: true", param="stream_options")
     plan = call.plan = make_plan(service, body, call.client)
     call.entry = service.door.enter(call.owner, call.client, len(plan.records))
-    prompts = await _encoded(call, plan)
-    plan.format.begin(prompts)
-    events = numbered([service.generate(prompt) for prompt in prompts])
-    if not call.is_stream:
-        return json_response(await unless_disconnected(call.request, _whole(call, events)))
+    call.watch.start(call.request.receive)
     try:
-        first = await unless_disconnected(call.request, anext(events))
-        if first[1].result is not None:
-            call.take(first[0], first[1].result)
+        prompts = await _encoded(call, plan)
+        plan.format.begin(prompts)
+        events = numbered([service.generate(prompt, arrival) for prompt in prompts])
+        if not call.is_stream:
+            return json_response(await _whole(call, events))
+        first = await _first(call, events)
+    except asyncio.CancelledError:
+        if not call.watch.is_gone:
+            raise
+        _forget_cancelling()
+        raise ClientDisconnect from None
+    usage = body.stream_options is not None and body.stream_options.include_usage
+    chunks = _chunks(call, first, events, include_usage=usage)
+    return EventStream(chunks, call.watch, lambda: _end_stream(call, events))
+
+
+def _forget_cancelling() -> None:
+    """The running task was cancelled to end its request, which ends in order."""
+    task = asyncio.current_task()
+    assert task is not None
+    task.uncancel()
+
+
+async def _first(call: Call, events: Events) -> tuple[int, list[StreamEvent]]:
+    """What a stream begins with. Raises `ApiError` where the request was not served."""
+    try:
+        number, some = await anext(events)
+        if some[0].result is not None:
+            call.take(number, some[0].result)
     except BaseException:
         await events.aclose()
         raise
-    usage = body.stream_options is not None and body.stream_options.include_usage
-    return StreamResponse(call, events, _lines(call, first, events, include_usage=usage))
+    return number, some
+
+
+async def _end_stream(call: Call, events: Events) -> None:
+    """A stream has ended, however it did."""
+    assert call.plan is not None
+    if call.status == 200 and len(call.results) < len(call.plan.records):
+        call.status = CLOSED_REQUEST
+    try:
+        await events.aclose()
+    finally:
+        call.end()
 
 
 async def _encoded(call: Call, plan: AnswerPlan) -> list[Prompt]:
@@ -192,66 +225,48 @@ async def _whole(call: Call, events: Events) -> dict[str, Any]:
     """The answer that is not streamed."""
     assert call.plan is not None
     async with aclosing(events):
-        async for number, event in events:
-            call.note(number, event)
-            if event.result is not None:
-                call.take(number, event.result)
+        async for number, some in events:
+            now = time.monotonic()
+            for event in some:
+                if event.result is None:
+                    call.note(number, event, now)
+                else:
+                    call.take(number, event.result)
     return call.plan.format.whole(call.in_order())
 
 
-async def _lines(
-    call: Call, first: tuple[int, StreamEvent], events: Events, *, include_usage: bool
-) -> AsyncGenerator[ServerSentEvent]:
-    """The events of a stream, to its end."""
+async def _chunks(
+    call: Call, first: tuple[int, list[StreamEvent]], events: Events, *, include_usage: bool
+) -> AsyncGenerator[bytes]:
+    """The events of a stream, to its end: all that came at once is one chunk."""
     assert call.plan is not None
-    answer = call.plan.format
+    answer, num_prompts = call.plan.format, len(call.plan.records)
     has_opened: set[int] = set()
-    item: tuple[int, StreamEvent] | None = first
+    chunk: list[bytes] = []
+    item: tuple[int, list[StreamEvent]] | None = first
     try:
         while item is not None:
-            number, event = item
-            call.note(number, event)
+            number, some = item
             if number not in has_opened:
                 has_opened.add(number)
-                for record in answer.opening(number):
-                    yield _event(record)
-            if event.result is not None:
-                call.take(number, event.result)
-                for record in answer.ending(number, event.result):
-                    yield _event(record)
-            else:
-                for record in answer.piece(number, event):
-                    yield _event(record)
+                chunk += map(event_of, answer.opening(number))
+            now = time.monotonic()
+            for event in some:
+                if event.result is None:
+                    call.note(number, event, now)
+                    chunk += map(event_of, answer.piece(number, event))
+                else:
+                    call.take(number, event.result)
+                    chunk += map(event_of, answer.ending(number, event.result))
+            if chunk and len(call.results) < num_prompts:
+                yield b"".join(chunk)
+                chunk.clear()
             item = await anext(events, None)
     except ApiError as error:
         call.fail(error)
-        yield _event(error.to_record())
+        chunk.append(event_of(error.to_record()))
     else:
         if include_usage:
-            yield _event(answer.usage_event(call.in_order()))
-    yield _DONE
-
-
-def _event(record: dict[str, Any]) -> ServerSentEvent:
-    return ServerSentEvent(msgspec.json.encode(record).decode(), sep="\n")
-
-
-class StreamResponse(EventSourceResponse):
-    """A stream that ends its requests however it ends itself."""
-
-    def __init__(self, call: Call, events: Events, lines: AsyncGenerator[ServerSentEvent]) -> None:
-        super().__init__(lines, sep="\n")  # pyright: ignore[reportUnknownMemberType]
-        self._call, self._events = call, events
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        call = self._call
-        try:
-            await super().__call__(scope, receive, send)
-        finally:
-            assert call.plan is not None
-            if call.status == 200 and len(call.results) < len(call.plan.records):
-                call.status = CLOSED_REQUEST
-            try:
-                await self._events.aclose()
-            finally:
-                call.end()
+            chunk.append(event_of(answer.usage_event(call.in_order())))
+    call.watch.stop()
+    yield b"".join((*chunk, DONE))

@@ -24,10 +24,15 @@ async def parsed_body(request: Request, model: type[B], limits: ServerLimits) ->
         ApiError: it is too large, comes too slowly, is not JSON, or says what cannot be done.
         ClientDisconnect: the client went away.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        raise ApiError(415, f"send Content-Type: application/json, not {shown(kind)}")
-    data = await _read(request, limits)
+    return parsed(await received(request, limits), model)
+
+
+def parsed(data: bytes, model: type[B]) -> B:
+    """A received body as a model.
+
+    Raises:
+        ApiError: it is not JSON, or says what cannot be done.
+    """
     try:
         value: object = from_json(data, allow_inf_nan=False)
     except ValueError as error:
@@ -35,7 +40,16 @@ async def parsed_body(request: Request, model: type[B], limits: ServerLimits) ->
     return read_body(value, model)
 
 
-async def _read(request: Request, limits: ServerLimits) -> bytes:
+async def received(request: Request, limits: ServerLimits) -> bytes:
+    """The body as it came.
+
+    Raises:
+        ApiError: it is too large, comes too slowly, or is not said to be JSON.
+        ClientDisconnect: the client went away.
+    """
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json":
+        raise ApiError(415, f"send Content-Type: application/json, not {shown(kind)}")
     most = limits.max_body_bytes
     length = request.headers.get("content-length", "0")
     too_large = ApiError(413, f"the body is larger than {most} bytes: server.limits.max_body_bytes")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -97,6 +98,8 @@ class Overview:
         self.observer: AdmissionEvents = AdmissionEvents()
         self._started = time.monotonic()
         self._open: dict[str, _OpenRequest] = {}
+        self._not_started: list[float] = []
+        """When the open requests came that were not started yet, in this order."""
         self._clients: dict[str, _ClientTotals] = {}
         self._ended: deque[tuple[float | None, ...]] = deque(maxlen=MAX_ENDED)
         self._decisions: deque[dict[str, object]] = deque(maxlen=MAX_DECISIONS)
@@ -108,7 +111,8 @@ class Overview:
 
     def came(self, request_id: str, client: str) -> None:
         """A prompt is given to the engine."""
-        self._open[request_id] = _OpenRequest(client, time.monotonic())
+        request = self._open[request_id] = _OpenRequest(client, time.monotonic())
+        self._not_started.append(request.came)
         self._totals(client).num_open += 1
 
     def left(self, request_id: str, result: RequestResult | None) -> None:
@@ -117,6 +121,8 @@ class Overview:
         known = self._open.pop(request_id, None)
         if known is None:
             return
+        if not known.has_started:
+            self._num_before(known, forget=True)
         totals = self._totals(known.client)
         totals.num_open -= 1
         totals.num_ended += 1
@@ -173,8 +179,6 @@ class Overview:
             request = self._open.get(request_id)
             if request is None or sample:
                 continue
-            if kind == "started":
-                request.has_started = True
             why = self._why(kind, now, request)
             self._decide(kind, request_id, request.client, why, now)
 
@@ -183,11 +187,21 @@ class Overview:
         if kind != "started":
             return "gave way to another" if kind == "preempted" else "there is room again"
         waited = max(0.0, now - request.came)
-        earlier = sum(
-            other.came < request.came and not other.has_started for other in self._open.values()
-        )
+        earlier = self._num_before(request, forget=not request.has_started)
+        request.has_started = True
         ahead = f", ahead of {earlier} that came earlier" if earlier else ""
         return f"waited {waited:.2f} s{ahead}"
+
+    def _num_before(self, request: _OpenRequest, *, forget: bool) -> int:
+        """Requests that came before this one and were not started yet.
+
+        Args:
+            forget: this one is not counted from here on.
+        """
+        place = bisect_left(self._not_started, request.came)
+        if forget:
+            del self._not_started[place]
+        return place
 
     def _decide(
         self, what: str, request_id: str, client: str, why: str, now: float | None = None

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import signal
 import socket
+import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 
 import uvicorn
-from sse_starlette.sse import AppStatus
 
 from nanofw.assembly import select
 from nanofw.config.load import LoadedConfig
@@ -25,6 +25,9 @@ FAREWELL_S = 5.0
 """For the last events of streams after `drain_s`."""
 BACKLOG = 2048
 """Connections that may wait to be accepted."""
+SWITCH_INTERVAL_S = 0.0005
+"""A simulated engine plans steps in this process's threads and has no device to wait for: with
+Python's 5 ms each event that is sent may wait so long for the plan of the next step."""
 MAX_FILES = 65_536
 """Open files, connections too, that the process asks the system for."""
 
@@ -59,12 +62,14 @@ def serve(loaded: LoadedConfig, say: Callable[[str], None]) -> None:
 
     def make_llm() -> AsyncLLM:
         watching = [service.overview.observer] if loaded.config.engine.replicas == 1 else []
-        return AsyncLLM(loaded, max_requests=section.limits.max_requests, observers=watching)
+        llm = AsyncLLM(loaded, max_requests=section.limits.max_requests, observers=watching)
+        if llm.is_simulated:
+            sys.setswitchinterval(SWITCH_INTERVAL_S)
+        return llm
 
     service = Service(loaded, make_llm, stop=lambda: server.stop(), say=say)
     if section.log_requests:
         log_to_stderr()
-    AppStatus.disable_automatic_graceful_drain()  # streams end as `Service.drain` says
     _allow_many_files()
     with _listening(section) as listener, _quiet_signals():
         address = _url(listener)

@@ -176,20 +176,26 @@ class Service:
         """
         return known_model(name, self.model_names)
 
-    async def generate(self, prompt: Prompt) -> AsyncGenerator[StreamEvent]:
-        """The events of one prompt; what the engine's end does to it is an `ApiError`."""
+    async def generate(self, prompt: Prompt, arrival: float) -> AsyncGenerator[list[StreamEvent]]:
+        """The events of one prompt; what the engine's end does to it is an `ApiError`.
+
+        Args:
+            arrival: when its request was there, on the machine's monotonic clock.
+        """
         waits = (self.limits.queue_timeout_s, prompt.deadline)
         timeout_s = min((wait for wait in waits if wait is not None), default=None)
-        stream = self.llm.generate(prompt, queue_timeout_s=timeout_s)
+        lists = self.llm.generate_lists(prompt, queue_timeout_s=timeout_s, arrival=arrival)
         result: RequestResult | None = None
         self.overview.came(prompt.id or "", prompt.client)
         try:
-            async with aclosing(stream):
-                async for event in stream:
-                    result = event.result
-                    if result is not None and self.state is not State.READY:
-                        self._raise_if_lost(event)
-                    yield event
+            async with aclosing(lists):
+                async for events in lists:
+                    result = events[-1].result
+                    if result is not None and self._is_lost(result):
+                        if pieces := events[:-1]:
+                            yield pieces
+                        raise self.unavailable()
+                    yield events
         except RequestShed as error:
             raise ApiError(429, error.reason, code="shed", retry_after_s=1.0) from None
         except ExecutorError:
@@ -206,10 +212,9 @@ class Service:
         own = self.metrics.text(stats, self.door.open_by_client(), self.door.num_turned_away)
         return own + engine_text
 
-    def _raise_if_lost(self, event: StreamEvent) -> None:
+    def _is_lost(self, result: RequestResult) -> bool:
         """The engine ended before the request."""
-        if event.result is not None and event.result.error is not None:
-            raise self.unavailable()
+        return result.error is not None and self.state is not State.READY
 
 
 def _in_thread(function: Callable[[], T]) -> asyncio.Future[T]:

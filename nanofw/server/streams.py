@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from typing import TypeAlias, TypeVar
+from typing import TypeAlias
 
-from starlette.requests import ClientDisconnect, Request
+from starlette.types import Receive
 
 from nanofw.llm.results import StreamEvent
 
-T = TypeVar("T")
-Events: TypeAlias = AsyncGenerator[tuple[int, StreamEvent]]
-"""The number of a prompt, and what came of it."""
+Events: TypeAlias = AsyncGenerator[tuple[int, list[StreamEvent]]]
+"""The number of a prompt, and what came of it since the last look."""
 
 MAX_AHEAD = 8
-"""Events of several prompts that wait for their reader; further ones wait at their streams."""
+"""Lists of several prompts that wait for their reader; further events wait at their streams."""
 
 
-def numbered(streams: Sequence[AsyncGenerator[StreamEvent]]) -> Events:
+def numbered(streams: Sequence[AsyncGenerator[list[StreamEvent]]]) -> Events:
     """The events of all prompts of a request; leaving them ends all streams."""
     return _only(streams[0]) if len(streams) == 1 else _merged(streams)
 
 
-async def _only(stream: AsyncGenerator[StreamEvent]) -> Events:
+async def _only(stream: AsyncGenerator[list[StreamEvent]]) -> Events:
     async with aclosing(stream):
-        async for event in stream:
-            yield 0, event
+        async for events in stream:
+            yield 0, events
 
 
-async def _merged(streams: Sequence[AsyncGenerator[StreamEvent]]) -> Events:
-    queue: asyncio.Queue[tuple[int, StreamEvent] | Exception] = asyncio.Queue(MAX_AHEAD)
+async def _merged(streams: Sequence[AsyncGenerator[list[StreamEvent]]]) -> Events:
+    queue: asyncio.Queue[tuple[int, list[StreamEvent]] | Exception] = asyncio.Queue(MAX_AHEAD)
     tasks = [asyncio.create_task(_pump(n, stream, queue)) for n, stream in enumerate(streams)]
     try:
         for _ in streams:
@@ -40,7 +39,7 @@ async def _merged(streams: Sequence[AsyncGenerator[StreamEvent]]) -> Events:
                 if isinstance(item, Exception):
                     raise item
                 yield item
-                if item[1].result is not None:
+                if item[1][-1].result is not None:
                     break
     finally:
         for task in tasks:
@@ -50,36 +49,43 @@ async def _merged(streams: Sequence[AsyncGenerator[StreamEvent]]) -> Events:
 
 async def _pump(
     number: int,
-    stream: AsyncGenerator[StreamEvent],
-    queue: asyncio.Queue[tuple[int, StreamEvent] | Exception],
+    stream: AsyncGenerator[list[StreamEvent]],
+    queue: asyncio.Queue[tuple[int, list[StreamEvent]] | Exception],
 ) -> None:
     try:
         async with aclosing(stream):
-            async for event in stream:
-                await queue.put((number, event))
+            async for events in stream:
+                await queue.put((number, events))
     except Exception as error:
         await queue.put(error)
 
 
-async def unless_disconnected(request: Request, work: Awaitable[T]) -> T:
-    """What the work gives, if the client is still there then.
+class ClientWatch:
+    """Cancels the task that answers a request when its client goes away.
 
-    Raises:
-        ClientDisconnect: it went away, and the work was cancelled.
+    One watcher for the whole request. From `start` to `stop` nobody else may receive.
+
+    Attributes:
+        is_gone: the client went away; the task's `CancelledError` means this.
     """
-    task = asyncio.ensure_future(work)
-    watcher = asyncio.create_task(_disconnect(request))
-    try:
-        await asyncio.wait((task, watcher), return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientDisconnect
-    finally:
-        for each in (task, watcher):
-            each.cancel()
-        await asyncio.gather(task, watcher, return_exceptions=True)
 
+    def __init__(self) -> None:
+        self.is_gone: bool = False
+        self._watcher: asyncio.Task[None] | None = None
 
-async def _disconnect(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+    def start(self, receive: Receive) -> None:
+        """Watch, for the task that runs now."""
+        answering = asyncio.current_task()
+        assert answering is not None
+        self._watcher = asyncio.create_task(self._watch(receive, answering))
+
+    async def _watch(self, receive: Receive, answering: asyncio.Task[object]) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        self.is_gone = True
+        answering.cancel()
+
+    def stop(self) -> None:
+        """The rest of the answer takes no time. Idempotent."""
+        if self._watcher is not None and not self.is_gone:
+            self._watcher.cancel()

@@ -102,6 +102,20 @@ def test_B041_a_client_that_hangs_up_ends_its_request(server: Running, stream: b
     assert metric(server, 'nanofw_finished_requests_total{reason="abort"}') == before + 1
 
 
+def test_what_is_ready_at_once_is_sent_as_one_chunk(server: Running) -> None:
+    body = {"prompt": "a", "max_tokens": 3, "stream": True, "ignore_eos": True}
+    with sent(server, {**body, "stream_options": {"include_usage": True}}) as connection:
+        found = b""
+        while not found.endswith(b"\r\n0\r\n\r\n"):
+            found += connection.recv(1 << 16)
+    parts = found.partition(b"\r\n\r\n")[2].split(b"\r\n")
+    chunks = parts[1::2]
+    assert all(chunk.endswith(b"\n\n") for chunk in chunks if chunk)
+    (last,) = [chunk for chunk in chunks if b"[DONE]" in chunk]
+    assert b'"finish_reason":"length"' in last
+    assert b'"usage":' in last
+
+
 def test_half_a_head_and_half_a_body_do_not_last(server: Running) -> None:
     with connect(server) as silent, connect(server) as half, connect(server) as slow:
         half.sendall(head(1000)[:40])

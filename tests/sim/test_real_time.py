@@ -135,3 +135,22 @@ def test_a_host_that_never_catches_up_moves_the_clock(caplog: pytest.LogCaptureF
         assert machine.time - clock.now() <= MAX_LAG_S
     assert [record.levelname for record in caplog.records] == ["WARNING"]
     assert "times include this machine's" in caplog.text
+
+
+def test_a_request_may_have_come_before_it_was_encoded() -> None:
+    """The modelled machine begins at its arrival: what the host took until then is caught up."""
+
+    async def main() -> RequestResult:
+        async with AsyncLLM.from_config("sim", *MACHINE) as llm:
+            came = time.monotonic()
+            prompt = await llm.encode([1, 2, 3])
+            async for events in llm.generate_lists(prompt, arrival=came):
+                if (result := events[-1].result) is not None:
+                    assert result.timings is not None
+                    assert result.timings.arrival == came
+                    return result
+        raise AssertionError("it did not end")
+
+    timings = asyncio.run(main()).timings
+    assert timings is not None
+    assert timings.ttft_s == pytest.approx(0.0033)
