@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nanofw.checkpoints.files import shown
 from nanofw.errors import ModelError
@@ -34,6 +34,10 @@ class ConfigKeys:
     config: Mapping[str, object]
     place: str
     defaults: Mapping[str, object]
+
+    def without(self, key: str) -> ConfigKeys:
+        """The same keys, of which one is not stated."""
+        return replace(self, config={k: v for k, v in self.config.items() if k != key})
 
     def value(self, key: str) -> object:
         """The file's value, or the family's default."""

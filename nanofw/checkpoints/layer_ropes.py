@@ -7,7 +7,7 @@ from typing import cast
 
 from nanofw.checkpoints.files import shown
 from nanofw.checkpoints.keys import ConfigKeys
-from nanofw.checkpoints.rope import complete_rope, read_rope
+from nanofw.checkpoints.rope import TRAINED_POSITIONS, complete_rope, read_rope
 from nanofw.errors import ModelError
 
 _KINDS = ("full_attention", "sliding_attention")
@@ -31,6 +31,7 @@ def ropes_by_kind(
             stated["full_attention"] = {"rope_type": "default"}
         stated["full_attention"] |= _mapping(keys, "rope_scaling", keys.config["rope_scaling"])
     positions = keys.count("max_position_embeddings", (1 << 40) - 1)
+    keys = keys.without(TRAINED_POSITIONS)  # here each rope states its own, or that of the model
     ropes = {
         kind: complete_rope(stated[kind], keys, positions, head_dim, thetas[kind], _TYPES)
         for kind in _KINDS

@@ -33,9 +33,17 @@ USUAL_TYPES = ("default", "linear", "dynamic", "yarn", "llama3")
 _OLD_NAMES = {"su": "longrope"}
 _YARN = ("attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate")
 _COMMON = ("rope_theta", "rope_type", "type", "partial_rotary_factor")
-_TRAINED = "original_max_position_embeddings"
+TRAINED_POSITIONS = "original_max_position_embeddings"
+"""The key of the positions before a rope was scaled."""
 _LONGROPE = ("attention_factor", "factor")
-_NUMBERS = ("rope_theta", "low_freq_factor", "high_freq_factor", "factor", _TRAINED, *_YARN[:-1])
+_NUMBERS = (
+    "rope_theta",
+    "low_freq_factor",
+    "high_freq_factor",
+    "factor",
+    TRAINED_POSITIONS,
+    *_YARN[:-1],
+)
 _MOST_POSITIONS = (1 << 31) - 1  # they are counted in 32 bits
 
 
@@ -83,9 +91,9 @@ def complete_rope(
     if kind == "longrope":
         _check_factors(rope, keys.place, head_dim)
         if rope.get("factor") is None:
-            rope["factor"] = positions / _number(rope, _TRAINED)
+            rope["factor"] = positions / _number(rope, TRAINED_POSITIONS)
     if kind == "yarn" and "factor" in rope and rope["factor"] is None:
-        rope["factor"] = positions / _number(rope, _TRAINED)
+        rope["factor"] = positions / _number(rope, TRAINED_POSITIONS)
     missing = [key for key in NEEDED[kind] if rope.get(key) is None]
     if missing:
         raise ModelError(f"{keys.place}: rope type {kind} lacks {', '.join(missing)}")
@@ -98,7 +106,7 @@ def unused_parameters(rope: Mapping[str, object]) -> list[str]:
     """Parameters that the type does not know."""
     kind = str(rope["rope_type"])
     more = {"yarn": _YARN, "longrope": _LONGROPE}.get(kind, ())
-    known = {*_COMMON, *NEEDED[kind], _TRAINED, *more}
+    known = {*_COMMON, *NEEDED[kind], TRAINED_POSITIONS, *more}
     return sorted(set(rope) - known)
 
 
@@ -106,7 +114,7 @@ def reach(rope: Mapping[str, object], positions: int, place: str) -> int:
     """Positions of the model; scaled ropes reach further than the positions trained on."""
     scaled, why = 0.0, "max_position_embeddings"
     if rope["rope_type"] in ("yarn", "linear", "dynamic"):
-        trained = _number(rope, _TRAINED) if rope["rope_type"] == "yarn" else positions
+        trained = _number(rope, TRAINED_POSITIONS) if rope["rope_type"] == "yarn" else positions
         scaled = trained * float(_number(rope, "factor"))
     if scaled > positions:
         why = f"rope parameter factor {rope['factor']!r}"
@@ -147,10 +155,10 @@ def _kind(rope: dict[str, object], place: str, types: Sequence[str]) -> str:
 def _set_trained_length(rope: dict[str, object], keys: ConfigKeys, positions: int) -> None:
     """Positions before scaling: beside the parameters, among them, or those of the model."""
     if rope["rope_type"] == "dynamic":
-        rope[_TRAINED] = positions
+        rope[TRAINED_POSITIONS] = positions
     elif rope["rope_type"] in ("yarn", "llama3", "longrope"):
-        given = (keys.value(_TRAINED), rope.get(_TRAINED), positions)
-        rope[_TRAINED] = next(value for value in given if value is not None)
+        given = (keys.value(TRAINED_POSITIONS), rope.get(TRAINED_POSITIONS), positions)
+        rope[TRAINED_POSITIONS] = next(value for value in given if value is not None)
 
 
 def _number(rope: Mapping[str, object], key: str) -> int | float:

@@ -117,7 +117,8 @@ class Preemption:
     def _give_up(self, state: RequestState, needed_by: Sequence[RequestState]) -> None:
         row, parts = state.row, self._parts
         parts.journal.note_preemption(state, needed_by)
-        state.num_computed_before = int(self._running.rows.computed[row])
+        computed = int(self._running.rows.computed[row])
+        state.num_computed_before = max(state.num_computed_before, computed)
         self._running.remove_request(state)
         state.status = RequestStatus.WAITING
         state.num_preemptions += 1

@@ -120,8 +120,9 @@ class Component:
         try:
             made = guarded(lambda: target(self.options, config), self.label, "start", passing)
         except MemoryError as error:
+            reason = f": {error}" if str(error) else ""
             raise ConfigError(
-                f"{self.label} needs more memory than there is: {error}. Lower "
+                f"{self.label} needs more memory than there is{reason}. Lower "
                 "engine.max_num_seqs, engine.max_num_batched_tokens, engine.max_model_len or "
                 "kv_allocator.num_blocks"
             ) from error

@@ -74,7 +74,7 @@ class Work(StepObserver):
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(8), *(pytest.param(s, marks=pytest.mark.slow) for s in range(8, 200))]
+    "seed", [*range(8), 156, *(pytest.param(s, marks=pytest.mark.slow) for s in range(8, 200))]
 )
 def test_the_laws_hold(seed: int) -> None:
     selection, workload = chosen(seed), Mixed(40, seed=seed)
