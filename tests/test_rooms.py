@@ -65,5 +65,5 @@ def test_the_page_has_every_file_of_a_larger_room(folder: str, text: str) -> Non
 def test_tests_mirror_the_rooms() -> None:
     rooms = {path.name for path in PACKAGE.iterdir() if path.is_dir()} - {"__pycache__"}
     tested = {path.name for path in (ROOT / "tests").iterdir() if path.is_dir()}
-    others = {"__pycache__", "faults", "fuzz", "packaging", "parity", "soak", "tools"}
+    others = {"__pycache__", "faults", "fuzz", "mutants", "packaging", "parity", "soak", "tools"}
     assert tested - others <= rooms

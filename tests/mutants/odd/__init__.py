@@ -1,0 +1,1 @@
+"""Plugins that are right and odd, for the reasons in their docstrings."""

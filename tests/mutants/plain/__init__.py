@@ -1,0 +1,1 @@
+"""Right plugins, from which the others are made."""
