@@ -10,8 +10,11 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
+
+import contract_pages
 
 from nanofw.contracts.kinds import KINDS, Kind
 from nanofw.plugins.capabilities import CAPABILITIES
@@ -90,12 +93,26 @@ TABLES: dict[str, Callable[[], str]] = {
 
 def updated(text: str) -> str:
     """A page with its tables made anew."""
-    for name, make in TABLES.items():
+    for name, make in [*TABLES.items(), *_parts()]:
         marks = f"<!-- {name} -->\n", f"<!-- end of {name} -->"
         pattern = re.escape(marks[0]) + r".*?" + re.escape(marks[1])
         made = f"{marks[0]}{make()}{marks[1]}"
         text = re.sub(pattern, lambda _, made=made: made, text, flags=re.DOTALL)
     return text
+
+
+def _parts() -> Iterator[tuple[str, Callable[[], str]]]:
+    """The parts of the pages for authors: `methods of scheduler`."""
+    for kind in KINDS:
+        for name in ("methods", "facts", "claims"):
+            yield f"{name} of {kind}", partial(_part, name, kind)
+
+
+def _part(name: str, kind: str) -> str:
+    made = contract_pages.part(name, kind)
+    if isinstance(made, str):
+        return made
+    return table(made[0], made[1:]) if len(made) > 1 else "None so far.\n"
 
 
 def stale_pages() -> list[Path]:
