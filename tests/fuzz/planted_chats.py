@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from typing import Any
 
-from nanofw.text import chat
+from nanofw.text import chat, template_environment
 from nanofw.text import messages as text_messages
 from tests.fuzz.chats import random_case, rendered_here, rendered_there
 from tests.fuzz.planting import Planted
@@ -74,12 +74,12 @@ def parts_are_always_joined(usual: Any) -> Any:
     return lambda self, name: False
 
 
-@plant(chat, "_to_json")
+@plant(template_environment, "_to_json")
 def keys_are_sorted(usual: Any) -> Any:
     return lambda value, **options: usual(value, **{**options, "sort_keys": True})
 
 
-@plant(chat, "_raise")
+@plant(template_environment, "_raise")
 def refusals_of_the_template_are_ignored(usual: Any) -> Any:
     return lambda text: ""
 
