@@ -20,13 +20,16 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from nanofw.compare.analysis import Analysis
 from nanofw.compare.experiment import AA
-from nanofw.compare.metrics import Metric
+from nanofw.compare.metrics import UNITS, Metric
 from nanofw.compare.row import ArmMetric
+from nanofw.compare.run_curves import PERCENTS
 from nanofw.compare.runner import Results
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 """Of arms, in turn; they can be told apart with any colour vision (Okabe and Ito)."""
 MARKERS = "osD^vPX"
+LINES = ("-", "--", ":", "-.")
+"""Of arms too: those that share a colour have other markers and lines."""
 _STYLE: Any = {
     "svg.fonttype": "none",  # text stays text
     "text.parse_math": False,  # an arm may be called $x$
@@ -53,15 +56,16 @@ def effects(results: Results, analysis: Analysis, point: float | None) -> str:
     place = {metric: -i * (len(arms) + 1) for i, metric in enumerate(metrics)}
     with _drawing(7.2, 0.7 + 0.17 * len(metrics) * (len(arms) + 1)) as (figure, axes):
         axes.axvline(1, color="#444444", linewidth=1)
+        reach = _scale_of_ratios(axes, [row for row in rows if row.arm != AA])
         for number, arm in enumerate(arms):
             some = [row for row in rows if row.arm == arm and row.metric in place]
             _draw_intervals(axes, some, [place[row.metric] - number for row in some],
-                            arm, _look(results, arm))  # fmt: skip
+                            (arm, *_look(results, arm)), reach)  # fmt: skip
         middle = (len(arms) - 1) / 2
-        axes.set_yticks([place[metric] - middle for metric in metrics], metrics)
+        labels = [f"{metric} {_better(metric)}" for metric in metrics]
+        axes.set_yticks([place[metric] - middle for metric in metrics], labels)
         axes.set_ylim(min(place.values()) - len(arms), 1)
         axes.grid(axis="y", visible=False)
-        _scale_of_ratios(axes, [row for row in rows if row.arm != AA])
         axes.set_xlabel(f"ratio to {results.experiment.baseline}, with its interval")
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
         return _text(figure, f"effects-{point}")
@@ -81,7 +85,9 @@ def runs(results: Results, point: float | None, metric: str) -> str:
             colour, marker = _look(results, arm)
             some = list(values[arm].values())
             axes.scatter([place] * len(some), some, color=colour, marker=marker, s=22, zorder=2)
-        axes.set_xticks(range(len(arms)), arms)
+        is_crowded = len(arms) > 4
+        axes.set_xticks(range(len(arms)), arms, rotation=35 if is_crowded else 0,
+                        ha="right" if is_crowded else "center")  # fmt: skip
         axes.set_xlim(-0.4, len(arms) - 0.6)
         axes.set_ylabel(_with_unit(metric))
         return _text(figure, f"runs-{point}-{metric}")
@@ -103,7 +109,8 @@ def by_load(results: Results, metric: str) -> str:
             high = [float(values.max()) if len(values) else math.nan for values in defined]
             colour, marker = _look(results, arm)
             axes.fill_between(points, low, high, color=colour, alpha=0.1, linewidth=0)
-            axes.plot(points, means, color=colour, marker=marker, markersize=4, label=arm)
+            axes.plot(points, means, color=colour, marker=marker, markersize=4, label=arm,
+                      linestyle=_line(results, arm))  # fmt: skip
             finite = [mean for mean in means if math.isfinite(mean)]
             highest, lowest = max([highest, *finite]), min([lowest, *finite])
         if lowest > 0 and highest > 10 * lowest:
@@ -116,35 +123,89 @@ def by_load(results: Results, metric: str) -> str:
         return _text(figure, f"loads-{metric}")
 
 
+def spread(results: Results, point: float | None, quantity: str) -> str:
+    """The share of the requests that took at most so long, mean over the runs of each arm."""
+    with _drawing(5.6, 2.8) as (figure, axes):
+        is_empty = True
+        for arm in results.experiment.arms:
+            runs = results.runs.get((point, arm), ())
+            lines = [run.spreads[quantity] for run in runs if quantity in run.spreads]
+            if lines:
+                is_empty, colour = False, _look(results, arm)[0]
+                axes.plot(np.mean(lines, axis=0), PERCENTS, color=colour, label=arm,
+                          linestyle=_line(results, arm), linewidth=1.4)  # fmt: skip
+        if is_empty:
+            return ""
+        low, high = axes.get_xlim()
+        if low > 0 and high > 20 * low:
+            axes.set_xscale("log")
+            axes.xaxis.set_major_formatter(FuncFormatter(_three_digits))
+        axes.set_ylim(0, 100)
+        axes.set_xlabel(f"{quantity}, s (left is better)")
+        axes.set_ylabel("% of the requests")
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+        return _text(figure, f"spread-{point}-{quantity}")
+
+
+def queue(results: Results, point: float | None) -> str:
+    """Requests that wait over time, in the first run of each arm."""
+    with _drawing(5.6, 2.4) as (figure, axes):
+        is_empty = True
+        for arm in results.experiment.arms:
+            runs = results.runs.get((point, arm), ())
+            curve = runs[0].over_time if runs else {}
+            if curve:
+                is_empty, colour = False, _look(results, arm)[0]
+                axes.plot(curve["time"], curve["waiting"], color=colour, label=arm,
+                          linestyle=_line(results, arm), linewidth=1.2)  # fmt: skip
+        if is_empty:
+            return ""
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("seconds after the start of the run")
+        axes.set_ylabel("requests that wait")
+        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+        return _text(figure, f"queue-{point}")
+
+
 def _draw_intervals(
     axes: Axes,
     rows: Sequence[ArmMetric],
     places: Sequence[float],
-    arm: str,
-    look: tuple[str, str],
+    look: tuple[str, str, str],
+    reach: float,
 ) -> None:
-    colour, marker = look
-    label: str | None = arm
+    """An interval that leaves the axis ends in an arrow there."""
+    arm, colour, marker = look
+    face = "white" if arm == AA else colour
+    axes.plot([], [], color=colour, marker=marker, markersize=5, label=arm,
+              markerfacecolor=face, linestyle="none")  # fmt: skip
     for row, place in zip(rows, places, strict=True):
         effect = row.effect
         assert effect is not None
-        axes.plot([effect.low, effect.high], [place, place], color=colour, linewidth=1.6)
-        axes.plot(
-            [effect.estimate], [place], color=colour, marker=marker, markersize=5, label=label,
-            markerfacecolor="white" if arm == AA else colour, linestyle="none",
-        )  # fmt: skip
-        label = None
+        low, high = max(effect.low, 1 / reach), min(effect.high, reach)
+        axes.plot([low, high], [place, place], color=colour, linewidth=1.6)
+        for is_cut, end, arrow in ((low > effect.low, low, "<"), (high < effect.high, high, ">")):
+            if is_cut:
+                axes.plot([end], [place], color=colour, marker=arrow, markersize=5, clip_on=False,
+                          linestyle="none")  # fmt: skip
+        if 1 / reach <= effect.estimate <= reach:
+            axes.plot([effect.estimate], [place], color=colour, marker=marker, markersize=5,
+                      markerfacecolor=face, linestyle="none")  # fmt: skip
 
 
-def _scale_of_ratios(axes: Axes, rows: Sequence[ArmMetric]) -> None:
-    """Logarithmic, as wide as the arms need; the A/A's intervals may run out of it."""
+def _scale_of_ratios(axes: Axes, rows: Sequence[ArmMetric]) -> float:
+    """Logarithmic, as wide as the arms need; the A/A's intervals may run out of it.
+
+    Returns the greatest ratio that is shown.
+    """
     bounds = [
         bound
         for row in rows
         if row.effect is not None
         for bound in (row.effect.low, row.effect.high, row.effect.estimate)
     ]
-    reach = min(max([1.02, *(max(b, 1 / b) for b in bounds if b > 0)]) ** 1.08, _WIDEST)
+    some = [max(bound, 1 / bound) for bound in bounds if 0 < bound < math.inf]
+    reach = min(max([1.02, *some]) ** 1.08, _WIDEST)
     axes.set_xscale("log")
     axes.set_xlim(1 / reach, reach)
     steps = [1.0]
@@ -155,6 +216,7 @@ def _scale_of_ratios(axes: Axes, rows: Sequence[ArmMetric]) -> None:
     axes.xaxis.set_major_formatter(FuncFormatter(_three_digits))
     axes.xaxis.set_minor_formatter(NullFormatter())
     axes.minorticks_off()
+    return reach
 
 
 def _three_digits(value: float, _: int) -> str:
@@ -166,14 +228,23 @@ def _four_digits(value: float, _: int) -> str:
 
 
 def _with_unit(metric: str) -> str:
-    return f"{metric}, s" if Metric.parse(metric).is_latency else metric
+    quantity = Metric.parse(metric).quantity
+    unit = "s" if Metric.parse(metric).is_latency else UNITS.get(quantity, "")
+    words = "higher" if Metric.parse(metric).higher_is_better else "lower"
+    return f"{metric}{', ' if unit else ''}{unit} ({words} is better)"
+
+
+def _better(metric: str) -> str:
+    """An arrow to where it is better."""
+    return "↑" if Metric.parse(metric).higher_is_better else "↓"
 
 
 def _is_drawn(row: ArmMetric) -> bool:
     effect = row.effect
     if effect is None or effect.scale != "ratio":
         return False
-    return effect.low > 0 and math.isfinite(effect.high) and math.isfinite(effect.estimate)
+    is_known = not math.isnan(effect.low) and not math.isnan(effect.high)
+    return is_known and 0 < effect.estimate < math.inf
 
 
 def _arms(results: Results) -> list[str]:
@@ -186,7 +257,13 @@ def _look(results: Results, arm: str) -> tuple[str, str]:
     if arm == AA:
         return "#9a9a9a", "o"
     number = list(results.experiment.arms).index(arm)
-    return COLOURS[number % len(COLOURS)], MARKERS[number % len(MARKERS)]
+    turn = number // len(COLOURS)
+    return COLOURS[number % len(COLOURS)], MARKERS[(number + turn) % len(MARKERS)]
+
+
+def _line(results: Results, arm: str) -> str:
+    number = list(results.experiment.arms).index(arm)
+    return LINES[number // len(COLOURS) % len(LINES)]
 
 
 def _values(results: Results, point: float | None, arm: str, metric: str) -> dict[int, float]:

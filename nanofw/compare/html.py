@@ -15,7 +15,9 @@ from markupsafe import Markup
 
 from nanofw.compare import figures
 from nanofw.compare.analysis import Analysis
+from nanofw.compare.conclusion import conclusions, facts, main_metric
 from nanofw.compare.experiment import AA
+from nanofw.compare.metrics import definition
 from nanofw.compare.report import (
     capacity_text,
     effect_texts,
@@ -24,6 +26,7 @@ from nanofw.compare.report import (
     point_title,
 )
 from nanofw.compare.row import ArmMetric
+from nanofw.compare.run_curves import SPREAD
 from nanofw.compare.runner import Results
 
 _FOLDER = Path(__file__).parent / "templates"
@@ -59,18 +62,15 @@ def as_html(results: Results, analysis: Analysis | None, data: Mapping[str, obje
         decided=_decided(results, analysis),
         missing=missing_text(results),
         capacity=capacity_text(results),
-        loads_figure=Markup(figures.by_load(results, _main_metric(results))),
-        main_metric=_main_metric(results),
+        conclusions=conclusions(results, analysis) if analysis else [],
+        facts=facts(results),
+        terms={name: definition(name) for name in options.all_metrics},
+        loads_figure=Markup(figures.by_load(results, main_metric(results))),
+        main_metric=main_metric(results),
         points=[_section(results, analysis, point) for point in results.points],
         provenance=data["provenance"],
         data=_as_script(data),
     )
-
-
-def _main_metric(results: Results) -> str:
-    """What pictures of single runs show."""
-    options = results.experiment.options
-    return options.primary or options.all_metrics[0]
 
 
 def _decided(results: Results, analysis: Analysis | None) -> list[dict[str, object]]:
@@ -94,16 +94,25 @@ def _section(results: Results, analysis: Analysis | None, point: float | None) -
     return {
         "title": point_title(results, point),
         "effects": Markup(figures.effects(results, analysis, point) if analysis else ""),
-        "runs": Markup(figures.runs(results, point, _main_metric(results))),
+        "runs": Markup(figures.runs(results, point, main_metric(results))),
+        "spread": Markup(figures.spread(results, point, _spread_of(results))),
+        "quantity": _spread_of(results),
+        "queue": Markup(figures.queue(results, point)),
         "metrics": metrics,
         "lines": [
             {"arm": arm, "number": number + 1, "seed": results.experiment.options.seed + number,
              "measured": run.num_measured, "failed": run.num_failed, "refused": run.num_refused,
-             "value": number_text(_main_metric(results), run.values[_main_metric(results)])}
+             "value": number_text(main_metric(results), run.values[main_metric(results)])}
             for (place, arm), runs in results.runs.items() if place == point
             for number, run in zip(results.repeats(point, arm), runs, strict=True)
         ],
     }  # fmt: skip
+
+
+def _spread_of(results: Results) -> str:
+    """The latency whose spread is shown: the main metric's, if it is one."""
+    quantity = main_metric(results).partition(".")[0]
+    return quantity if quantity in SPREAD else "e2e"
 
 
 def _cells(row: ArmMetric) -> dict[str, str]:

@@ -13,7 +13,7 @@ from types import MappingProxyType
 import numpy as np
 
 from nanofw.contracts.arrays import FloatArray
-from nanofw.measure.latencies import LATENCIES, STATISTICS, weighted_statistic
+from nanofw.measure.latencies import LATENCIES, PER_REQUEST, STATISTICS, weighted_statistic
 
 DEFAULT_METRICS = (
     "ttft.mean",
@@ -45,6 +45,21 @@ WHOLE: Mapping[str, str] = MappingProxyType(
         "service.share": "a client's share of the tokens served while requests came",
     }
 )
+UNITS: Mapping[str, str] = MappingProxyType(
+    {
+        "throughput.tokens": "tokens/s",
+        "throughput.requests": "requests/s",
+        "goodput.rate": "requests/s",
+        "goodput.share": "of 1",
+        "preemptions": "per request",
+        "recomputed_tokens": "tokens per request",
+        "cache.hit_rate": "of 1",
+        "service.gap": "tokens",
+        "service.jain": "of 1",
+        "service.share": "of 1",
+    }
+)
+"""Of those that are not times."""
 HIGHER_IS_BETTER = frozenset(
     {
         "throughput.tokens", "throughput.requests", "goodput.rate", "goodput.share",
@@ -155,3 +170,15 @@ def describe(name: str) -> dict[str, object]:
     metric = Metric.parse(name)
     scale = "ratio" if metric.by_ratio else "difference"
     return {"higher_is_better": metric.higher_is_better, "compared_by": scale}
+
+
+def definition(name: str) -> str:
+    """What a metric is, for readers."""
+    metric = Metric.parse(name)
+    scope = "" if metric.client is None else f", client {metric.client}"
+    if not metric.statistic:
+        return f"{WHOLE[metric.quantity]}{scope}"
+    what = PER_REQUEST.get(metric.quantity, "Seconds between two tokens of one request.")
+    words = {"mean": "mean", "max": "greatest", "p50": "median"}
+    statistic = words.get(metric.statistic, f"{metric.statistic[1:]}th percentile")
+    return f"{what[:-1]}: {statistic}{scope}"

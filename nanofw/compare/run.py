@@ -20,6 +20,7 @@ from nanofw.compare.finished import FinishedRequests, FinishedTable
 from nanofw.compare.host_time import AddedHostTime, HostTime
 from nanofw.compare.metrics import RunMeasurement, jain
 from nanofw.compare.records import RequestRecords
+from nanofw.compare.run_curves import over_time, spreads
 from nanofw.compare.run_files import RunFiles
 from nanofw.compare.statistics import MIN_RUNS, autocorrelation_length, within_run_interval
 from nanofw.compare.traffic import ObservedWorkload, TrafficSums
@@ -67,6 +68,8 @@ class RunResult:
         within: by metric, an interval of this run's own mean, where there are too few runs for
             a verdict. It says nothing of other traffic.
         notes: sentences for the report.
+        spreads: latencies at `PERCENTS` of the measured requests, by quantity.
+        over_time: requests that wait and run, at some times of the run.
     """
 
     values: dict[str, float]
@@ -92,6 +95,8 @@ class RunResult:
     capacity: float
     notes: tuple[str, ...]
     within: dict[str, tuple[float, float]]
+    spreads: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
+    over_time: dict[str, list[float]] = field(default_factory=dict[str, list[float]])
 
 
 def run_once(
@@ -238,6 +243,8 @@ class _Run:
             capacity=self._capacity(done),
             notes=self._notes(done),
             within=self._intervals(measured, inside),
+            spreads=spreads(measured.latencies),
+            over_time=over_time(done, self._started, self._finished),
         )
 
     def _window(self, arrivals: FloatArray) -> tuple[float, float]:

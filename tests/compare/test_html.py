@@ -96,7 +96,7 @@ def test_the_same_result_makes_the_same_pictures(reported: Path, tmp_path: Path)
         for path in (reported / "result.html", again)
     ]
     assert pictures[0] == pictures[1]
-    assert len(pictures[0]) == 5  # by load; effects and runs of two loads
+    assert len(pictures[0]) == 9  # by load; effects, runs, spread and queue of two loads
 
 
 def test_an_experiment_that_ends_early_is_reported_without_verdicts(
@@ -185,8 +185,19 @@ class TestInABrowser:
             "return [...document.querySelectorAll('figure svg')].map(picture => {"
             " const box = picture.getBoundingClientRect(); return [box.width, box.height] })"
         )
-        assert len(sizes) == 5
+        assert len(sizes) == 9
         assert all(width > 200 and height > 100 for width, height in sizes)
+
+    def test_it_begins_with_what_was_found_and_compared(self, browser: Any) -> None:
+        sentences = [p.text for p in browser.find_elements("css selector", "#conclusion p")]
+        told = " ".join(sentences)
+        assert f" against {NASTY}" in told
+        assert "sjf" in told
+        assert "fcfs" in told
+        facts = browser.find_element("id", "facts").text
+        assert "shape:qwen3-0.6b" in facts
+        assert "cost model roofline" in facts
+        assert "80 requests" in facts
 
     def test_details_open(self, browser: Any) -> None:
         provenance = browser.find_element("id", "provenance")
@@ -197,7 +208,7 @@ class TestInABrowser:
         assert "num_requests: 80" in provenance.text
 
     def test_a_narrow_window_scrolls_tables_alone(self, browser: Any) -> None:
-        browser.set_window_size(500, 900)
+        browser.set_window_size(500, 900)  # the least that a headless window has
         widths = browser.execute_script(
             "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
         )
