@@ -32,18 +32,22 @@ if TYPE_CHECKING:
         UnknownPlugin,
     )
     from nanofw.llm.async_llm import AsyncLLM
+    from nanofw.llm.embeddings import EmbeddingResult
     from nanofw.llm.llm import LLM
     from nanofw.llm.results import RequestResult
+    from nanofw.llm.scores import ScoreResult
 
 __version__ = "0.1.0"
 __all__ = [
     # running a model
     "LLM",
     "AsyncLLM",
+    "EmbeddingResult",
     "Engine",
     "Request",
     "RequestResult",
     "SamplingParams",
+    "ScoreResult",
     "StepObserver",
     # errors
     "AllocatorError",
@@ -69,8 +73,10 @@ _MODULES = {
     "AsyncLLM": "nanofw.llm.async_llm",
     "Engine": "nanofw.engine.engine",
     "Request": "nanofw.contracts.requests",
+    "EmbeddingResult": "nanofw.llm.embeddings",
     "RequestResult": "nanofw.llm.results",
     "SamplingParams": "nanofw.contracts.requests",
+    "ScoreResult": "nanofw.llm.scores",
     "StepObserver": "nanofw.contracts.observer",
 }
 """Where the public names are defined; those that are not here are errors."""

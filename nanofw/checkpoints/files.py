@@ -30,8 +30,27 @@ def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, objec
     Raises:
         ModelError: the file is not there, cannot be read, or breaks a bound.
     """
+    value = _json_of(path, max_bytes)
+    if not isinstance(value, dict):
+        raise ModelError(f"{path} does not hold a JSON object")
+    parsed = cast("dict[str, object]", value)
+    _check_bounds(parsed, path)
+    return parsed
+
+
+def read_json_list(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> list[object]:
+    """The JSON list in a file. Raises as `read_json`."""
+    value = _json_of(path, max_bytes)
+    if not isinstance(value, list):
+        raise ModelError(f"{path} does not hold a JSON list")
+    parsed = cast("list[object]", value)
+    _check_bounds({"the list": parsed}, path)
+    return parsed
+
+
+def _json_of(path: Path, max_bytes: int) -> object:
     try:
-        value = json.loads(read_text(path, max_bytes), parse_int=_integer)
+        return json.loads(read_text(path, max_bytes), parse_int=_integer)
     except FileNotFoundError:
         raise ModelError(
             f"{path.parent} is not a checkpoint: it has no {path.name}{describe(path.parent)}"
@@ -40,11 +59,6 @@ def read_json(path: Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str, objec
         raise ModelError(f"{path} is nested deeper than {MAX_DEPTH} levels") from None
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from None
-    if not isinstance(value, dict):
-        raise ModelError(f"{path} does not hold a JSON object")
-    parsed = cast("dict[str, object]", value)
-    _check_bounds(parsed, path)
-    return parsed
 
 
 def is_inside(name: object) -> bool:

@@ -11,6 +11,7 @@ IntArray: TypeAlias = NDArray[np.int32]
 LongArray: TypeAlias = NDArray[np.int64]
 BoolArray: TypeAlias = NDArray[np.bool_]
 FloatArray: TypeAlias = NDArray[np.float64]
+Float32Array: TypeAlias = NDArray[np.float32]
 
 EMPTY_INT: IntArray = np.empty(0, np.int32)
 EMPTY_BOOL: BoolArray = np.empty(0, np.bool_)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from nanofw.contracts.arrays import EMPTY_INT, IntArray
+from nanofw.contracts.arrays import EMPTY_INT, Float32Array, IntArray
 from nanofw.contracts.requests import FinishReason, Request
 
 
@@ -73,6 +73,7 @@ class RequestOutput:
         logprobs: of the generated tokens, when asked for.
         prompt_logprobs: of the prompt's tokens from the second on, when asked for; the first
             sample has them.
+        embedding: float32[hidden], the pooled hidden states of the prompt, when asked for.
         num_cached_tokens: prompt tokens taken from the prefix cache at first admission.
         num_recomputed_tokens: tokens computed again after preemptions.
         num_recovered_tokens: tokens of a preempted request found in the cache on its return.
@@ -89,6 +90,7 @@ class RequestOutput:
     retry_after_s: float | None = None
     logprobs: TokenLogprobs | None = None
     prompt_logprobs: TokenLogprobs | None = None
+    embedding: Float32Array | None = None
     num_cached_tokens: int = 0
     num_preemptions: int = 0
     num_recomputed_tokens: int = 0

@@ -10,11 +10,19 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from nanofw.contracts.arrays import EMPTY_BOOL, EMPTY_COPIES, EMPTY_INT, BoolArray, IntArray
+from nanofw.contracts.arrays import (
+    EMPTY_BOOL,
+    EMPTY_COPIES,
+    EMPTY_INT,
+    BoolArray,
+    Float32Array,
+    IntArray,
+)
 from nanofw.contracts.outputs import TokenLogprobs
-from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.requests import Pooling, SamplingParams
 
 NO_LOGPROBS: Mapping[int, TokenLogprobs] = {}
+NO_EMBEDDINGS: Mapping[int, Float32Array] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +40,7 @@ class NewRow:
         seed: 64-bit start of its random numbers.
         sample_index: which of the `n` siblings it is.
         arguments: what the request carries for single plugins, by the plugin's name.
+        pooling: which hidden states of the prompt are wanted; None: none.
     """
 
     row: int
@@ -43,6 +52,7 @@ class NewRow:
     seed: int
     sample_index: int = 0
     arguments: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    pooling: Pooling | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -117,6 +127,8 @@ class StepResult:
             whose requests ask for them.
         prompt_logprobs: by row, those of the prompt tokens that follow each of the chunk's
             positions, for rows of first samples whose requests ask for them.
+        embeddings: by row, float32[hidden] pooled hidden states of prompts that the step
+            completed, for rows whose requests ask for them.
         seconds: time that the device spent on the step, where it is known.
     """
 
@@ -125,6 +137,7 @@ class StepResult:
     failed: BoolArray | None = None
     logprobs: Mapping[int, TokenLogprobs] = field(default_factory=lambda: NO_LOGPROBS)
     prompt_logprobs: Mapping[int, TokenLogprobs] = field(default_factory=lambda: NO_LOGPROBS)
+    embeddings: Mapping[int, Float32Array] = field(default_factory=lambda: NO_EMBEDDINGS)
     seconds: float | None = None
 
 

@@ -7,10 +7,14 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from functools import wraps
 from types import MappingProxyType
-from typing import Any, TypeVar, cast
+from typing import Any, Literal, TypeAlias, TypeVar, cast, get_args
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.errors import RequestError, RequestShed, near
+
+Pooling: TypeAlias = Literal["last", "mean", "cls"]
+"""Which hidden states of a prompt are its embedding: the last one, the mean, the first one."""
+POOLINGS: tuple[str, ...] = get_args(Pooling)
 
 
 class FinishReason(StrEnum):
@@ -134,6 +138,8 @@ class Request:
         stream: report the tokens of each step, not only the finished output.
         arguments: what single plugins are told about the request, by the plugin's name.
         cache_salt: requests of different salts share nothing in the prefix cache.
+        pooling: report the pooled hidden states of its prompt; None: do not. With `mean` and
+            `cls` the whole prompt is computed, whatever the prefix cache has.
     """
 
     id: str
@@ -147,3 +153,4 @@ class Request:
     stream: bool = False
     arguments: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     cache_salt: str = ""
+    pooling: Pooling | None = None

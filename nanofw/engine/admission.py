@@ -197,8 +197,8 @@ class Admission:
     def _take_row(self, state: RequestState, budget: int, part: Prefills) -> int | None:
         tokens = state.tokens
         # The last token is always computed: its logits are what the request waits for.
-        is_new = state.wants_prompt_logprobs
-        match = NO_MATCH if is_new else self._allocator.match(tokens[:-1], state.salt)
+        is_whole = state.needs_whole_prompt
+        match = NO_MATCH if is_whole else self._allocator.match(tokens[:-1], state.salt)
         left = len(tokens) - match.num_tokens
         count = min(left, self._chunk_limit(state, budget))
         partial = count < left
@@ -251,4 +251,5 @@ def _new_row(state: RequestState, row: int, tokens: IntArray, table: IntArray) -
         seed=state.seed,
         sample_index=state.sample_index,
         arguments=state.request.arguments,
+        pooling=None if state.sample_index else state.request.pooling,
     )

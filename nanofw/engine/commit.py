@@ -109,7 +109,8 @@ class Committer:
         return started
 
     def _log(self, plan: StepPlan, result: StepResult) -> None:
-        """Keep log probabilities; those of a prompt that is computed again are there already."""
+        """Keep log probabilities and embeddings; those of a prompt that is computed again are
+        there already."""
         rows = self._running.rows
         for row, logprobs in result.logprobs.items():
             if rows.alive[row] and self._good(row, plan, result):
@@ -123,6 +124,9 @@ class Committer:
             num_again = sum(len(part) for part in kept) - starts[row]
             if 0 <= num_again < len(logprobs):
                 kept.append(logprobs.after(num_again))
+        for row, embedding in result.embeddings.items():
+            if rows.alive[row] and self._good(row, plan, result):
+                rows.state(row).embedding = embedding
 
     def _good(self, row: int, plan: StepPlan, result: StepResult) -> bool:
         failed = result.failed

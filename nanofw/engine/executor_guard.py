@@ -123,6 +123,8 @@ class ExecutorGuard(PluginCalls):
             self._check_logprobs("logprobs of collect", given.logprobs)
         if given.prompt_logprobs.__class__ is not dict or given.prompt_logprobs:
             self._check_logprobs("prompt_logprobs of collect", given.prompt_logprobs)
+        if given.embeddings.__class__ is not dict or given.embeddings:
+            self._check_embeddings(given.embeddings)
         seconds: Any = given.seconds
         if seconds is not None and not (type(seconds) is float and seconds >= 0.0):
             self._check_seconds(seconds)
@@ -131,6 +133,15 @@ class ExecutorGuard(PluginCalls):
         number = number_of(seconds)
         if number is None or not number >= 0.0:
             raise self.wrong("seconds of collect", seconds, "seconds or None")
+
+    def _check_embeddings(self, embeddings: Any) -> None:
+        method, wanted = "embeddings of collect", "float32[hidden] by row"
+        if not isinstance(embeddings, Mapping):
+            raise self.wrong(method, embeddings, wanted)
+        for row, value in cast("Mapping[Any, Any]", embeddings).items():
+            size = getattr(value, "size", 0)
+            if not size or not _is_array(value, np.float32, (size,)) or number_of(row) is None:
+                raise self.wrong(method, value, wanted)
 
     def _check_logprobs(self, method: str, logprobs: Any) -> None:
         wanted = "TokenLogprobs by row"

@@ -12,7 +12,7 @@ import numpy as np
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.limits import Limits
-from nanofw.contracts.requests import Request, SamplingParams
+from nanofw.contracts.requests import POOLINGS, Request, SamplingParams
 from nanofw.engine.request_state import SAMPLE_SEPARATOR
 from nanofw.errors import shown
 
@@ -60,6 +60,7 @@ def check_request(
     tokens = _prompt_tokens(request.prompt_token_ids, vocab_size)
     check_sampling(request.sampling, vocab_size)
     _check_fields(request)
+    _check_pooling(request)
     _check_arguments(request, plugin_names)
     _check_word_lengths(request.sampling, limits)
     return tokens, _token_limit(len(tokens), request.sampling, limits)
@@ -152,6 +153,13 @@ def _token_key(key: Any) -> Any:
     if not re.fullmatch(r"-?(?:0|[1-9][0-9]{0,18})", key) or key == "-0":
         raise ValueError(f"logit_bias key {shown(key)} is not a token id")
     return int(key)
+
+
+def _check_pooling(request: Request) -> None:
+    if request.pooling is not None and request.pooling not in POOLINGS:
+        raise ValueError(
+            f"pooling is {shown(request.pooling)}; it must be {', '.join(POOLINGS)}, or null"
+        )
 
 
 def _check_penalties(sampling: SamplingParams) -> None:

@@ -7,7 +7,7 @@ from dataclasses import KW_ONLY, InitVar, dataclass, field
 from enum import Enum
 from typing import Any, Protocol
 
-from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.arrays import Float32Array, IntArray
 from nanofw.contracts.outputs import RequestOutput, TokenLogprobs
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.contracts.scheduler import RequestView, SortKey
@@ -87,6 +87,7 @@ class RequestState:
     row: int = field(default=-1, init=False)
     logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs], init=False)
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list[TokenLogprobs], init=False)
+    embedding: Float32Array | None = field(default=None, init=False)
     num_prompt: int = field(init=False)
     num_output: int = field(default=0, init=False)
     num_cached: int = field(default=0, init=False)
@@ -117,6 +118,12 @@ class RequestState:
             return False
         return sum(len(part) for part in self.prompt_logprobs) < self.num_prompt - 1
 
+    @property
+    def needs_whole_prompt(self) -> bool:
+        """Whether every position of its prompt is still wanted, so that cached ones do not do."""
+        is_pooled = self.request.pooling in ("mean", "cls") and self.embedding is None
+        return is_pooled or self.wants_prompt_logprobs
+
     def output(self) -> RequestOutput:
         """The finished request as its user sees it."""
         assert self.finish_reason is not None
@@ -130,6 +137,7 @@ class RequestState:
             token_ids=token_ids,
             logprobs=logprobs.cut(len(token_ids)) if logprobs is not None else None,
             prompt_logprobs=prompt,
+            embedding=self.embedding,
             finish_reason=self.finish_reason,
             num_prompt_tokens=self.num_prompt,
             error=self.error,

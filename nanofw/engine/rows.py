@@ -69,7 +69,8 @@ class Rows:
         self.ignore_eos[row] = sampling.ignore_eos
         self.custom_stop[row] = bool(sampling.stop_token_ids)
         self.stream[row] = state.request.stream
-        self.logprobs[row] = sampling.logprobs is not None or sampling.prompt_logprobs is not None
+        reports_more = sampling.logprobs is not None or sampling.prompt_logprobs is not None
+        self.logprobs[row] = reports_more or state.request.pooling is not None
         self.host[row] = state.host
         self.no_token_yet[row] = state.first_token is None
         self.alive[row] = True

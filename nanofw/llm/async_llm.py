@@ -7,29 +7,35 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nanofw.checkpoints.pooling import EmbeddingSpec
 from nanofw.config.layers import PYTHON
 from nanofw.config.load import LoadedConfig, load_config
 from nanofw.contracts.observer import StepObserver
-from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.requests import Pooling, SamplingParams
 from nanofw.errors import RequestShed
+from nanofw.llm.arguments import (
+    CHAT_FIELD_NAMES,
+    FIELD_NAMES,
+    POOLED_FIELD_NAMES,
+    check_fields,
+    load,
+)
+from nanofw.llm.async_streams import AsyncInbox, AsyncStream
+from nanofw.llm.embeddings import POOLED, EmbeddingResult, chosen_spec, embedding_of, pooled
 from nanofw.llm.engine_thread import EngineThread
-from nanofw.llm.llm import CHAT_FIELD_NAMES, FIELD_NAMES, check_fields, load
 from nanofw.llm.opening import open_session
 from nanofw.llm.prompts import Prompt, PromptLike
 from nanofw.llm.refusals import encode_prompt, read_prompt
-from nanofw.llm.results import StreamEvent
+from nanofw.llm.results import RequestResult, StreamEvent
+from nanofw.llm.scores import ScoreResult, encode_pair, score_of
 from nanofw.text.tokenizer import Tokenizer
 
 INLINE_CHARACTERS = 2_000
 """Texts up to this length are encoded at once; longer ones in a thread, to keep the loop free."""
-
-MAX_WAITING_EVENTS = 64
-"""Of a stream whose caller is slow: more of them are joined to one for each sample."""
 
 
 class AsyncLLM:
@@ -68,7 +74,7 @@ class AsyncLLM:
         self.loaded: LoadedConfig = load(model, keywords)
         self._timeout_s, self._max_requests = admission_timeout_s, max_requests
         self._permits = asyncio.Semaphore(max_requests)
-        self._inbox: _Inbox | None = None
+        self._inbox: AsyncInbox | None = None
         self._thread = EngineThread(
             lambda: open_session(self.loaded, real_time=True, observers=observers)
         )
@@ -109,6 +115,11 @@ class AsyncLLM:
     def max_model_len(self) -> int:
         """Most tokens of a request, its prompt included."""
         return self._thread.max_model_len
+
+    @property
+    def hidden_size(self) -> int:
+        """Numbers of an embedding."""
+        return self._thread.spec.hidden_size
 
     @property
     def template_variables(self) -> frozenset[str]:
@@ -171,8 +182,8 @@ class AsyncLLM:
         release = await self._take_permit(prompt) if prompt.refusal is None else _nothing
         loop = asyncio.get_running_loop()
         if self._inbox is None or self._inbox.loop is not loop:
-            self._inbox = _Inbox(loop)
-        stream = _Stream(self._inbox, release)
+            self._inbox = AsyncInbox(loop)
+        stream = AsyncStream(self._inbox, release)
         try:
             self._thread.add_prompt(stream, prompt, arrival)
         except BaseException:
@@ -215,6 +226,47 @@ class AsyncLLM:
         check_fields(fields, CHAT_FIELD_NAMES, 1)
         record: dict[str, object] = {"messages": messages, **fields}
         return self.generate(record, sampling_params, queue_timeout_s=queue_timeout_s)
+
+    async def embed(
+        self,
+        prompt: PromptLike,
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        **fields: object,
+    ) -> EmbeddingResult:
+        """The pooled hidden states of a prompt; arguments and errors as those of `LLM.embed`."""
+        check_fields(fields, POOLED_FIELD_NAMES, 1)
+        spec = self.embedding_spec(pooling, normalize)
+        read = await self._encode(pooled(read_prompt(prompt, POOLED, None, fields), spec.pooling))
+        return embedding_of(await self._result(read), normalize=spec.normalize)
+
+    async def score(
+        self, prompt: PromptLike, continuation: str | Sequence[int], **fields: object
+    ) -> ScoreResult:
+        """The log probability of a continuation; arguments and errors as those of `LLM.score`."""
+        check_fields(fields, POOLED_FIELD_NAMES, 1)
+        return score_of(await self._result(await self.encode_pair(prompt, continuation, fields)))
+
+    def embedding_spec(
+        self, pooling: Pooling | None = None, normalize: bool | None = None
+    ) -> EmbeddingSpec:
+        """How embeddings are made: as the caller says, else as the checkpoint does."""
+        return chosen_spec(self._thread.spec, pooling, normalize)
+
+    async def encode_pair(
+        self, prompt: PromptLike, continuation: object, fields: Mapping[str, object] | None = None
+    ) -> Prompt:
+        """A prompt and its continuation as a request for their score."""
+        encoder = self._thread.encoder
+        return await asyncio.to_thread(encode_pair, encoder, prompt, continuation, fields or {})
+
+    async def _result(self, prompt: Prompt) -> RequestResult:
+        result: RequestResult | None = None
+        async for event in self.generate(prompt):
+            result = event.result
+        assert result is not None
+        return result
 
     async def encode(
         self, prompt: PromptLike, sampling_params: SamplingParams | None = None
@@ -269,83 +321,3 @@ class AsyncLLM:
 
 def _nothing() -> None:
     """A refused request has no place in the engine."""
-
-
-class _Inbox:
-    """What the engine's thread brought, until the loop takes it: woken once for all streams."""
-
-    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
-        self.loop = loop
-        self._items: deque[tuple[_Stream, list[StreamEvent]]] = deque()
-        self._is_due = False
-
-    def put(self, stream: _Stream, events: list[StreamEvent]) -> None:
-        """Called in the engine's thread."""
-        self._items.append((stream, events))
-        if not self._is_due:
-            self._is_due = True
-            with contextlib.suppress(RuntimeError):  # a closed loop: there is no receiver any more
-                self.loop.call_soon_threadsafe(self._hand_out)
-
-    def _hand_out(self) -> None:
-        self._is_due = False  # before it is emptied: what comes meanwhile wakes the loop again
-        while self._items:
-            stream, events = self._items.popleft()
-            stream.accept(events)
-
-
-class _Stream:
-    """One request's way from the engine's thread to its caller's loop."""
-
-    def __init__(self, inbox: _Inbox, release: Callable[[], None]) -> None:
-        self._inbox, self._release = inbox, release
-        self._events: deque[StreamEvent] = deque()
-        self._has_events = asyncio.Event()
-        self.ended = False
-
-    def receive(self, events: list[StreamEvent]) -> None:
-        """Called in the engine's thread."""
-        self._inbox.put(self, events)
-
-    def accept(self, events: list[StreamEvent]) -> None:
-        """Called in the loop."""
-        for event in events:
-            self._events.append(event)
-            if event.result is not None:
-                self.ended = True
-                self._release()
-        if len(self._events) > MAX_WAITING_EVENTS:
-            self._events = deque(joined(self._events))
-        self._has_events.set()
-
-    async def take(self) -> list[StreamEvent]:
-        """All that waits, in its order; at least one event."""
-        while not self._events:
-            self._has_events.clear()
-            await self._has_events.wait()
-        events = list(self._events)
-        self._events.clear()
-        return events
-
-
-def joined(events: Iterable[StreamEvent]) -> list[StreamEvent]:
-    """The same texts and tokens in one event for each sample, then the result if it is there."""
-    by_sample: dict[int, list[StreamEvent]] = {}
-    results: list[StreamEvent] = []
-    for event in events:
-        if event.result is not None:
-            results.append(event)
-        else:
-            by_sample.setdefault(event.index, []).append(event)
-    made = [_joined_sample(index, parts) for index, parts in by_sample.items()]
-    return made + results
-
-
-def _joined_sample(index: int, parts: list[StreamEvent]) -> StreamEvent:
-    logprobs = [part.logprobs for part in parts if part.logprobs is not None]
-    return StreamEvent(
-        "".join([part.text for part in parts]),
-        tuple(token_id for part in parts for token_id in part.token_ids),
-        index,
-        [position for positions in logprobs for position in positions] if logprobs else None,
-    )

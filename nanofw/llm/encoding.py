@@ -46,6 +46,7 @@ def engine_request(
         stream=stream,
         arguments=prompt.arguments,
         cache_salt=prompt.cache_salt,
+        pooling=prompt.pooling,
     )
 
 
@@ -126,6 +127,22 @@ class Encoder:
         except UnicodeEncodeError as error:
             raise ValueError(f"the prompt is not valid text: {error}") from None
         return text, tokenizer.encode(text)
+
+    def text_tokens(self, text: str, *, is_chat: bool) -> list[int]:
+        """Token ids of a text, without such as a tokenizer puts behind every text.
+
+        Args:
+            is_chat: the text is a rendered template, which has its special tokens.
+        """
+        tokenizer = self._needed("give token ids")
+        self._check_length(text)
+        plain = tokenizer.encode(text, add_special_tokens=False)
+        if is_chat:
+            return plain
+        whole = tokenizer.encode(text)
+        places = range(len(whole) - len(plain) + 1)
+        begin = next((i for i in places if whole[i : i + len(plain)] == plain), 0)
+        return whole[: begin + len(plain)]
 
     def _check_length(self, text: str) -> None:
         """Raise ValueError for a text that is too long even if its tokens are the longest ones."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from nanofw.contracts.clock import Clock, PacedClock
+from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.requests import SamplingParams
 from nanofw.errors import ExecutorError
 from nanofw.llm.encoding import Encoder
@@ -70,8 +71,8 @@ class EngineThread:
         make_session: called in the thread; what it raises is raised here.
 
     Attributes:
-        encoder, default_sampling, tokenizer, max_model_len: of the session; any thread may use
-            them.
+        encoder, default_sampling, tokenizer, max_model_len, spec: of the session; any thread may
+            use them.
         is_simulated: a modelled machine answers, in step with the clock of this one.
         failure: what ended the engine, or None.
     """
@@ -97,6 +98,7 @@ class EngineThread:
         self.default_sampling: SamplingParams = self._session.default_sampling
         self.tokenizer: Tokenizer | None = self._session.tokenizer
         self.max_model_len: int = self._session.engine.max_model_len
+        self.spec: ModelSpec = self._session.engine.spec
 
     def add_prompt(self, receiver: Receiver, prompt: Prompt, arrival: float | None = None) -> None:
         """Queue an encoded prompt.

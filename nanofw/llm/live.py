@@ -137,6 +137,7 @@ class LiveRequest:
             num_preemptions=sum(output.num_preemptions for output in outputs),
             prompt_logprobs=self._prompt_logprobs(first),
             metadata=self.metadata,
+            embedding=first.embedding,
         )
 
     def failed(self, reason: str) -> RequestResult:

@@ -6,40 +6,35 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import cast
 
 from nanofw.config.layers import PYTHON
 from nanofw.config.load import LoadedConfig, load_config
-from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.requests import Pooling, SamplingParams
 from nanofw.engine.base import BaseEngine
 from nanofw.errors import shown
-from nanofw.llm.elsewhere import unknown_key
+from nanofw.llm.arguments import (
+    CHAT_FIELD_NAMES,
+    FIELD_NAMES,
+    POOLED_FIELD_NAMES,
+    as_list,
+    check_fields,
+    load,
+)
+from nanofw.llm.embeddings import POOLED, EmbeddingResult, chosen_spec, embedding_of, pooled
 from nanofw.llm.interrupt import postponed
-from nanofw.llm.keywords import nested_values
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import run_progress
-from nanofw.llm.prompts import (
-    CHAT_NAMES,
-    RECORD_NAMES,
-    REQUEST_NAMES,
-    SAMPLING_NAMES,
-    PromptLike,
-)
+from nanofw.llm.prompts import RECORD_NAMES, PromptLike
 from nanofw.llm.refusals import chosen_ids, read_prompt
 from nanofw.llm.results import RequestResult, StreamEvent
+from nanofw.llm.scores import SCORED, ScoreResult, encode_pair, paired, score_of
 from nanofw.llm.session import SessionStep
 from nanofw.text.tokenizer import Tokenizer
 
 Message = Mapping[str, object]
-
-FIELD_NAMES = (*REQUEST_NAMES, *SAMPLING_NAMES)
-"""Keys of a JSONL line that `generate` takes as keywords."""
-
-CHAT_FIELD_NAMES = (*FIELD_NAMES, *CHAT_NAMES)
-"""Those that `chat` takes."""
 
 
 class LLM:
@@ -118,7 +113,7 @@ class LLM:
                 neither, or a keyword that there is not.
             NanofwError: the run cannot go on; `partial_results` has what was finished.
         """
-        wanted = _as_list(prompts)
+        wanted = as_list(prompts)
         check_fields(fields, FIELD_NAMES, len(wanted))
         params = self._params(sampling_params, len(wanted))
         return self._run(wanted, params, arguments, fields, progress)
@@ -206,6 +201,62 @@ class LLM:
         finally:
             self._session.abort(ticket)
             self._inbox.pop(ticket, None)
+
+    def embed(
+        self,
+        prompts: PromptLike | Sequence[PromptLike],
+        *,
+        pooling: Pooling | None = None,
+        normalize: bool | None = None,
+        progress: bool = False,
+        **fields: object,
+    ) -> list[EmbeddingResult]:
+        """The pooled hidden states of all prompts, in their order.
+
+        Args:
+            prompts: as for `generate`.
+            pooling, normalize: None: as the checkpoint says, else the last hidden state and true.
+            fields: keys of a JSONL line that are not about sampling.
+
+        Raises:
+            ValueError: a pooling that there is not, or a keyword that there is not.
+            NanofwError: the run cannot go on, or the checkpoint describes what is not supported.
+        """
+        wanted = as_list(prompts)
+        check_fields(fields, POOLED_FIELD_NAMES, len(wanted))
+        spec = chosen_spec(self.engine.spec, pooling, normalize)
+        read = [pooled(read_prompt(item, POOLED, None, fields), spec.pooling) for item in wanted]
+        results = self._run(read, [POOLED] * len(read), None, {}, progress)
+        return [embedding_of(result, normalize=spec.normalize) for result in results]
+
+    def score(
+        self,
+        prompts: PromptLike | Sequence[PromptLike],
+        continuations: str | Sequence[int] | Sequence[str | Sequence[int]],
+        *,
+        progress: bool = False,
+        **fields: object,
+    ) -> list[ScoreResult]:
+        """The log probability of each continuation after its prompt.
+
+        A text goes on where the prompt's text ends, as one text: its tokens are those that the
+        prompt alone does not have.
+
+        Args:
+            prompts: as for `generate`; one prompt goes with every continuation.
+            continuations: texts or token ids, one for each prompt.
+            fields: as for `embed`.
+
+        Raises:
+            ValueError: another number of continuations than of prompts, or an unknown keyword.
+            NanofwError: the run cannot go on.
+        """
+        pairs = paired(as_list(prompts), as_list(continuations))
+        check_fields(fields, POOLED_FIELD_NAMES, len(pairs))
+        encoder = self._session.encoder
+        read = [encode_pair(encoder, prompt, more, fields) for prompt, more in pairs]
+        results = self._run(read, [SCORED] * len(read), None, {}, progress)
+        return [score_of(result) for result in results]
 
     @property
     def tokenizer(self) -> Tokenizer | None:
@@ -311,49 +362,3 @@ class LLM:
             if ticket in self._inbox:
                 self._inbox[ticket].append(event)
         return step
-
-
-def load(model: str | Path | LoadedConfig | None, keywords: Mapping[str, object]) -> LoadedConfig:
-    """The configuration that the arguments of `LLM` stand for."""
-    if isinstance(model, LoadedConfig):
-        if keywords:
-            raise ValueError("a loaded configuration takes no keywords; use from_config")
-        return model
-    return load_config(values=nested_values(None if model is None else str(model), keywords))
-
-
-def _as_list(prompts: object) -> list[object]:
-    """One prompt or many, as a list; a flat list of integers is one prompt of token ids."""
-    if isinstance(prompts, (str, Mapping)):
-        return [prompts]
-    if getattr(prompts, "ndim", None) == 1 and hasattr(prompts, "__array__"):
-        return [prompts]  # an array or a tensor of token ids
-    if not _is_many(prompts):
-        raise ValueError(
-            f"prompts are a text, token ids, an object, or a list of them, not {shown(prompts)}"
-        )
-    wanted = list(cast("Iterable[object]", prompts))
-    return [wanted] if wanted and all(map(_is_integer, wanted)) else wanted
-
-
-def _is_many(value: object) -> bool:
-    return isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray, AbstractSet))
-
-
-def _is_integer(item: object) -> bool:
-    """Numbers of numpy and torch, too, which have no dimensions, but no arrays of several."""
-    return hasattr(item, "__index__") and not getattr(item, "ndim", 0)
-
-
-def check_fields(
-    fields: Mapping[str, object],
-    known: Sequence[str],
-    num_prompts: int,
-    variables: Iterable[str] = (),
-) -> None:
-    """Raise ValueError for a keyword that is neither a key of a request nor the template's."""
-    for name in fields:
-        if name not in known and name not in variables:
-            raise ValueError(unknown_key(name, (*known, *variables)))
-    if "id" in fields and num_prompts != 1:
-        raise ValueError(f"id names one request, and there are {num_prompts} prompts")

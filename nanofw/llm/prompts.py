@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from nanofw.contracts.arrays import IntArray
-from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.requests import Pooling, SamplingParams
 from nanofw.engine.request_checks import by_token_id, is_finite
 from nanofw.errors import RequestError, near, shown
 from nanofw.llm.elsewhere import REQUEST, unknown_key
@@ -56,6 +56,7 @@ class Prompt:
         arguments: what single plugins are told about it, by the plugin's name.
         metadata: whatever the user wants back with the result.
         cache_salt: requests of different salts share nothing in the prefix cache.
+        pooling: its hidden states are wanted, pooled so, and no continuation.
         stop_strings: those of `sampling`, once it is encoded; None when there are none.
         refusal: why it cannot be read or encoded; None when it can.
     """
@@ -73,6 +74,7 @@ class Prompt:
     arguments: Mapping[str, object] = field(default_factory=dict[str, object])
     cache_salt: str = ""
     metadata: object = None
+    pooling: Pooling | None = None
     stop_strings: StopStrings | None = None
     refusal: RequestError | None = None
 

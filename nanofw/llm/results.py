@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from nanofw.contracts.arrays import Float32Array
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import FinishReason
 from nanofw.llm.logprobs import PositionLogprobs
@@ -113,6 +114,8 @@ class RequestResult:
         num_cached_tokens: prompt tokens taken from the prefix cache.
         metadata: what the request brought under this key.
         prompt_logprobs: by position, None for the first token; None unless asked for.
+        embedding: float32[hidden], the prompt's hidden states as they were pooled; None unless
+            asked for.
     """
 
     request_id: str
@@ -126,6 +129,7 @@ class RequestResult:
     num_preemptions: int = 0
     prompt_logprobs: list[PositionLogprobs | None] | None = None
     metadata: object = None
+    embedding: Float32Array | None = None
     finished: bool = field(default=True, init=False)
 
     @property

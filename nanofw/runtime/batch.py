@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class StepBatch:
         graph_size: the bucket whose graph ran the step; 0: it ran eagerly.
         logprobs, prompt_logprobs: of the sampled tokens and of prompt tokens, where rows asked,
             once they were found.
+        embeddings: of prompts that the step completed, where rows asked.
     """
 
     micro_batches: list[ForwardBatch]
@@ -51,6 +52,7 @@ class StepBatch:
     graph_size: int = 0
     logprobs: RowLogprobs | None = None
     prompt_logprobs: RowLogprobs | None = None
+    embeddings: dict[int, torch.Tensor] = field(default_factory=dict[int, torch.Tensor])
 
 
 def make_batch(

@@ -208,6 +208,7 @@ class TorchExecutor(Executor):
             failed=failed if failed.any() else None,
             logprobs=step.transfer.logprobs(),
             prompt_logprobs=step.transfer.prompt_logprobs(),
+            embeddings=step.transfer.embeddings(),
             seconds=step.timer.seconds(),
         )
 
@@ -225,7 +226,8 @@ class TorchExecutor(Executor):
         sampled = self._open().sample(step.batch, step.hidden, masks, step.plan.host_rows)
         step.hidden = None
         step.timer.stop()
-        step.transfer = Transfer(sampled, step.batch.logprobs, step.batch.prompt_logprobs)
+        batch = step.batch
+        step.transfer = Transfer(sampled, batch.logprobs, batch.prompt_logprobs, batch.embeddings)
 
     def _open(self) -> Runner:
         if self._runner is None:

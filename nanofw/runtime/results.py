@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 
 import torch
 
-from nanofw.contracts.arrays import BoolArray, IntArray
+from nanofw.contracts.arrays import BoolArray, Float32Array, IntArray
 from nanofw.contracts.outputs import TokenLogprobs
 from nanofw.contracts.sampler import SampledTokens
 from nanofw.runtime.logprobs import RowLogprobs
+
+NOTHING: Mapping[int, torch.Tensor] = MappingProxyType({})
 
 
 class Transfer:
@@ -18,6 +22,7 @@ class Transfer:
     Args:
         sampled: the sampled tokens.
         logprobs, prompt_logprobs: of them and of the prompts, where rows asked.
+        embeddings: by row, float32[hidden] of prompts.
     """
 
     def __init__(
@@ -25,11 +30,13 @@ class Transfer:
         sampled: SampledTokens,
         logprobs: RowLogprobs | None = None,
         prompt_logprobs: RowLogprobs | None = None,
+        embeddings: Mapping[int, torch.Tensor] = NOTHING,
     ) -> None:
         self._token_ids = _to_host(sampled.token_ids)
         self._failed = _to_host(sampled.failed)
         self._logprobs = logprobs and logprobs.copied(_to_host)
         self._prompt_logprobs = prompt_logprobs and prompt_logprobs.copied(_to_host)
+        self._embeddings = {row: _to_host(pooled) for row, pooled in embeddings.items()}
         self._done: torch.cuda.Event | None = None
         if sampled.token_ids.is_cuda:
             self._done = torch.cuda.Event()
@@ -48,6 +55,10 @@ class Transfer:
     def prompt_logprobs(self) -> dict[int, TokenLogprobs]:
         """Of prompt tokens, by row."""
         return {} if self._prompt_logprobs is None else self._prompt_logprobs.by_row()
+
+    def embeddings(self) -> dict[int, Float32Array]:
+        """Of prompts, by row."""
+        return {row: pooled.numpy() for row, pooled in self._embeddings.items()}
 
 
 class Timer:

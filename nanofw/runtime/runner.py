@@ -28,6 +28,7 @@ from nanofw.runtime.blame import StepPart, step_error
 from nanofw.runtime.graphs.capture import Capturer, GraphParts
 from nanofw.runtime.graphs.step import StepGraphs
 from nanofw.runtime.logprobs import PromptTokens
+from nanofw.runtime.pooling import PooledRows, PooledTokens
 from nanofw.runtime.rows import RowState
 from nanofw.runtime.sampling import StepSampler
 from nanofw.runtime.sampling_plugins import SamplingPlugins, calls_of
@@ -80,6 +81,7 @@ class Runner:
         )
         self._step_sampler = StepSampler(config, communicator, self.plugins, self.model, self._rows)
         self._logprobs = self._step_sampler.logprobs
+        self._pooled = PooledRows()
 
     def allocate(self, num_blocks: int) -> None:
         """Create the KV pool; what was there before is given back first."""
@@ -128,10 +130,12 @@ class Runner:
         for row in plan.removed:
             self.plugins.remove_row(int(row))
             self._arguments.pop(int(row), None)
+            self._pooled.remove_row(int(row))
         for request_id in plan.finished:
             self.plugins.finish(request_id)
         for new in plan.new:
             self._step_sampler.add_row(new)
+            self._pooled.add_row(new)
             if self._model_name in new.arguments:
                 self._arguments[new.row] = new.arguments[self._model_name]
         self._rows.apply(plan)
@@ -143,7 +147,9 @@ class Runner:
         """Run the model over an applied plan; hidden states [s, hidden] of the rows that sample."""
         if self.graphs is not None:
             has_prefill = plan.num_decodes < len(plan.rows)
-            asks_prompts = has_prefill and self._logprobs.ask_for_prompts(plan)
+            asks_prompts = has_prefill and (
+                self._logprobs.ask_for_prompts(plan) or self._pooled.ask(plan)
+            )
             has_arguments = bool(self._arguments) and self._have_arguments(plan.rows)
             replayed = self.graphs.forward(
                 plan, asks_prompts=asks_prompts, has_arguments=has_arguments
@@ -156,8 +162,9 @@ class Runner:
         )  # fmt: skip
         lengths = [int(one.host_query_lens.sum()) for one in batch.micro_batches]  # no padding
         wanted = self._logprobs.prompt_tokens(plan, lengths)
-        if wanted is not None:
-            return batch, self._forward_with_prompts(batch, wanted)
+        pooled = self._pooled.tokens(plan, lengths)
+        if wanted is not None or pooled is not None:
+            return batch, self._forward_with_prompts(batch, wanted, pooled)
         hidden = [self._forward(one) for one in batch.micro_batches]
         return batch, hidden[0] if len(hidden) == 1 else torch.cat(hidden)
 
@@ -170,25 +177,42 @@ class Runner:
         shape = (len(one.logits_indices), self._config.spec.hidden_size)
         return checked_tensor(self.model, "forward", hidden, shape, self._nothing)
 
-    def _forward_with_prompts(self, batch: StepBatch, wanted: PromptTokens) -> torch.Tensor:
-        """Hidden states of the rows that sample; those of prompts become log probabilities."""
+    def _forward_with_prompts(
+        self, batch: StepBatch, wanted: PromptTokens | None, pooled: PooledTokens | None
+    ) -> torch.Tensor:
+        """Hidden states of the rows that sample; those of prompts become log probabilities and
+        embeddings."""
         hidden: list[torch.Tensor] = []
         of_prompts: list[torch.Tensor] = []
-        for one, indices in zip(batch.micro_batches, wanted.indices, strict=True):
-            num_sampled = len(one.logits_indices)
-            extra = to_device(indices, self.device)
-            one.logits_indices = torch.cat((one.logits_indices, extra))
-            states = self._forward(one)
-            hidden.append(states[:num_sampled])
-            of_prompts.append(states[num_sampled:])
+        of_pooled: list[torch.Tensor] = []
+        for number, one in enumerate(batch.micro_batches):
+            more = [asked.indices[number] for asked in (wanted, pooled) if asked is not None]
+            ends = np.cumsum([len(one.logits_indices), *map(len, more)])
+            one.logits_indices = torch.cat(
+                (one.logits_indices, *(to_device(indices, self.device) for indices in more))
+            )
+            parts = self._forward(one).tensor_split(ends[:-1].tolist())
+            hidden.append(parts[0])
+            if wanted is not None:
+                of_prompts.append(parts[1])
+            if pooled is not None:
+                of_pooled.append(parts[-1])
+        if wanted is not None:
+            self._find_prompt_logprobs(batch, wanted, torch.cat(of_prompts))
+        if pooled is not None:
+            batch.embeddings = self._pooled.pool(pooled, torch.cat(of_pooled))
+        return torch.cat(hidden)
+
+    def _find_prompt_logprobs(
+        self, batch: StepBatch, wanted: PromptTokens, states: torch.Tensor
+    ) -> None:
         rows, positions = to_device(np.stack((wanted.rows, wanted.positions)), self.device)
         batch.prompt_logprobs = self._logprobs.of_prompts(
             wanted,
-            torch.cat(of_prompts),
+            states,
             self._rows.token_ids[rows, positions],
-            lambda states: self._step_sampler.logits(states).float(),
+            lambda some: self._step_sampler.logits(some).float(),
         )
-        return torch.cat(hidden)
 
     def sample(
         self, batch: StepBatch, hidden: torch.Tensor, masks: HostMasks | None, host_rows: IntArray

@@ -1,34 +1,40 @@
-"""From a request to its answer: the way of every endpoint that gives text."""
+"""From a request to its answer: the way of every endpoint that the engine serves."""
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
 from nanofw.contracts.requests import SamplingParams
 from nanofw.errors import RequestError
+from nanofw.llm.async_llm import AsyncLLM
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import RequestResult, StreamEvent
 from nanofw.server.bodies import parsed, received
 from nanofw.server.door import Client, OpenPrompts
 from nanofw.server.errors import ApiError, error_of, json_response, refusal
 from nanofw.server.event_stream import DONE, EventStream, event_of
-from nanofw.server.formats import Format
+from nanofw.server.formats import Format, WholeFormat
 from nanofw.server.request_log import log_request
-from nanofw.server.schemas import Generation
+from nanofw.server.schemas import EngineRequest, Generation
 from nanofw.server.service import Service
 from nanofw.server.streams import ClientWatch, Events, numbered
 
-G = TypeVar("G", bound=Generation)
+G = TypeVar("G", bound=EngineRequest)
+Encode: TypeAlias = Callable[[AsyncLLM, dict[str, Any], SamplingParams], Awaitable[Prompt]]
 CLOSED_REQUEST = 499
 """The status in logs of a request whose client went away; nobody is answered."""
+
+
+async def _encode_text(llm: AsyncLLM, record: dict[str, Any], sampling: SamplingParams) -> Prompt:
+    return await llm.encode(record, sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +45,13 @@ class AnswerPlan:
         records: a prompt for `AsyncLLM` each.
         sampling: where they do not say otherwise.
         format: of the answer.
+        encode: makes the prompt of a record; raises `RequestError`.
     """
 
     records: list[dict[str, Any]]
     sampling: SamplingParams
-    format: Format
+    format: WholeFormat
+    encode: Encode = _encode_text
 
 
 @dataclass(slots=True, kw_only=True)
@@ -118,7 +126,7 @@ class Call:
 async def serve_text(
     request: Request, model: type[G], make_plan: Callable[[Service, G, str], AnswerPlan]
 ) -> Response:
-    """Answer a request for text.
+    """Answer a request that the engine serves.
 
     Args:
         model: of its body.
@@ -156,8 +164,8 @@ async def _answer(
     arrival = time.monotonic()
     body = parsed(data, model)
     call.client = service.door.client_named(call.owner, body.client)
-    call.is_stream, call.user = bool(body.stream), body.user
-    if body.stream_options is not None and not call.is_stream:
+    call.is_stream, call.user = body.is_stream, body.user
+    if isinstance(body, Generation) and body.stream_options is not None and not call.is_stream:
         raise ApiError(400, "stream_options needs stream: true", param="stream_options")
     plan = call.plan = make_plan(service, body, call.client)
     call.entry = service.door.enter(call.owner, call.client, len(plan.records))
@@ -174,7 +182,7 @@ async def _answer(
             raise
         _forget_cancelling()
         raise ClientDisconnect from None
-    usage = body.stream_options is not None and body.stream_options.include_usage
+    usage = body.wants_usage
     chunks = _chunks(call, first, events, include_usage=usage)
     return EventStream(chunks, call.watch, lambda: _end_stream(call, events))
 
@@ -215,7 +223,7 @@ async def _encoded(call: Call, plan: AnswerPlan) -> list[Prompt]:
     for number, record in enumerate(plan.records):
         record["id"] = f"{plan.format.id}-{number}"
         try:
-            prompts.append(await llm.encode(record, plan.sampling))
+            prompts.append(await plan.encode(llm, record, plan.sampling))
         except RequestError as error:
             raise refusal(error.reason, call.params) from None
     return prompts
@@ -241,6 +249,7 @@ async def _chunks(
     """The events of a stream, to its end: all that came at once is one chunk."""
     assert call.plan is not None
     answer, num_prompts = call.plan.format, len(call.plan.records)
+    assert isinstance(answer, Format)
     has_opened: set[int] = set()
     chunk: list[bytes] = []
     item: tuple[int, list[StreamEvent]] | None = first

@@ -21,7 +21,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from nanofw.server import information, page
 from nanofw.server.chats import chat_completions
 from nanofw.server.completions import completions
+from nanofw.server.embeddings import embeddings
 from nanofw.server.errors import ApiError
+from nanofw.server.scores import scores
 from nanofw.server.service import Service
 
 logger: logging.Logger = logging.getLogger(__name__)
@@ -30,8 +32,7 @@ _GIVEN_ID = re.compile(r"[!-~]{1,128}")
 """Ids of requests that are taken from their header: without blanks and controls."""
 
 MISSING = {
-    "/v1/embeddings": "the engine generates text; it has no embeddings",
-    "/v1/score": "the engine generates text; it has no scores",
+    "/v1/rerank": "use /v1/score, or /v1/embeddings",
     "/v1/responses": "use /v1/chat/completions",
     "/v1/messages": "use /v1/chat/completions",
 }
@@ -89,6 +90,8 @@ def make_app(service: Service) -> Starlette:
         routes=[
             Route("/v1/completions", completions, methods=["POST"]),
             Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+            Route("/v1/embeddings", embeddings, methods=["POST"]),
+            Route("/v1/score", scores, methods=["POST"]),
             Route("/v1/models", information.models),
             Route("/v1/models/{name:path}", information.model),
             Route("/tokenize", information.tokenize, methods=["POST"]),

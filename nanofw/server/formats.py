@@ -35,18 +35,14 @@ def usage_of(results: Sequence[RequestResult], num_dropped: int = 0) -> dict[str
 
 
 @dataclass(slots=True, kw_only=True)
-class Format(ABC):
-    """The answer to one request.
+class WholeFormat(ABC):
+    """The answer to one request, in one body.
 
     Attributes:
         model: what the request called it.
-        num_samples: of each prompt.
-        token_ids: choices have those of their tokens.
     """
 
     model: str
-    num_samples: int = 1
-    token_ids: bool = False
     id: str = field(init=False)
     created: int = field(default_factory=lambda: int(time.time()), init=False)
 
@@ -57,12 +53,29 @@ class Format(ABC):
     def _id_prefix(self) -> str: ...
 
     @abstractmethod
-    def _object(self, *, is_chunk: bool) -> str:
-        """The value of `object`."""
-
-    @abstractmethod
     def begin(self, prompts: Sequence[Prompt]) -> None:
         """Called with the encoded prompts, before anything else."""
+
+    @abstractmethod
+    def whole(self, results: Sequence[RequestResult]) -> dict[str, Any]:
+        """The answer. Raises `ApiError`."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Format(WholeFormat):
+    """An answer of text, whole or as a stream.
+
+    Attributes:
+        num_samples: of each prompt.
+        token_ids: choices have those of their tokens.
+    """
+
+    num_samples: int = 1
+    token_ids: bool = False
+
+    @abstractmethod
+    def _object(self, *, is_chunk: bool) -> str:
+        """The value of `object`."""
 
     @abstractmethod
     def opening(self, number: int) -> list[dict[str, Any]]:

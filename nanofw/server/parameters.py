@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import ServerLimits
@@ -16,6 +16,7 @@ from nanofw.server.errors import ApiError
 from nanofw.server.schemas import (
     ChatRequest,
     CompletionRequest,
+    EngineRequest,
     Generation,
     JsonObjectFormat,
     JsonSchemaFormat,
@@ -46,6 +47,7 @@ REQUEST_NAMES = ("priority", "expected_output_tokens", "cache_salt")
 TEMPLATE_NAMES = ("chat_template", "add_generation_prompt", "continue_final_message")
 COMPLETION_TOKENS = 16
 """`max_tokens` of a completion that says nothing, where the configuration says nothing either."""
+Texts: TypeAlias = str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]
 MAX_TOP_LOGPROBS = 20
 STRUCTURED = "structured"
 """The logits processor that constrains answers."""
@@ -85,14 +87,31 @@ class Defaults:
         )
 
 
-def common_record(request: Generation, limits: ServerLimits, client: str) -> dict[str, Any]:
-    """The keys of a prompt that completions and chats share.
+def engine_record(request: EngineRequest, limits: ServerLimits, client: str) -> dict[str, Any]:
+    """The keys of a prompt that all requests share.
 
     Raises:
         ApiError: a value is out of bounds.
     """
     record: dict[str, Any] = {"client": client}
-    for name in (*SAMPLING_NAMES, *REQUEST_NAMES):
+    for name in REQUEST_NAMES:
+        value = getattr(request, name)
+        if value is not None:
+            record[name] = value
+    if request.deadline_s is not None:
+        if not is_finite(request.deadline_s) or request.deadline_s <= 0:
+            raise ApiError(400, "deadline_s must be a number above 0", param="deadline_s")
+        record["deadline"] = request.deadline_s
+    if request.arguments:
+        _check_bytes(request.arguments, "arguments", limits)
+        record["arguments"] = dict(request.arguments)
+    return record
+
+
+def common_record(request: Generation, limits: ServerLimits, client: str) -> dict[str, Any]:
+    """The keys of a prompt that completions and chats share. Raises as `engine_record`."""
+    record = engine_record(request, limits, client)
+    for name in SAMPLING_NAMES:
         value = getattr(request, name)
         if value is not None:
             record[name] = value
@@ -103,13 +122,6 @@ def common_record(request: Generation, limits: ServerLimits, client: str) -> dic
             f"stop has {len(stops)} strings; at most {limits.max_stop_strings} are read",
             param="stop",
         )
-    if request.deadline_s is not None:
-        if not is_finite(request.deadline_s) or request.deadline_s <= 0:
-            raise ApiError(400, "deadline_s must be a number above 0", param="deadline_s")
-        record["deadline"] = request.deadline_s
-    if request.arguments:
-        _check_bytes(request.arguments, "arguments", limits)
-        record["arguments"] = dict(request.arguments)
     return record
 
 
@@ -132,21 +144,25 @@ def completion_records(
                 reason = "echo with logprobs cannot be streamed: leave stream out"
                 raise ApiError(400, reason, param="echo")
             common["prompt_logprobs"] = request.logprobs
-    prompts = _prompts(request.prompt)
-    if not prompts:
-        raise ApiError(400, "prompt is an empty list", param="prompt")
-    if len(prompts) > limits.max_prompts:
-        reason = f"prompt has {len(prompts)} prompts; at most {limits.max_prompts} are taken"
-        raise ApiError(400, reason, param="prompt")
-    return [{**prompt, **common} for prompt in prompts]
+    return [{**prompt, **common} for prompt in prompt_records(request.prompt, "prompt", limits)]
 
 
-def _prompts(prompt: str | Sequence[str] | Sequence[int] | Sequence[Sequence[int]]) -> list[Any]:
+def prompt_records(prompt: Texts, param: str, limits: ServerLimits) -> list[dict[str, Any]]:
+    """A record for each text, or list of token ids, that a parameter has.
+
+    Raises:
+        ApiError: there are none, or too many.
+    """
     if isinstance(prompt, str):
         return [{"prompt": prompt}]
-    if prompt and isinstance(prompt[0], int):
+    if not prompt:
+        raise ApiError(400, f"{param} is an empty list", param=param)
+    if isinstance(prompt[0], int):
         return [{"prompt_token_ids": prompt}]
-    key = "prompt" if prompt and isinstance(prompt[0], str) else "prompt_token_ids"
+    if len(prompt) > limits.max_prompts:
+        reason = f"{param} has {len(prompt)} prompts; at most {limits.max_prompts} are taken"
+        raise ApiError(400, reason, param=param)
+    key = "prompt" if isinstance(prompt[0], str) else "prompt_token_ids"
     return [{key: item} for item in prompt]
 
 

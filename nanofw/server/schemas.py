@@ -9,6 +9,7 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag
 
+from nanofw.contracts.requests import Pooling
 from nanofw.narrowing import is_object
 
 T = TypeVar("T")
@@ -40,10 +41,34 @@ class StreamOptions(Body):
     """A last event without choices has the usage."""
 
 
-class Generation(Body):
-    """What a completion and a chat have in common."""
+class EngineRequest(Body):
+    """What all requests have in common that the engine serves."""
 
     model: str | None = None
+    user: str | None = None
+    """Written into the log of requests."""
+    # for policies and plugins
+    client: str | None = None
+    priority: int | None = None
+    deadline_s: float | None = None
+    expected_output_tokens: int | None = None
+    arguments: dict[str, Any] | None = None
+    cache_salt: str | None = None
+
+    @property
+    def is_stream(self) -> bool:
+        """Whether the answer comes as events."""
+        return False
+
+    @property
+    def wants_usage(self) -> bool:
+        """Whether a stream ends with its usage."""
+        return False
+
+
+class Generation(EngineRequest):
+    """What a completion and a chat have in common."""
+
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     n: int | None = None
@@ -55,8 +80,6 @@ class Generation(Body):
     frequency_penalty: float | None = None
     logit_bias: dict[str, float] | None = None
     max_tokens: int | None = None
-    user: str | None = None
-    """Written into the log of requests."""
     # sampling beyond OpenAI's
     top_k: int | None = None
     min_p: float | None = None
@@ -67,15 +90,16 @@ class Generation(Body):
     ignore_eos: bool | None = None
     skip_special_tokens: bool | None = None
     include_stop_str_in_output: bool | None = None
-    # for policies and plugins
-    client: str | None = None
-    priority: int | None = None
-    deadline_s: float | None = None
-    expected_output_tokens: int | None = None
-    arguments: dict[str, Any] | None = None
-    cache_salt: str | None = None
     return_token_ids: bool | None = None
     """Choices have the ids of their tokens, and the first event of each those of its prompt."""
+
+    @property
+    def is_stream(self) -> bool:
+        return bool(self.stream)
+
+    @property
+    def wants_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.include_usage
 
 
 class CompletionRequest(Generation):
@@ -84,6 +108,24 @@ class CompletionRequest(Generation):
     prompt: str | List[str] | List[int] | List[List[int]]
     echo: bool | None = None
     logprobs: int | None = None
+
+
+class EmbeddingRequest(EngineRequest):
+    """`POST /v1/embeddings`."""
+
+    input: str | List[str] | List[int] | List[List[int]]
+    encoding_format: Literal["float", "base64"] | None = None
+    dimensions: int | None = None
+    # beyond OpenAI's
+    pooling: Pooling | None = None
+    normalize: bool | None = None
+
+
+class ScoreRequest(EngineRequest):
+    """`POST /v1/score`."""
+
+    prompt: str | List[int]
+    continuation: str | List[str] | List[int] | List[List[int]]
 
 
 class TextFormat(Body):

@@ -87,7 +87,9 @@ class SimExecutor(Executor):
         return self._capacity
 
     def check(self, request: Request) -> None:
-        """Every valid request can be simulated."""
+        """Every valid request can be simulated, except those for hidden states."""
+        if request.pooling is not None:
+            raise ValueError("a simulated machine computes no hidden states: it has no embeddings")
 
     def submit(self, plan: StepPlan) -> None:
         """Sample the tokens and book the device; the clock moves on by what the host takes."""

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from nanofw import __version__
+from nanofw import LLM, __version__
 from tests.server.running import (
     Running,
     chat_model,
@@ -66,6 +66,36 @@ def test_B087_without_stream_there_is_one_body_with_usage(server: Running) -> No
     assert stopped["text"] == choice["text"].partition(stop)[0]
     repeated = [whole(server, prompt=PROMPT * 8, max_tokens=1)["usage"] for _ in range(2)]
     assert repeated[1]["prompt_tokens_details"]["cached_tokens"] > 0
+
+
+def test_embeddings_are_those_of_python_in_both_encodings(
+    server: Running, client: openai.OpenAI
+) -> None:
+    with LLM("embedded:demo", dtype="float32", device="cpu") as llm:
+        expected = [list(map(float, found.embedding)) for found in llm.embed([PROMPT, "And"])]
+        score = llm.score([PROMPT], [" in the"])[0]
+    plain = whole(server, "/v1/embeddings", input=[PROMPT, "And"], encoding_format="float")
+    packed = client.embeddings.create(model="demo", input=[PROMPT, "And"])  # base64
+    for index, wanted in enumerate(expected):
+        assert plain["data"][index]["embedding"] == pytest.approx(wanted, abs=1e-5)
+        assert packed.data[index].embedding == pytest.approx(wanted, abs=1e-5)
+    assert packed.usage.total_tokens == packed.usage.prompt_tokens > 0
+    (mean,) = whole(server, "/v1/embeddings", input=PROMPT, pooling="mean")["data"]
+    assert mean["embedding"] != pytest.approx(expected[0], abs=1e-3)
+    found = whole(server, "/v1/score", prompt=PROMPT, continuation=[" in the", " zebra"])
+    first, second = found["data"]
+    assert first["score"] == pytest.approx(score.logprob, abs=1e-4)
+    assert tuple(first["token_ids"]) == score.token_ids
+    assert second["score"] < first["score"]
+    for path, body, message in (
+        ("/v1/embeddings", {"input": "a", "dimensions": 3}, "dimensions"),
+        ("/v1/embeddings", {"input": "a", "temperature": 1.0}, "unknown parameter 'temperature'"),
+        ("/v1/embeddings", {"input": []}, "input is an empty list"),
+        ("/v1/score", {"prompt": [5], "continuation": " a"}, "as token ids, too"),
+        ("/v1/score", {"prompt": "a", "continuation": ""}, "no token of its own"),
+    ):
+        answer = post(server, path, body)
+        assert (answer.status_code, message in answer.text) == (400, True), answer.text
 
 
 def test_a_stream_says_what_the_whole_says(server: Running) -> None:
@@ -288,8 +318,8 @@ def test_other_paths_methods_and_types(server: Running) -> None:
     assert listed["max_model_len"] == 2048
     wrong = httpx.get(f"{server.url}/v1/completions")
     assert (wrong.status_code, wrong.headers["allow"]) == (405, "POST")
-    missing = post(server, "/v1/embeddings", {})
-    assert (missing.status_code, "no embeddings" in missing.text) == (404, True)
+    missing = post(server, "/v1/rerank", {})
+    assert (missing.status_code, "/v1/score" in missing.text) == (404, True)
     form = httpx.post(f"{server.url}/v1/completions", data={"prompt": "a"})
     assert form.status_code == 415
     preflight = httpx.options(f"{server.url}/v1/models", headers={"Origin": "http://a.example"})

@@ -1,0 +1,69 @@
+"""What the arguments of `LLM` and `AsyncLLM` stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from pathlib import Path
+from typing import cast
+
+from nanofw.config.load import LoadedConfig, load_config
+from nanofw.errors import shown
+from nanofw.llm.elsewhere import unknown_key
+from nanofw.llm.keywords import nested_values
+from nanofw.llm.prompts import CHAT_NAMES, REQUEST_NAMES, SAMPLING_NAMES
+
+FIELD_NAMES = (*REQUEST_NAMES, *SAMPLING_NAMES)
+"""Keys of a JSONL line that `generate` takes as keywords."""
+
+CHAT_FIELD_NAMES = (*FIELD_NAMES, *CHAT_NAMES)
+"""Those that `chat` takes."""
+
+POOLED_FIELD_NAMES = (*REQUEST_NAMES, *CHAT_NAMES)
+"""Those that `embed` and `score` take."""
+
+
+def load(model: str | Path | LoadedConfig | None, keywords: Mapping[str, object]) -> LoadedConfig:
+    """The configuration that the arguments of `LLM` stand for."""
+    if isinstance(model, LoadedConfig):
+        if keywords:
+            raise ValueError("a loaded configuration takes no keywords; use from_config")
+        return model
+    return load_config(values=nested_values(None if model is None else str(model), keywords))
+
+
+def as_list(prompts: object) -> list[object]:
+    """One prompt or many, as a list; a flat list of integers is one prompt of token ids."""
+    if isinstance(prompts, (str, Mapping)):
+        return [prompts]
+    if getattr(prompts, "ndim", None) == 1 and hasattr(prompts, "__array__"):
+        return [prompts]  # an array or a tensor of token ids
+    if not _is_many(prompts):
+        raise ValueError(
+            f"prompts are a text, token ids, an object, or a list of them, not {shown(prompts)}"
+        )
+    wanted = list(cast("Iterable[object]", prompts))
+    return [wanted] if wanted and all(map(_is_integer, wanted)) else wanted
+
+
+def _is_many(value: object) -> bool:
+    return isinstance(value, Iterable) and not isinstance(value, (bytes, bytearray, AbstractSet))
+
+
+def _is_integer(item: object) -> bool:
+    """Numbers of numpy and torch, too, which have no dimensions, but no arrays of several."""
+    return hasattr(item, "__index__") and not getattr(item, "ndim", 0)
+
+
+def check_fields(
+    fields: Mapping[str, object],
+    known: Sequence[str],
+    num_prompts: int,
+    variables: Iterable[str] = (),
+) -> None:
+    """Raise ValueError for a keyword that is neither a key of a request nor the template's."""
+    for name in fields:
+        if name not in known and name not in variables:
+            raise ValueError(unknown_key(name, (*known, *variables)))
+    if "id" in fields and num_prompts != 1:
+        raise ValueError(f"id names one request, and there are {num_prompts} prompts")

@@ -1,0 +1,86 @@
+"""`/v1/score`: log probabilities of continuations that are given."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from nanofw.contracts.requests import SamplingParams
+from nanofw.llm.async_llm import AsyncLLM
+from nanofw.llm.prompts import Prompt
+from nanofw.llm.results import RequestResult
+from nanofw.llm.scores import SCORED, score_of
+from nanofw.server.answers import AnswerPlan, serve_text
+from nanofw.server.errors import ApiError
+from nanofw.server.formats import WholeFormat
+from nanofw.server.parameters import engine_record, prompt_records
+from nanofw.server.schemas import ScoreRequest
+from nanofw.server.service import Service
+
+_CONTINUATION = "continuation"
+
+
+@dataclass(slots=True, kw_only=True)
+class ScoreFormat(WholeFormat):
+    """Answers of `/v1/score`."""
+
+    def _id_prefix(self) -> str:
+        return "score"
+
+    def begin(self, prompts: Sequence[Prompt]) -> None:
+        pass
+
+    def whole(self, results: Sequence[RequestResult]) -> dict[str, Any]:
+        num_tokens = sum(len(result.prompt_token_ids) for result in results)
+        return {
+            "id": self.id,
+            "object": "list",
+            "created": self.created,
+            "model": self.model,
+            "data": [self._item(index, result) for index, result in enumerate(results)],
+            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+        }
+
+    def _item(self, index: int, result: RequestResult) -> dict[str, Any]:
+        found = score_of(result)
+        if found.logprob is None:
+            raise ApiError(500, str(found.error))
+        return {
+            "object": "score",
+            "index": index,
+            "score": found.logprob,
+            "token_ids": found.token_ids,
+            "token_logprobs": found.token_logprobs,
+            "is_greedy": found.is_greedy,
+        }
+
+
+def score_plan(service: Service, body: ScoreRequest, client: str) -> AnswerPlan:
+    """What a request for scores asks for. Raises `ApiError`."""
+    answer = ScoreFormat(model=service.check_model(body.model))
+    common = engine_record(body, service.limits, client)
+    key = "prompt" if isinstance(body.prompt, str) else "prompt_token_ids"
+    given = prompt_records(body.continuation, _CONTINUATION, service.limits)
+    records = [
+        {key: body.prompt, **common, _CONTINUATION: continuation}
+        for record in given
+        for continuation in record.values()
+    ]
+    return AnswerPlan(records, SCORED, answer, _encode)
+
+
+async def _encode(llm: AsyncLLM, record: dict[str, Any], sampling: SamplingParams) -> Prompt:
+    prompt = {name: value for name, value in record.items() if name != _CONTINUATION}
+    made = await llm.encode_pair(prompt, record[_CONTINUATION])
+    if made.refusal is not None:
+        raise made.refusal
+    return made
+
+
+async def scores(request: Request) -> Response:
+    """The endpoint."""
+    return await serve_text(request, ScoreRequest, score_plan)
