@@ -29,6 +29,7 @@ if TYPE_CHECKING:
         PolicyError,
         RequestError,
         RequestShed,
+        RouterError,
         UnknownPlugin,
     )
     from nanofw.llm.async_llm import AsyncLLM
@@ -64,6 +65,7 @@ __all__ = [
     "PolicyError",
     "RequestError",
     "RequestShed",
+    "RouterError",
     "UnknownPlugin",
     "__version__",
 ]
