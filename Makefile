@@ -50,18 +50,18 @@ slow: $(VENV)/.dev
 
 # FOLDERS of each family; the seeds are FIRST to FIRST + FOLDERS - 1.
 FOLDERS ?= 500
-# Chats, and batches of requests: a minute or two.
-CHATS ?= 5000
+# Batches of four random requests: five minutes.
+BATCHES ?= 5000
 FIRST ?= 0
-# Configurations take ten minutes, traces and the planted faults, which must be found, one each.
-CONFIGS ?= 20000
+# Configurations take ten minutes, chats two, traces and the planted faults, which must be found, one each.
+CASES ?= 20000
 fuzz: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.checkpoints --folders $(FOLDERS) --first $(FIRST)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.chats $(FIRST) $(CHATS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.chats $(FIRST) $(CASES)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.tokenizer_folders $(FIRST) $(FOLDERS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.traces $(FIRST) $(CONFIGS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.requests $(FIRST) $(CHATS)
-	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.configs $(FIRST) $(CONFIGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.traces $(FIRST) $(CASES)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.requests $(FIRST) $(BATCHES)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.configs $(FIRST) $(CASES)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.planting
 
 gpu: $(VENV)/.dev
