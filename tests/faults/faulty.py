@@ -12,6 +12,7 @@ from typing import Any
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.executor import Executor, ExecutorConfig
 from nanofw.contracts.logits_processor import HostProcessor, HostProcessorConfig
+from nanofw.contracts.router import ReplicaView, Router, RouterConfig
 from nanofw.contracts.scheduler import RunningView
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
 from nanofw.plugins import (
@@ -122,6 +123,15 @@ class SoundWorkload(Workload):
         )
 
 
+class SoundRouter(Router):
+    """By turns, with a look at what was sent."""
+
+    prefix_blocks = 4
+
+    def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
+        return sum(replica.cached_tokens(request) + replica.num_tokens for replica in replicas) % 2
+
+
 class SoundCost(ConstantCost):
     """A cost model that knows the host, too."""
 
@@ -183,6 +193,10 @@ def make_workload(options: Fault, config: WorkloadConfig) -> Workload:
     return with_fault(SoundWorkload, options)(config)
 
 
+def make_router(options: Fault, config: RouterConfig) -> Router:
+    return with_fault(SoundRouter, options)(options, config)
+
+
 def make_cost_model(options: Fault, config: Any) -> Any:
     return with_fault(SoundCost, options)(config)
 
@@ -224,6 +238,11 @@ def kv_allocator() -> Plugin:
 @hookimpl
 def workload() -> Plugin:
     return Plugin("faulty", ":make_workload", api="workload/1", options=Fault)
+
+
+@hookimpl
+def router() -> Plugin:
+    return Plugin("faulty", ":make_router", api="router/1", options=Fault)
 
 
 @hookimpl

@@ -15,6 +15,7 @@ from nanofw.contracts.executor import Executor
 from nanofw.contracts.kv_allocator import KVAllocator
 from nanofw.contracts.logits_processor import HostProcessor, LogitsProcessor
 from nanofw.contracts.model import Model
+from nanofw.contracts.router import Router
 from nanofw.contracts.sampler import DeviceSampler
 from nanofw.contracts.scheduler import Policy
 from nanofw.contracts.workload import Workload
@@ -47,6 +48,7 @@ KINDS = {
     "cost_model": Kind(
         faulty.SoundCost, (CostModel, OccupiesHost), "cost_model", "executor.cost_model"
     ),
+    "router": Kind(faulty.SoundRouter, (Router,), "router", "router"),
     "executor": Kind(SimExecutor, (Executor,), "executor", "executor"),
     "host_processor": Kind(
         faulty.SoundHost, (HostProcessor,), "logits_processor", "logits_processors", "faulty_host"

@@ -41,6 +41,7 @@ NOT_CALLED = {
     ("workload", "rate"),
     ("executor", "check_alive"),
     ("executor", "facts"),
+    ("router", "on_lost"),  # a replica that is gone
     ("sampler", "can_shard"),  # several ranks
     ("sampler", "deferred_bytes"),  # an accelerator
     ("logits_processor", "deferred_bytes"),
@@ -54,6 +55,7 @@ AT_THE_START = {
     ("scheduler", "skip_ahead"),
     ("scheduler", "max_rekeys"),
     ("cost_model", "kv_bytes"),
+    ("router", "prefix_blocks"),
     ("executor", "capacity"),
     ("model", "load"),
     ("attention_backend", "allocate"),
@@ -88,6 +90,7 @@ MEANINGFUL: dict[tuple[str, str], set[str]] = {
     ("sampler", "variant"): {"none"},
     ("logits_processor", "add_row"): {"flag"},
     ("host_processor", "start"): {"flag"},
+    ("router", "prefix_blocks"): {"huge"},  # a bound
     ("model", "logits"): {"wide", "double"},  # padded, and in another type
 }
 """Answers that mean something, odd as they are."""
@@ -163,6 +166,8 @@ def settings(kind: str, **fault: Any) -> list[str]:
         "sampling={max_tokens: 16, temperature: 0, ignore_eos: true}",
         f"kv_allocator={pool}",
         f"scheduler={component}" if kind == "scheduler" else "scheduler={name: faulty}",
+        "engine.replicas=2" if kind == "router" else "",
+        f"router={component}" if kind == "router" else "",
         f"executor.cost_model={component}" if kind == "cost_model" else "",
         f"executor={component}" if kind == "executor" else "",
         f"input.workload={component}" if kind == "workload" else "",
