@@ -31,7 +31,7 @@ class ClientService(StepObserver):
     def __init__(self) -> None:
         self._numbers: dict[str, int] = {}
         self._client_of: dict[str, int] = {}
-        self._of_row: LongArray = np.zeros(1024, np.int64)
+        self._rows = _RowClients()
         self._not_started: set[str] = set()
         self._num_waiting: list[int] = []
         self._since: FloatArray | None = None
@@ -71,26 +71,38 @@ class ClientService(StepObserver):
 
     def submitted(self, plan: StepPlan, now: float) -> None:
         """Count a plan's tokens as service; the requests of its new rows wait no longer."""
+        self.take_plan(plan, now, self._rows)
+
+    def strode(self, stride: Stride) -> None:
+        """Count the tokens of all its plans."""
+        self.take_stride(stride, self._rows)
+
+    def of_replica(self) -> StepObserver:
+        """What counts the steps of one of several engines here."""
+        return _ReplicaService(self)
+
+    def take_plan(self, plan: StepPlan, now: float, rows: _RowClients) -> None:
+        """As `submitted`, of an engine with these rows."""
         for new in plan.new:
             number = self._client_of.get(new.request_id)
             if number is None:
                 continue
             if new.request_id in self._not_started:
                 self._start(new.request_id, number)
-            if new.row >= len(self._of_row):
-                self._of_row = np.concatenate((self._of_row, np.zeros(new.row, np.int64)))
-            self._of_row[new.row] = number
-        self._count(plan.rows, plan.num_tokens, [now])
+            rows.place(new.row, number)
+        self._count(rows.of(plan.rows), plan.num_tokens, [now])
 
-    def strode(self, stride: Stride) -> None:
-        """Count the tokens of all its plans."""
-        self._count(stride.rows, np.ones(len(stride.rows)), stride.submitted)
+    def take_stride(self, stride: Stride, rows: _RowClients) -> None:
+        """As `strode`, of an engine with these rows."""
+        self._count(rows.of(stride.rows), np.ones(len(stride.rows)), stride.submitted)
 
-    def _count(self, rows: IntArray, num_tokens: FloatArray | IntArray, times: list[float]) -> None:
-        """So many tokens of each row in every one of the steps that were submitted then."""
+    def _count(
+        self, owners: LongArray, num_tokens: FloatArray | IntArray, times: list[float]
+    ) -> None:
+        """So many tokens of rows of these clients in every one of the steps that were submitted."""
         if len(self._numbers) < 2:
             return
-        served = np.bincount(self._of_row[rows], num_tokens, len(self.total))
+        served = np.bincount(owners, num_tokens, len(self.total))
         for now in times:
             self.total = self.total + served
             self._history.add(now, self.total)
@@ -108,6 +120,37 @@ class ClientService(StepObserver):
             self._since = self.total
         served = self.total - self._since
         self.max_gap = max(self.max_gap, float(served.max() - served.min()))
+
+
+class _RowClients:
+    """The numbers of the clients of an engine's rows."""
+
+    def __init__(self) -> None:
+        self._of_row: LongArray = np.zeros(1024, np.int64)
+
+    def place(self, row: int, client: int) -> None:
+        if row >= len(self._of_row):
+            self._of_row = np.concatenate((self._of_row, np.zeros(row, np.int64)))
+        self._of_row[row] = client
+
+    def of(self, rows: IntArray) -> LongArray:
+        return self._of_row[rows]
+
+
+class _ReplicaService(StepObserver):
+    """The steps of one of several engines, counted in the service of all."""
+
+    def __init__(self, service: ClientService) -> None:
+        self._service, self._rows = service, _RowClients()
+
+    def submitted(self, plan: StepPlan, now: float) -> None:
+        self._service.take_plan(plan, now, self._rows)
+
+    def strode(self, stride: Stride) -> None:
+        self._service.take_stride(stride, self._rows)
+
+    def finished(self, output: RequestOutput) -> None:
+        self._service.finished(output)
 
 
 class ServiceHistory:

@@ -15,9 +15,9 @@ import numpy as np
 from nanofw.assembly import Selection, build, build_workload
 from nanofw.compare.backlog import Backlog
 from nanofw.compare.client_service import ClientService
+from nanofw.compare.engine_watch import EngineWatch
 from nanofw.compare.experiment import ExperimentOptions
 from nanofw.compare.finished import FinishedRequests, FinishedTable
-from nanofw.compare.host_time import AddedHostTime, HostTime
 from nanofw.compare.metrics import RunMeasurement, jain
 from nanofw.compare.records import RequestRecords
 from nanofw.compare.run_curves import over_time, spreads
@@ -29,10 +29,10 @@ from nanofw.contracts.clock import Clock
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.contracts.workload import Workload
-from nanofw.engine.engine import Engine
+from nanofw.engine.base import BaseEngine
 from nanofw.measure.drive import drive
 from nanofw.measure.latencies import latencies
-from nanofw.measure.token_times import TokenTimes
+from nanofw.replicas.opening import open_replicas
 
 GUARDS = (
     "ttft.mean", "ttft.p99", "ttft.max", "tpot.mean", "tpot.p99", "itl.p99", "itl.max",
@@ -114,14 +114,27 @@ def run_once(
         files: what the run writes beside its result; None: nothing.
     """
     with (
-        build(selection, clock=clock) as engine,
+        _open(selection, clock) as engine,
         files.recording(engine, selection) if files else nullcontext(),
     ):
         return run_on(engine, selection, options, seed=seed, time_scale=time_scale, files=files)
 
 
+def _open(selection: Selection, clock: Clock | None) -> BaseEngine:
+    """A fresh engine, or replicas in virtual time."""
+    if selection.loaded.config.engine.replicas == 1:
+        return build(selection, clock=clock)
+    if clock is not None or not selection.virtual_time:
+        raise selection.loaded.error(
+            "must be 1 in real time: steps in other processes are not seen; with "
+            "executor.name=sim replicas are compared in virtual time",
+            ("engine", "replicas"),
+        )
+    return open_replicas(selection)
+
+
 def run_on(
-    engine: Engine,
+    engine: BaseEngine,
     selection: Selection,
     options: ExperimentOptions,
     *,
@@ -140,7 +153,7 @@ def run_on(
 
 
 def measure(
-    engine: Engine,
+    engine: BaseEngine,
     workload: Workload,
     options: ExperimentOptions,
     files: RunFiles | None = None,
@@ -158,15 +171,15 @@ class _Run:
 
     def __init__(
         self,
-        engine: Engine,
+        engine: BaseEngine,
         workload: Workload,
         options: ExperimentOptions,
         records: RequestRecords | None = None,
     ) -> None:
         self._engine, self._options, self._records = engine, options, records
-        self._times, self._service = TokenTimes(), ClientService()
+        self._service = ClientService()
+        self._watch = EngineWatch(engine.engines, self._service, host_time=options.host_time)
         self._workload = workload = ObservedWorkload(workload, engine.spec.vocab_size)
-        self._host = AddedHostTime(engine) if options.host_time else HostTime(engine)
         self._finished_requests = FinishedRequests()
         self._checksum = self._served_checksum = 0
         self._clients: dict[str, int] = {}  # their numbers
@@ -175,7 +188,7 @@ class _Run:
         self._handed_over = engine.clock.now()
         self._lag = 0.0
         self._started = engine.clock.now()
-        with engine.observed_by(self._times, self._service, self._host):
+        with self._watch.watching():
             for step in drive(engine, workload, self._accept):
                 for output in step.finished:
                     self._take_output(output)
@@ -226,7 +239,7 @@ class _Run:
             num_failed=len(done) - len(served),
             num_measured=len(inside),
             num_output_tokens=done.total("num_tokens"),
-            num_steps=self._times.num_steps,
+            num_steps=self._watch.num_steps,
             seconds=self._finished - self._started,
             checksum=self._checksum,
             served_checksum=self._served_checksum,
@@ -234,8 +247,8 @@ class _Run:
             overloaded=backlog.is_overloaded,
             growth=backlog.growth,
             memory=_memory(measured, inside),
-            host_s=self._host.seconds,
-            fewest_available=self._host.fewest_available,
+            host_s=self._watch.host_seconds,
+            fewest_available=self._watch.fewest_available,
             num_by_client=dict(Counter(measured.clients)),
             guards={name: measured.value(name) for name in guards(self._clients)},
             lag_s=self._lag,
@@ -268,13 +281,13 @@ class _Run:
         seconds = max(end - start, 1e-12)
         names = ("arrival", "scheduled", "first_token", "finished", "num_tokens")
         found = latencies(*(inside[name] for name in names))
-        gaps, weights = self._times.gaps(start, end)
+        gaps, weights = self._watch.gaps(start, end)
         good = self._options.slo.met_by(found)
         ended = _within(served["finished"], start, end)
         clients = list(self._clients)
         num, service = max(len(inside), 1), self._service
         whole = {
-            "throughput.tokens": self._times.num_tokens(start, end) / seconds,
+            "throughput.tokens": self._watch.num_tokens(start, end) / seconds,
             "throughput.requests": int(ended.sum()) / seconds,
             "goodput.rate": float(good.sum()) / seconds,
             "goodput.share": float(good.sum()) / len(came) if len(came) else float("nan"),
@@ -320,7 +333,7 @@ class _Run:
         total = done.total("num_tokens")
         if not total or seconds <= 0:
             return float("nan")
-        return len(done) * self._times.num_tokens(self._started, until) / total / seconds
+        return len(done) * self._watch.num_tokens(self._started, until) / total / seconds
 
     def _notes(self, done: FinishedTable) -> tuple[str, ...]:
         notes, finished = list(self._workload.notes), self._finished_requests

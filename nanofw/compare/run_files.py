@@ -11,7 +11,9 @@ from nanofw.assembly import Selection
 from nanofw.compare.experiment import ExperimentOptions
 from nanofw.compare.records import RequestRecords
 from nanofw.decisions.recorder import recording
+from nanofw.engine.base import BaseEngine
 from nanofw.engine.engine import Engine
+from nanofw.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,11 +38,16 @@ class RunFiles:
         point = "" if self.point is None else f"_{self.point:g}"
         return f"{arm}{point}_{self.repeat + 1}"
 
-    def recording(self, engine: Engine, selection: Selection) -> AbstractContextManager[None]:
+    def recording(self, engine: BaseEngine, selection: Selection) -> AbstractContextManager[None]:
         """Within it decisions are noted, where the experiment wants them."""
         folder: Path | None = self.options.decisions
         if folder is None:
             return nullcontext()
+        if not isinstance(engine, Engine):
+            raise ConfigError(
+                "must be left out with engine.replicas: a log is of one engine",
+                key="compare.decisions",
+            )
         path = folder / f"{self._name}.jsonl"
         return recording(engine, selection, path, arm=self.arm, point=self.point, seed=self.seed)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.clock import Clock, RealClock
@@ -24,6 +24,9 @@ from nanofw.errors import (
     refusal_reason,
     shown,
 )
+
+if TYPE_CHECKING:
+    from nanofw.engine.engine import Engine
 
 
 class BaseEngine(ABC):
@@ -156,6 +159,15 @@ class BaseEngine(ABC):
         it cannot be stepped again afterwards, and `take_finished` has what was finished.
         """
 
+    @property
+    def has_strides(self) -> bool:
+        """Whether `step_until` may take several steps at once."""
+        return False
+
+    def step_until(self, until: float) -> StepOutput:
+        """A step, or several at once as far as none but the first begins at `until` or later."""
+        return self.step()
+
     @abstractmethod
     def take_finished(self) -> list[RequestOutput]:
         """Outputs that no step handed out: after a failed step, what had finished before it."""
@@ -172,6 +184,11 @@ class BaseEngine(ABC):
         """Raise the error that stopped it while no step ran, if there is one; returns at once."""
 
     # -- facts ----------------------------------------------------------------------------
+
+    @property
+    @abstractmethod
+    def engines(self) -> Sequence[Engine]:
+        """The engines of this process whose steps can be observed."""
 
     @property
     def is_simulated(self) -> bool:

@@ -219,6 +219,10 @@ class Engine(BaseEngine):
     def has_unfinished(self) -> bool:
         return bool(self.scheduler.has_requests or self._pending or self.scheduler.has_finished)
 
+    @property
+    def engines(self) -> Sequence[Engine]:
+        return (self,)
+
     # -- the step -------------------------------------------------------------------------
 
     def step(self) -> StepOutput:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.contracts.workload import Workload
-from nanofw.engine.engine import Engine
+from nanofw.engine.base import BaseEngine
 from nanofw.errors import ConfigError, RequestError
 
 
@@ -63,7 +63,9 @@ class Arrivals:
 
 
 def drive(
-    engine: Engine, workload: Workload, on_accept: Callable[[Request, float], None] | None = None
+    engine: BaseEngine,
+    workload: Workload,
+    on_accept: Callable[[Request, float], None] | None = None,
 ) -> Iterator[StepOutput]:
     """Feed the engine what comes and step it until nothing is left.
 

@@ -11,6 +11,7 @@ from typing import Any
 from nanofw import errors
 from nanofw.contracts.clock import Clock
 from nanofw.contracts.outputs import StepOutput
+from nanofw.engine.engine import Engine
 from nanofw.errors import ExecutorError, NanofwError
 from nanofw.replicas.messages import (
     AskStats,
@@ -67,6 +68,11 @@ class Replicas(ABC):
     @abstractmethod
     def all(self) -> Sequence[ReplicaState]:
         """By number."""
+
+    @property
+    def engines(self) -> Sequence[Engine]:
+        """Those of this process."""
+        return ()
 
     @property
     def alive(self) -> list[int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,7 @@ from nanofw.contracts.requests import FinishReason, Request
 from nanofw.contracts.router import ReplicaView, Router, RouterConfig
 from nanofw.contracts.views import RequestView
 from nanofw.engine.base import BaseEngine
+from nanofw.engine.engine import Engine
 from nanofw.errors import ExecutorError, PluginError, RouterError
 from nanofw.plugins import Component
 from nanofw.replicas.ledger import Ledger, RoutedRequest
@@ -83,6 +84,10 @@ class ReplicatedEngine(BaseEngine):
     def outstanding(self) -> list[int]:
         """By replica, the tokens that it may still compute."""
         return [self._ledger.outstanding(number) for number in range(len(self._replicas.all))]
+
+    @property
+    def engines(self) -> Sequence[Engine]:
+        return self._replicas.engines
 
     @property
     def is_simulated(self) -> bool:

@@ -21,21 +21,17 @@ from nanofw.replicas.placement import ReplicaEvents, Replicas, ReplicaState
 
 
 class VirtualReplicas(Replicas):
-    """Makes all engines, in this process.
-
-    Attributes:
-        engines: by number.
-    """
+    """Makes all engines, in this process."""
 
     def __init__(self, selection: Selection) -> None:
         one = selected_alone(selection.loaded)
-        self.engines: list[Engine] = []
+        self._engines: list[Engine] = []
         self._states: list[ReplicaState] = []
         for _ in range(selection.loaded.config.engine.replicas):
             engine = build(one, clock=VirtualClock())
-            self.engines.append(engine)
+            self._engines.append(engine)
             self._states.append(ReplicaState(ready(engine, one)))
-        self._wake_at: list[float | None] = [None] * len(self.engines)
+        self._wake_at: list[float | None] = [None] * len(self._engines)
         self._done: list[tuple[float, int, int, StepOutput]] = []
         self._num_done = 0
         self.clock: Clock = _FrontClock(self)
@@ -43,6 +39,10 @@ class VirtualReplicas(Replicas):
     @property
     def all(self) -> Sequence[ReplicaState]:
         return self._states
+
+    @property
+    def engines(self) -> Sequence[Engine]:
+        return self._engines
 
     def next_time(self) -> float | None:
         """When the next thing happens; None: nothing will before another request comes."""
@@ -52,7 +52,7 @@ class VirtualReplicas(Replicas):
         return min(times, default=None)
 
     def send(self, number: int, *commands: ReplicaCommand) -> None:
-        engine = self.engines[number]
+        engine = self._engines[number]
         for command in commands:
             match command:
                 case AddRequest(request):
@@ -83,23 +83,23 @@ class VirtualReplicas(Replicas):
         return events
 
     def stats(self) -> dict[int, Mapping[str, Any]]:
-        return {number: plain(self.engines[number].stats()) for number in self.alive}
+        return {number: plain(self._engines[number].stats()) for number in self.alive}
 
     def close(self) -> None:
-        for engine in self.engines:
+        for engine in self._engines:
             engine.close()
 
     def _busy(self) -> list[int]:
-        return [number for number in self.alive if self.engines[number].has_unfinished]
+        return [number for number in self.alive if self._engines[number].has_unfinished]
 
     def _time_of(self, number: int) -> float:
         """When an engine acts next."""
         wake_at = self._wake_at[number]
-        return self.engines[number].clock.now() if wake_at is None else wake_at
+        return self._engines[number].clock.now() if wake_at is None else wake_at
 
     def _go_to(self, number: int, time: float) -> None:
         """Move the clock of an engine that has nothing to do before a time, or waits for one."""
-        engine, wake_at = self.engines[number], self._wake_at[number]
+        engine, wake_at = self._engines[number], self._wake_at[number]
         if not engine.has_unfinished:
             engine.clock.wait_until(time)
         elif wake_at is not None:
@@ -107,7 +107,7 @@ class VirtualReplicas(Replicas):
             self._wake_at[number] = None
 
     def _step(self, number: int, events: ReplicaEvents) -> None:
-        engine = self.engines[number]
+        engine = self._engines[number]
         if (wake_at := self._wake_at[number]) is not None:
             engine.clock.wait_until(wake_at)
             self._wake_at[number] = None
@@ -123,7 +123,7 @@ class VirtualReplicas(Replicas):
 
     def _fail(self, number: int, error: BaseException, events: ReplicaEvents) -> None:
         """The others go on."""
-        told = failed(error, tuple(self.engines[number].take_finished()))
+        told = failed(error, tuple(self._engines[number].take_finished()))
         self._states[number].ready, self._states[number].problem = None, told.message
         mine = sorted(item for item in self._done if item[2] == number)
         self._done = [item for item in self._done if item[2] != number]
