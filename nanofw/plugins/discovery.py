@@ -83,15 +83,17 @@ def discover(search_path: Sequence[str] | None = None) -> Discovery:
     chosen, notes = _current(offering)
     notes += broken
     entries: list[Entry] = []
+    searched: list[str] = []
     for dist in chosen:
+        name, version = dist.name, dist.version  # each parses all of the metadata
+        searched.append(f"{name} {version}")
         for point in dist.entry_points.select(group=GROUP):
-            entry = _entry(dist, point)
+            entry = _entry(name, version, point)
             if isinstance(entry, str):
                 notes.append(entry)
             elif entry not in entries:
                 entries.append(entry)
-    searched = tuple(f"{dist.name} {dist.version}" for dist in chosen)
-    return Discovery(tuple(entries), tuple(notes), searched)
+    return Discovery(tuple(entries), tuple(notes), tuple(searched))
 
 
 def _distributions(search_path: Sequence[str] | None) -> Iterable[Distribution]:
@@ -175,15 +177,13 @@ def _stale_note(best: Distribution, other: Distribution) -> str:
     )
 
 
-def _entry(dist: Distribution, point: EntryPoint) -> Entry | str:
+def _entry(provider: str, version: str, point: EntryPoint) -> Entry | str:
     kind, dot, name = point.name.partition(".")
-    place = f"{dist.name} {dist.version}: entry point {point.name!r}"
+    place = f"{provider} {version}: entry point {point.name!r}"
     if not dot or not name:
         return f"{place} is not of the form KIND.NAME (quoted in TOML)"
     if kind not in KINDS:
         return f"{place}: no kind {kind!r}{near(kind, KINDS)}; kinds: {', '.join(KINDS)}"
     if point.attr:
         return f"{place} names {point.value!r}: it must name the manifest module alone"
-    return Entry(
-        kind=kind, name=name, module=point.module, provider=dist.name, version=dist.version
-    )
+    return Entry(kind=kind, name=name, module=point.module, provider=provider, version=version)
