@@ -88,6 +88,8 @@ TABLES: dict[str, Callable[[], str]] = {
     "kinds": kinds,
     "capabilities": capabilities,
     "rules": rules,
+    "types of requests": partial(contract_pages.types, "requests"),
+    "types of steps": partial(contract_pages.types, "steps"),
 }
 
 
@@ -104,7 +106,7 @@ def updated(text: str) -> str:
 def _parts() -> Iterator[tuple[str, Callable[[], str]]]:
     """The parts of the pages for authors: `methods of scheduler`."""
     for kind in KINDS:
-        for name in ("methods", "facts", "claims"):
+        for name in ("methods", "facts", "claims", "types"):
             yield f"{name} of {kind}", partial(_part, name, kind)
 
 

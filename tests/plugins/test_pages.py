@@ -80,6 +80,6 @@ def test_every_method_is_in_the_table_of_its_page(kind: str) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_page_has_the_parts_that_come_from_the_contract(kind: str) -> None:
     text = page(kind)
-    for part in ("methods", "facts", "claims"):
+    for part in ("methods", "types", "facts", "claims"):
         assert text.count(f"<!-- {part} of {kind} -->\n") == 1
         assert text.count(f"<!-- end of {part} of {kind} -->\n") == 1
