@@ -46,8 +46,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("nanofw.cli.verify", "hold a model's logits and tokens against transformers"),
     "doctor": ("nanofw.cli.doctor", "say what this machine has and lacks, or what a model is"),
     "config": ("nanofw.cli.config", "show a configuration with its sources, or validate it"),
-    "plugins": ("nanofw.cli.plugins", "list plugins, show one, or hold it to its contract"),
     "completion": ("nanofw.cli.completion", "print a script that completes commands in a shell"),
+    "plugins": ("nanofw.cli.plugins", "list plugins, show, test or begin one"),
 }
 """Command -> module with `main(arguments) -> exit code`, and its line in the help."""
 

@@ -1,11 +1,11 @@
-"""`nanofw plugins list | show | test`."""
+"""`nanofw plugins list | show | test | new`."""
 
 from __future__ import annotations
 
 import argparse
 from typing import TYPE_CHECKING
 
-from nanofw.cli import ExitCode, score_card
+from nanofw.cli import ExitCode, scaffold, score_card
 from nanofw.cli.arguments import CONFIG_WORDS, add_config, registry_of
 from nanofw.cli.explain import claims
 from nanofw.cli.stdout import stdout
@@ -36,12 +36,13 @@ def main(arguments: list[str]) -> int:
     add_config(showing)
     showing.usage = f"{showing.prog} KIND NAME {CONFIG_WORDS} [OPTIONS]"
     showing.add_argument("--json", action="store_true", help="write JSON")
-    testing = score_card.add_parser(commands)
-    actions = ((listing, _list), (showing, _show), (testing, score_card.main))
-    for sub, action in actions:
+    testing, making = score_card.add_parser(commands), scaffold.add_parser(commands)
+    for sub, action in (
+        (listing, _list), (showing, _show), (testing, score_card.main), (making, scaffold.main),
+    ):  # fmt: skip
         sub.set_defaults(parser=sub, action=action)
     known, _ = parser.parse_known_args(
-        [*arguments[:1], *(["", ""] if arguments[:1] in (["show"], ["test"]) else [])]
+        [*arguments[:1], *(["", ""] if arguments[:1] in (["show"], ["test"], ["new"]) else [])]
     )
     options: argparse.Namespace = known.parser.parse_intermixed_args(arguments[1:])
     return known.action(options)

@@ -17,6 +17,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.views import RequestView
@@ -67,14 +68,17 @@ class Router(ABC):
     """Base of routers. Constructed as `target(options, RouterConfig)`.
 
     Attributes:
+        options: its validated options, None where the descriptor names none.
+        config: what it was built with.
         prefix_blocks: blocks of prompts that are remembered of each replica, those that were sent
             last, for `ReplicaView.cached_tokens`; 0: none are, and it is 0.
     """
 
     prefix_blocks: int = 0
 
-    def __init__(self, options: object = None, config: RouterConfig | None = None) -> None:
-        """A router without state needs no constructor of its own."""
+    def __init__(self, options: Any = None, config: RouterConfig | None = None) -> None:
+        self.options = options
+        self.config = config
 
     @abstractmethod
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:

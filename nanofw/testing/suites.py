@@ -12,6 +12,7 @@ from nanofw.contracts.cost_model import CostModel
 from nanofw.contracts.kinds import KINDS
 from nanofw.contracts.kv_allocator import KVAllocator
 from nanofw.contracts.logits_processor import LogitsProcessor
+from nanofw.contracts.router import Router
 from nanofw.contracts.sampler import Sampler
 from nanofw.contracts.scheduler import Policy
 from nanofw.contracts.workload import Workload
@@ -24,6 +25,7 @@ from nanofw.testing.components import claims, construct
 from nanofw.testing.cost_model import CostModelChecks
 from nanofw.testing.kv_allocator import KVAllocatorChecks
 from nanofw.testing.logits_processor import LogitsProcessorChecks
+from nanofw.testing.router import RouterChecks
 from nanofw.testing.sampler import SamplerChecks
 from nanofw.testing.scheduler import SchedulerChecks
 from nanofw.testing.workload import WorkloadChecks
@@ -39,6 +41,7 @@ SUITES: Mapping[type, Checks] = MappingProxyType(
         Sampler: SamplerChecks,
         LogitsProcessor: LogitsProcessorChecks,
         CostModel: CostModelChecks,
+        Router: RouterChecks,
         Workload: WorkloadChecks,
     }
 )
@@ -76,6 +79,8 @@ def suite_of(component: Component) -> Checks:
 def bound(component: Component, settings: Mapping[str, Any] | None = None) -> Checks:
     """An object of the component's checks, which makes it as a run does.
 
+    Its attribute `options` has the component's.
+
     Args:
         settings: attributes of the checks, `arguments` for example; see their class.
 
@@ -92,7 +97,7 @@ def bound(component: Component, settings: Mapping[str, Any] | None = None) -> Ch
                 f"it has: {', '.join(known) or 'none'}",
                 key=f"checks.{name}",
             )
-    attributes: dict[str, Any] = {"make": _maker(component)}
+    attributes: dict[str, Any] = {"make": _maker(component), "options": component.options}
     known = settings_of(suite)
     if "name" in known:
         attributes["name"] = component.name
