@@ -81,6 +81,9 @@ SYNTAX: Mapping[str, Syntax] = {
             "list": _configured(json=False, check=False),
             "show": _configured("kind", "name", json=False),
             "test": _configured("kind", "name", target=False, json=False),
+            "new": Syntax(
+                options={"--package": False, "--into": True}, places=("kind", "new_name")
+            ),
         }
     ),
     "completion": Syntax(places=("shell",)),
@@ -157,6 +160,7 @@ PLACES: Mapping[str, Callable[[str, Sequence[str]], list[str]]] = {
     "kind": _kinds,
     "model": lambda word, given: models(word),
     "name": _names,
+    "new_name": lambda word, given: [],
     "shell": lambda word, given: _beginning(word, ["bash", "zsh", "fish"]),
 }
 """By the word in `Syntax.places`: what may stand there, of the word and those given before."""

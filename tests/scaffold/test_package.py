@@ -46,9 +46,8 @@ def test_the_body_of_a_simple_plugin_is_short(kind: str, most: int) -> None:
     made = names(kind)
     tree = ast.parse(package_files(made)[f"{made.module}/{made.noun}.py"])
     (cls,) = (node for node in tree.body if isinstance(node, ast.ClassDef))
-    assert cls.end_lineno is not None
-    lines = package_files(made)[f"{made.module}/{made.noun}.py"].splitlines()
-    assert len([line for line in lines[cls.lineno : cls.end_lineno] if line.strip()]) <= most
+    code = ast.unparse(cls.body[1:])  # the first is the docstring
+    assert len([line for line in code.splitlines() if line.strip()]) <= most
 
 
 @pytest.mark.parametrize(
