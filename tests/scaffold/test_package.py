@@ -59,7 +59,7 @@ def test_the_body_of_a_simple_plugin_is_short(kind: str, most: int) -> None:
         (["scheduler", "class"], "cannot be the name of a scheduler"),
         (["model", "my_model"], "the architecture of its checkpoints"),
         (["scheduler", "fcfs"], "nanofw has a scheduler 'fcfs' itself"),
-        (["scheduler", "mine", "--package", "-mine"], "cannot be the name of a package"),
+        (["scheduler", "mine", "--package", ".mine"], "cannot be the name of a package"),
         (["scheduler", "mine", "--package", "2mine"], "Python cannot import"),
         (["scheduler", "mine", "--package", "json"], "is installed already"),
         (["scheduler", "mine", "--package", "numpy"], "is installed already"),
