@@ -18,11 +18,11 @@ from nanofw.narrowing import is_object
 if TYPE_CHECKING:
     from nanofw.config.load import LoadedConfig
     from nanofw.config.schema import ServerLimits
+    from nanofw.contracts.reply_format import ReasoningFormat, ToolFormat
     from nanofw.llm.session import Session
     from nanofw.server.answers import AnswerPlan
     from nanofw.server.errors import ApiError
     from nanofw.server.parameters import Defaults
-    from nanofw.server.tool_formats import ToolFormat
     from nanofw.text.tokenizer import Tokenizer
 
 PACKAGES = ("starlette", "prometheus_client")
@@ -102,14 +102,17 @@ class BatchJob:
         own_record: Callable[[int, RequestResult], dict[str, object]],
     ) -> None:
         from nanofw.server.parameters import Defaults
-        from nanofw.server.reading import how_it_writes, model_names
+        from nanofw.server.reading import model_names
+        from nanofw.text.reply_formats import formats_of
 
         self.limits: ServerLimits = loaded.config.server.limits
         self.defaults: Defaults = Defaults.of(loaded, session.default_sampling)
         self.llm: _Model = _Model(session)
-        writes = how_it_writes(loaded.config.server, session.encoder.template_has)
-        self.tools: ToolFormat | None = writes[0]
-        self.reasoning: bool = writes[1]
+        section = loaded.config.server
+        template_has = session.encoder.template_has
+        writes = formats_of(section.tool_format, section.reasoning, template_has)
+        self.tools: ToolFormat | None = writes.tools
+        self.reasoning: ReasoningFormat | None = writes.reasoning
         self._model_names, self._encode, self._read = (
             model_names(loaded), session.encoder.encode, read,
         )  # fmt: skip

@@ -301,8 +301,9 @@ class ServerSection(Section):
     tool_format: Name = "auto"
     """How the model writes calls of tools: hermes, a name that a package offers, none; auto: as its
     chat template does."""
-    reasoning: Literal["auto", "none", "think"] = "auto"
-    """How it writes its reasoning; auto: between think tags if its chat template has them."""
+    reasoning: Name = "auto"
+    """How it writes its reasoning: think, a name that a package offers, none; auto: as its chat
+    template does."""
     log_requests: bool = True
     """A line of JSON on standard error for each request that ended."""
     failure_exit_s: Annotated[float, Field(ge=0, le=86400)] | None = 5.0

@@ -62,6 +62,7 @@ from nanofw.contracts.outputs import (
     TokenLogprobs,
 )
 from nanofw.contracts.plan import Capacity, HostMasks, NewRow, StepPlan, StepResult
+from nanofw.contracts.reply_format import ReasoningFormat, ToolCall, ToolFormat, call_schema
 from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.contracts.router import ReplicaView, Router, RouterConfig
 from nanofw.contracts.sampler import (
@@ -145,6 +146,11 @@ __all__ = [
     "SampledTokens",
     "Sampler",
     "SamplerConfig",
+    # formats of tool calls and of reasoning
+    "ReasoningFormat",
+    "ToolCall",
+    "ToolFormat",
+    "call_schema",
     # model
     "Communicator",
     "Model",

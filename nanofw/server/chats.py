@@ -10,6 +10,7 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from nanofw.contracts.reply_format import ReasoningFormat, ToolCall, ToolFormat
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import Completion, RequestResult, StreamEvent
 from nanofw.server.answers import AnswerPlan, serve_text
@@ -18,10 +19,9 @@ from nanofw.server.formats import Format
 from nanofw.server.logprobs import for_chat
 from nanofw.server.parameters import STRUCTURED, chat_record
 from nanofw.server.reading import Reader
-from nanofw.server.replies import THINK, ReplyPart, ReplyReader
 from nanofw.server.schemas import ChatRequest
 from nanofw.server.tool_choice import apply_tools
-from nanofw.server.tool_formats import ToolCall, ToolFormat
+from nanofw.text.replies import ReplyPart, ReplyReader
 
 
 @dataclass(slots=True, kw_only=True)
@@ -30,11 +30,11 @@ class ChatFormat(Format):
 
     Attributes:
         tools: how calls are written; None: the request may not get any.
-        reasoning: whether replies may begin with reasoning.
+        reasoning: how reasoning is written with which replies may begin; None: they do not.
     """
 
     tools: ToolFormat | None = None
-    reasoning: bool = False
+    reasoning: ReasoningFormat | None = None
     in_reasoning: bool = field(default=False, init=False)
     """The prompt ends within the reasoning."""
     readers: dict[int, ReplyReader] = field(default_factory=dict[int, ReplyReader], init=False)
@@ -47,7 +47,8 @@ class ChatFormat(Format):
         return "chat.completion.chunk" if is_chunk else "chat.completion"
 
     def begin(self, prompts: Sequence[Prompt]) -> None:
-        self.in_reasoning = (prompts[0].text or "").rstrip().endswith(THINK)
+        text = (prompts[0].text or "").rstrip()
+        self.in_reasoning = self.reasoning is not None and text.endswith(self.reasoning.begin)
 
     def _reader(self) -> ReplyReader:
         return ReplyReader(self.tools, reasoning=self.reasoning, in_reasoning=self.in_reasoning)
@@ -96,20 +97,17 @@ class ChatFormat(Format):
         return [self._choice(output, result) for output in result.outputs]
 
     def _choice(self, output: Completion, result: RequestResult) -> dict[str, Any]:
-        reader = self._reader()
-        parts = [*reader.push(output.text), *reader.finish()]
-        calls = [part.call for part in parts if part.call is not None]
-        content = "".join(part.content for part in parts)
+        reply = self._reader().read(output.text)
         message: dict[str, Any] = {
             "role": "assistant",
-            "content": content if content or not calls else None,
+            "content": reply.content if reply.content or not reply.tool_calls else None,
             "refusal": None,
         }
-        if reasoning := "".join(part.reasoning for part in parts):
-            message["reasoning_content"] = reasoning
+        if reply.reasoning:
+            message["reasoning_content"] = reply.reasoning
         reasons = self.reasons(output)
-        if calls:
-            message["tool_calls"] = [_call_record(call) for call in calls]
+        if reply.tool_calls:
+            message["tool_calls"] = [_call_record(call) for call in reply.tool_calls]
             if reasons["finish_reason"] == "stop":
                 reasons["finish_reason"] = "tool_calls"
         return {
@@ -158,7 +156,7 @@ def chat_plan(reader: Reader, body: ChatRequest, client: str) -> AnswerPlan:
         num_samples=body.n or 1,
         token_ids=bool(body.return_token_ids),
         tools=tools,
-        reasoning=reader.reasoning and STRUCTURED not in record.get("arguments", ()),
+        reasoning=None if STRUCTURED in record.get("arguments", ()) else reader.reasoning,
     )
     return AnswerPlan([record], reader.defaults.chat, answer)
 

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Protocol, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from nanofw.config.load import LoadedConfig
-from nanofw.config.schema import ServerLimits, ServerSection
+from nanofw.config.schema import ServerLimits
+from nanofw.contracts.reply_format import ReasoningFormat, ToolFormat
 from nanofw.errors import shown
 from nanofw.narrowing import is_object
 from nanofw.server.errors import ApiError
 from nanofw.server.parameters import Defaults
-from nanofw.server.replies import THINK
 from nanofw.server.schemas import Body
-from nanofw.server.tool_formats import FORMATS, ToolFormat, find_format
 from nanofw.server.unsupported import unknown, without_neutral
 from nanofw.text.tokenizer import Tokenizer
 
@@ -40,7 +39,7 @@ class Reader(Protocol):
 
     limits: ServerLimits
     tools: ToolFormat | None
-    reasoning: bool
+    reasoning: ReasoningFormat | None
 
     @property
     def defaults(self) -> Defaults: ...
@@ -74,23 +73,6 @@ def known_model(name: str | None, names: Sequence[str]) -> str:
         return name or names[0]
     reason = f"no model is named {name[:200]!r}; there is {', '.join(names)}"
     raise ApiError(404, reason, param="model", code="model_not_found")
-
-
-def how_it_writes(
-    section: ServerSection, template_has: Callable[[str], bool]
-) -> tuple[ToolFormat | None, bool]:
-    """How the model writes calls of tools, and whether its replies may begin with reasoning.
-
-    Args:
-        template_has: whether the model's chat template has a text, for what is left to us.
-    """
-    name = section.tool_format
-    if name == "auto":
-        found = (key for key, kind in FORMATS.items() if template_has(kind.begin))
-        name = next(found, "none")
-    tools = None if name == "none" else find_format(name)
-    wanted = section.reasoning
-    return tools, template_has(THINK) if wanted == "auto" else wanted == "think"
 
 
 def read_body(value: object, model: type[B]) -> B:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import ServerLimits, ServerSection
+from nanofw.contracts.reply_format import ReasoningFormat, ToolFormat
 from nanofw.errors import ExecutorError, RequestShed
 from nanofw.llm.async_llm import AsyncLLM
 from nanofw.llm.prompts import Prompt
@@ -22,8 +23,13 @@ from nanofw.server.errors import ApiError
 from nanofw.server.metrics import ServerMetrics
 from nanofw.server.overview import Overview
 from nanofw.server.parameters import Defaults
-from nanofw.server.reading import how_it_writes, known_model, model_names
-from nanofw.server.tool_formats import ToolFormat, find_format
+from nanofw.server.reading import known_model, model_names
+from nanofw.text.reply_formats import (
+    AUTO,
+    find_reasoning_format,
+    find_tool_format,
+    formats_of,
+)
 
 T = TypeVar("T")
 WATCH_INTERVAL_S = 0.25
@@ -49,7 +55,7 @@ class Service:
     Attributes:
         failure: why it cannot serve any more; None while it can.
         tools: how the model writes calls of tools; None: that is not known.
-        reasoning: whether its replies may begin with reasoning.
+        reasoning: how it writes reasoning; None: its replies have none.
     """
 
     def __init__(
@@ -65,8 +71,10 @@ class Service:
         self.limits: ServerLimits = self.section.limits
         self.model_names: tuple[str, ...] = model_names(loaded)
         self.door: Door = Door(self.section)
-        if self.section.tool_format not in ("auto", "none"):
-            find_format(self.section.tool_format)  # what is wrong is said at once
+        if self.section.tool_format != AUTO:  # what is wrong is said at once
+            find_tool_format(self.section.tool_format)
+        if self.section.reasoning != AUTO:
+            find_reasoning_format(self.section.reasoning)
         self.metrics: ServerMetrics = ServerMetrics(
             self.model_names[0],
             loaded.config.scheduler.name,
@@ -80,7 +88,7 @@ class Service:
         self._defaults: Defaults | None = None
         self._is_draining = False
         self.tools: ToolFormat | None = None
-        self.reasoning: bool = False
+        self.reasoning: ReasoningFormat | None = None
         self._task: asyncio.Task[None] | None = None
 
     # -- from start to end ----------------------------------------------------------------
@@ -100,7 +108,8 @@ class Service:
             self._stop()
             return
         self._defaults = Defaults.of(self.loaded, llm.sampling)
-        self.tools, self.reasoning = how_it_writes(self.section, llm.template_has)
+        writes = formats_of(self.section.tool_format, self.section.reasoning, llm.template_has)
+        self.tools, self.reasoning = writes.tools, writes.reasoning
         self._llm = llm
         self._say(f"ready after {time.monotonic() - begin:.1f} s")
         while llm.failure is None:

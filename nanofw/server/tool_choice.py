@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from nanofw.contracts.reply_format import ToolFormat
 from nanofw.server.errors import ApiError
 from nanofw.server.parameters import constrain
 from nanofw.server.reading import Reader
 from nanofw.server.schemas import ChatRequest, NamedTool
-from nanofw.server.tool_formats import ToolFormat
 
 
 def apply_tools(record: dict[str, Any], request: ChatRequest, reader: Reader) -> ToolFormat | None:

@@ -5,10 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from nanofw.server.tool_formats import ToolCall, ToolFormat
+from nanofw.contracts.reply_format import ReasoningFormat, ToolCall, ToolFormat
 
-THINK, END_THINK = "<think>", "</think>"
-"""What stands around the reasoning of Qwen3 and others."""
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole reply.
+
+    Attributes:
+        content: its text without reasoning and calls.
+        tool_calls: in their order.
+    """
+
+    content: str = ""
+    reasoning: str = ""
+    tool_calls: tuple[ToolCall, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +45,7 @@ class ReplyReader:
 
     Args:
         tools: how calls are written; None: they are not looked for.
-        reasoning: whether reasoning is looked for.
+        reasoning: how reasoning is written; None: it is not looked for.
         in_reasoning: the prompt has its beginning already.
     """
 
@@ -42,16 +53,25 @@ class ReplyReader:
         self,
         tools: ToolFormat | None = None,
         *,
-        reasoning: bool = False,
+        reasoning: ReasoningFormat | None = None,
         in_reasoning: bool = False,
     ) -> None:
-        self._tools = tools
+        self._tools, self._reasoning = tools, reasoning
         self._mode = _Mode.START if reasoning else _Mode.CONTENT
         if reasoning and in_reasoning:
             self._mode = _Mode.REASONING
         self._held = ""
-        self._skip_blanks = reasoning and in_reasoning
+        self._skip_blanks = reasoning is not None and in_reasoning
         self.num_calls: int = 0
+
+    def read(self, text: str) -> Reply:
+        """A whole reply at once. Nothing was pushed before."""
+        parts = [*self.push(text), *self.finish()]
+        return Reply(
+            "".join(part.content for part in parts),
+            "".join(part.reasoning for part in parts),
+            tuple(part.call for part in parts if part.call is not None),
+        )
 
     def push(self, text: str) -> list[ReplyPart]:
         """What a piece of text makes certain."""
@@ -85,7 +105,8 @@ class ReplyReader:
             case _Mode.START:
                 return self._begin()
             case _Mode.REASONING:
-                found, text = self._until(END_THINK)
+                assert self._reasoning is not None
+                found, text = self._until(self._reasoning.end)
                 parts.append(ReplyPart(reasoning=text))
                 return found and self._enter(_Mode.CONTENT)
             case _Mode.CONTENT:
@@ -108,11 +129,12 @@ class ReplyReader:
 
     def _begin(self) -> bool:
         """Whether the reply begins with reasoning is known."""
-        text = self._held.lstrip()
-        if text.startswith(THINK):
-            self._held = text.removeprefix(THINK)
+        assert self._reasoning is not None
+        text, begin = self._held.lstrip(), self._reasoning.begin
+        if text.startswith(begin):
+            self._held = text.removeprefix(begin)
             return self._enter(_Mode.REASONING)
-        if THINK.startswith(text):
+        if begin.startswith(text):
             return False
         self._mode = _Mode.CONTENT
         return True
