@@ -23,7 +23,10 @@ from typing import Any
 
 TEMPERATURE = 0.6
 NUM_REQUESTS = int(os.environ.get("NUM_REQUESTS", "256"))
-STEPS = ((1, 385, 3), (32, 129, 2), (128, 129, 2), (256, 129, 2))
+STEPS = (
+    (1, 385, 3), (2, 257, 2), (4, 257, 2), (8, 257, 2), (16, 257, 2),
+    (32, 129, 2), (128, 129, 2), (256, 129, 2),
+)  # fmt: skip
 NUM_WARM_STEPS = 80
 Prompts = list[list[int]]
 

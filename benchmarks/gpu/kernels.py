@@ -1,7 +1,8 @@
 """Our kernels on this GPU: right, and how fast, beside the FlashAttention that is installed.
 
-    python benchmarks/gpu/kernels.py [check] [decode] [prefill] [layers] [one_row] [sampling]
-    python benchmarks/gpu/kernels.py sweep_decode sweep_prefill sweep_one_row
+    python benchmarks/gpu/kernels.py [check] [decode] [prefill] [layers] [one_row] [few_rows]
+    python benchmarks/gpu/kernels.py [sampling]
+    python benchmarks/gpu/kernels.py sweep_decode sweep_prefill sweep_one_row sweep_few_rows
 
 Attention of 8 KV heads of 128, bfloat16, pages in random order, without the KV store. Each
 section prints a table; several sections may be named, none means all but the sweeps.
@@ -10,7 +11,6 @@ section prints a table; several sections may be named, none means all but the sw
 
 from __future__ import annotations
 
-import itertools
 import json
 import os
 import sys
@@ -21,8 +21,8 @@ from typing import Any
 
 import torch
 from attention_times import HEAD_DIM, KV_HEADS, check, decode, prefill, sweep_decode, sweep_prefill
-from timing import graph_ms, table
-from torch.nn import functional
+from products import VOCABULARY, few_rows, one_row, sweep_few_rows, sweep_one_row
+from timing import mean_us, table
 
 from nanofw.contracts.attention_backend import FusedInputs
 from nanofw.kernels.sampling import RowSampling
@@ -30,27 +30,8 @@ from nanofw.kernels.triton import tuning as triton_tuning
 from nanofw.kernels.triton.activation import silu_and_mul
 from nanofw.kernels.triton.cutoff import cutoffs_of
 from nanofw.kernels.triton.kv_store import qkv_rope_store, store_kv
-from nanofw.kernels.triton.linear import (
-    OneRowConfig,
-    one_row_linear,
-)
 from nanofw.kernels.triton.norm import add_rms_norm
 from nanofw.kernels.triton.sampling import sample_tokens
-
-VOCABULARY = 151936
-ONE_ROW_SHAPES = [  # weight, outputs, inputs; "/2": a rank's of two
-    ("0.6b qkv", 4096, 1024), ("0.6b o", 1024, 2048), ("0.6b gate_up", 6144, 1024),
-    ("0.6b down", 1024, 3072), ("0.6b head", VOCABULARY, 1024),
-    ("8b qkv", 6144, 4096), ("8b o", 4096, 4096), ("8b gate_up", 24576, 4096),
-    ("8b down", 4096, 12288), ("8b head", VOCABULARY, 4096),
-    ("8b/2 qkv", 3072, 4096), ("8b/2 o", 4096, 2048), ("8b/2 gate_up", 12288, 4096),
-    ("8b/2 down", 4096, 6144),
-    ("32b qkv", 10240, 5120), ("32b o", 5120, 8192), ("32b gate_up", 51200, 5120),
-    ("32b down", 5120, 25600),
-    ("32b/2 qkv", 5120, 5120), ("32b/2 o", 5120, 4096), ("32b/2 gate_up", 25600, 5120),
-    ("32b/2 down", 5120, 12800),
-]  # fmt: skip
-WARPS = (1, 2, 4, 8)
 
 
 def layers() -> list[dict[str, object]]:
@@ -96,18 +77,10 @@ def _layer_row(hidden: int, inner: int, num_heads: int, tokens: int) -> dict[str
     }
     row: dict[str, object] = {"hidden": hidden, "tokens": tokens}
     for run, elements in moved.items():
-        us = _mean_us(run, count)
+        us = mean_us(run, count)
         row[f"{run.__name__} us"] = round(us, 2)
         row[f"{run.__name__} TB/s"] = round(elements * 2 * tokens / us / 1e6, 2)
     return row
-
-
-def _mean_us(run: Callable[[int], object], count: int) -> float:
-    def run_all() -> None:
-        for i in range(count):
-            run(i)
-
-    return graph_ms(run_all, 9) / count * 1e3
 
 
 def sampling() -> list[dict[str, object]]:
@@ -142,61 +115,15 @@ def _sampling_row(dtype: torch.dtype, lines: int) -> dict[str, object]:
         "torch softmax": lambda i: logits[i].float().softmax(-1),
         "torch sort": lambda i: logits[i].float().sort(descending=True),
     }
-    times = {name: round(_mean_us(run, 2), 1) for name, run in runs.items()}
+    times = {name: round(mean_us(run, 2), 1) for name, run in runs.items()}
     return {"dtype": str(dtype)[6:], "lines": lines, **times}
-
-
-def one_row() -> list[dict[str, object]]:
-    """The product of one row with the weights of Qwen3's layers and heads, beside torch's, us."""
-    return [_one_row_row(*shape) for shape in ONE_ROW_SHAPES]
-
-
-def _one_row_row(name: str, num_outputs: int, num_inputs: int) -> dict[str, object]:
-    x, weights = _one_row_inputs(num_outputs, num_inputs)
-    ours = _mean_us(lambda i: one_row_linear(x, weights[i]), len(weights))
-    theirs = _mean_us(lambda i: functional.linear(x, weights[i]), len(weights))
-    expected = x.float() @ weights[0].float().T
-    error = (one_row_linear(x, weights[0]).float() - expected).norm() / expected.norm()
-    megabytes = 2e-6 * num_outputs * num_inputs
-    return {
-        "weight": name, "out": num_outputs, "in": num_inputs,
-        "ours us": round(ours, 2), "torch us": round(theirs, 2),
-        "ours TB/s": round(megabytes / ours, 2), "torch TB/s": round(megabytes / theirs, 2),
-        "error": f"{error.item():.1e}",
-    }  # fmt: skip
-
-
-def _one_row_inputs(num_outputs: int, num_inputs: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
-    """A row, and so many weights that going through them does not hit the cache."""
-    count = max(2, min(24, int(3e9) // (2 * num_outputs * num_inputs)))
-    kind: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}
-    weights = torch.randn(count, num_outputs, num_inputs, **kind)
-    return torch.randn(1, num_inputs, **kind), list(weights)
-
-
-def sweep_one_row() -> list[dict[str, object]]:
-    """Tiles of the product of one row, the three fastest of each shape."""
-    return [row for shape in ONE_ROW_SHAPES for row in _sweep_one_row(*shape)]
-
-
-def _sweep_one_row(name: str, num_outputs: int, num_inputs: int) -> list[dict[str, object]]:
-    x, weights = _one_row_inputs(num_outputs, num_inputs)
-    found: list[tuple[float, str]] = []
-    for outputs, width, warps in itertools.product((1, 2, 4, 8), (512, 1024, 2048, 4096), WARPS):
-        per_thread = outputs * width // (32 * warps)
-        if not 16 <= per_thread <= 128 or width >= 2 * num_inputs:
-            continue
-        config = OneRowConfig(outputs, width, warps)
-        us = _mean_us(lambda i, c=config: one_row_linear(x, weights[i], config=c), len(weights))
-        found.append((round(us, 2), str(config)))
-    return [{"weight": name, "us": us, "config": config} for us, config in sorted(found)[:3]]
 
 
 SECTIONS = {
     f.__name__: f
     for f in (
-        check, decode, prefill, layers, one_row, sampling,
-        sweep_decode, sweep_prefill, sweep_one_row,
+        check, decode, prefill, layers, one_row, few_rows, sampling,
+        sweep_decode, sweep_prefill, sweep_one_row, sweep_few_rows,
     )
 }  # fmt: skip
 

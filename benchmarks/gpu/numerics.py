@@ -83,7 +83,7 @@ def keywords(backend: str, dtype: str, levels: dict[str, Any]) -> dict[str, Any]
     return {
         "dtype": dtype,
         "device": "cuda",
-        "max_model_len": 1024,
+        "max_model_len": SCARCE_BLOCKS * PAGE,
         "max_num_seqs": 8,
         "max_num_batched_tokens": 256,
         "attention_backend": backend,

@@ -25,6 +25,16 @@ def graph_ms(run: Callable[[], object], repeats: int = 15) -> float:
     return eager_ms(graph.replay, repeats)
 
 
+def mean_us(run: Callable[[int], object], count: int) -> float:
+    """Mean microseconds of `run(0)` to `run(count - 1)`, captured in one CUDA graph."""
+
+    def run_all() -> None:
+        for i in range(count):
+            run(i)
+
+    return graph_ms(run_all, 9) / count * 1e3
+
+
 def eager_ms(run: Callable[[], object], repeats: int = 15, warm_up: int = 3) -> float:
     """Median milliseconds of `run`, by events around each call."""
     for _ in range(warm_up):

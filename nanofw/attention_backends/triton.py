@@ -49,6 +49,8 @@ class TritonAttention(PagedPool):
         group = config.num_heads // config.num_kv_heads
         size = config.dtype.itemsize
         self._decode_config = tuning.decode_config(config.head_dim, size, group)
+        self._few_rows_config = tuning.few_rows_decode_config(config.head_dim, size, group)
+        self._few_rows = tuning.FEW_ROWS
         self._workspace = decode.decode_workspace(
             config.num_heads,
             config.num_kv_heads,
@@ -124,7 +126,8 @@ class TritonAttention(PagedPool):
                 scale, window, out[:n], self.config.soft_cap,
             )  # fmt: skip
             starts = metadata.decode_starts[window]
-            self._decode.decode_attention(rows, starts, self._workspace, self._decode_config)
+            chosen = self._few_rows_config if n <= self._few_rows else self._decode_config
+            self._decode.decode_attention(rows, starts, self._workspace, chosen)
         if metadata.prefill is not None:
             batch_attention = self._paging.PagedAttention(
                 query, kv[0], kv[1], batch.block_tables, batch.context_lens, scale, window, out,

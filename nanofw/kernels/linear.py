@@ -20,6 +20,8 @@ from torch.nn import functional
 from nanofw.kernels.dispatch import uses_triton
 
 _NO_SCALARS: list[Any] = []
+MOST_ROWS = 16
+"""Products of more rows are the library's on every device."""
 
 # oneDNN, and PyTorch's layer around it, each keep up to 1024 prepared products, one per number of
 # rows and weight shape, about 280 KB each. 192 hold those of `padded_rows` for the five weight
@@ -80,11 +82,21 @@ def packed_linear(
 def linear(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
     """The product of [..., in] with the weight [out, in], plus the bias: [..., out].
 
-    A single row, as when one request decodes, has a kernel of its own on NVIDIA GPUs.
+    One row and a few, as when a few requests decode, have kernels of their own on NVIDIA GPUs.
     """
-    if x.numel() == x.shape[-1] and uses_triton(x):
-        from nanofw.kernels.triton.linear import has_one_row, one_row_linear
+    if 0 < x.numel() <= MOST_ROWS * x.shape[-1] and uses_triton(x):
+        return _product_of_few_rows(x, weight, bias)
+    return functional.linear(x, weight, bias)
 
-        if has_one_row(x, weight):
-            return one_row_linear(x, weight, bias)
+
+def _product_of_few_rows(
+    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
+) -> torch.Tensor:
+    from nanofw.kernels.triton import few_rows
+    from nanofw.kernels.triton import linear as one_row
+
+    if one_row.has_one_row(x, weight):
+        return one_row.one_row_linear(x, weight, bias)
+    if few_rows.has_few_rows(x, weight):
+        return few_rows.few_rows_linear(x, weight, bias)
     return functional.linear(x, weight, bias)

@@ -50,11 +50,17 @@ ONE_ROW = {
     "x_ptr": HALVES, "weight_ptr": HALVES, "bias_ptr": HALVES, "out_ptr": HALVES,
     "BIAS": False, "EVEN": True, "OUTPUTS": 2, "INPUTS": 1024, "PDL": True,
 }  # fmt: skip
+FEW_ROWS = {
+    "x_ptr": HALVES, "weight_ptr": HALVES, "bias_ptr": HALVES, "out_ptr": HALVES, "BIAS": True,
+    "ROWS": 16, "OUTPUTS": 8, "PARTS": 4, "INPUTS": 128, "STAGES": 4, "AHEAD": 16, "LINE": 64,
+    "PDL": True,
+}  # fmt: skip
 KERNELS: dict[str, tuple[str, dict[str, Any]]] = {
     "sample": ("sampling:_sample_kernel", SAMPLE),
     "qkv": ("kv_store:_qkv_kernel", QKV),
     "norm": ("norm:_rms_norm_kernel", NORM),
     "one_row": ("linear:_one_row_kernel", ONE_ROW),
+    "few_rows": ("few_rows:_few_rows_kernel", FEW_ROWS),
     "sum_and_norm": ("all_reduce:_sum_add_norm_kernel", SUM),
     "step_inputs": ("step_inputs:_step_inputs_kernel", STEP_INPUTS),
     "tile_starts": (

@@ -8,6 +8,7 @@ import torch
 from nanofw.kernels import linear as dispatched
 from nanofw.kernels.triton.linear import (
     CONFIGS,
+    WIDE,
     config_for,
     has_one_row,
     one_row_linear,
@@ -40,7 +41,7 @@ def test_one_row(dtype, bias, num_outputs, num_inputs) -> None:
     assert relative_error(out, product(x, weight, offset)) < tolerance(dtype)
 
 
-@pytest.mark.parametrize("config", CONFIGS, ids=str)
+@pytest.mark.parametrize("config", [*CONFIGS, WIDE], ids=str)
 def test_every_configuration(config) -> None:
     x, weight = torch.randn(1, 5000, device=device()), torch.randn(5, 5000, device=device())
     out = one_row_linear(x, weight, config=config)
@@ -48,10 +49,13 @@ def test_every_configuration(config) -> None:
 
 
 def test_tiles_divide_the_inputs_where_they_can() -> None:
-    for num_inputs, width in {4096: 4096, 12288: 4096, 2048: 2048, 3072: 1024, 25600: 1024}.items():
-        assert config_for(num_inputs).inputs == width
-    assert config_for(576).inputs == 1024
-    assert config_for(20).inputs == 512
+    widths = {4096: 2048, 12288: 2048, 2048: 2048, 3072: 1024, 25600: 1024, 1024: 1024}
+    for num_inputs, width in widths.items():
+        assert config_for(4096, num_inputs).inputs == width
+    assert config_for(4096, 576).inputs == 1024
+    assert config_for(4096, 20).inputs == 512
+    assert config_for(24576, 4096) == WIDE
+    assert config_for(151936, 1024).inputs == 512
 
 
 def test_what_lies_behind_a_weight_is_not_read() -> None:

@@ -337,6 +337,11 @@ def decode_tile_starts(
     return starts
 
 
+def _parts_at_once(config: DecodeConfig, elements: int) -> int:
+    """Parts of a split row that are combined at once; `elements`: of one, a power of two."""
+    return max(1, min(config.most_parts, config.combined // elements))
+
+
 def decode_attention(
     attention: PagedAttention,
     tile_starts: torch.Tensor,
@@ -348,6 +353,7 @@ def decode_attention(
     Args:
         attention: of n rows with a query token each. Lines of rows without context are left as
             they were.
+        workspace: for this configuration, or one of more programs.
         tile_starts: `decode_tile_starts` of these lengths, this window and `config.tile`.
     """
     one, num_rows = attention, attention.query.shape[0]
@@ -356,14 +362,15 @@ def decode_attention(
     sizes = one.sizes(config)
     group_pad = next_power_of_2(one.group)
     k_desc, v_desc = one.descriptors(config)
+    num_programs = num_multiprocessors(one.query.device) * config.programs_per_multiprocessor
     launch(
-        _decode_kernel, (workspace.num_programs,),
+        _decode_kernel, (min(num_programs, workspace.num_programs),),
         one.query, one.key_pages, one.value_pages, k_desc, v_desc, one.out,
         one.block_tables, one.context_lens, tile_starts,
         workspace.partial, workspace.maxima, workspace.sums, workspace.counters,
         one.scale * LOG2_E, num_rows, *one.strides,
         GROUP_PAD=group_pad, ROWS_M=max(MIN_DOT_ROWS, group_pad), BATCH_PAD=workspace.batch_pad,
-        PARTS=max(1, 2048 // (group_pad * sizes["HEAD_PAD"])), TMA=k_desc is not None,
+        PARTS=_parts_at_once(config, group_pad * sizes["HEAD_PAD"]), TMA=k_desc is not None,
         **sizes, **pdl_options(one.query),
         **({"maxnreg": config.max_registers} if config.max_registers else {}),
     )  # fmt: skip

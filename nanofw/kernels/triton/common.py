@@ -57,6 +57,19 @@ def wait_for_previous(PDL: tl.constexpr):
         gdc_wait()
 
 
+@triton.jit
+def ask_for(places):
+    """Have the lines of these addresses brought to the second-level cache, without waiting."""
+    tl.inline_asm_elementwise(
+        "{ prefetch.global.L2 [$1]; mov.u32 $0, 0; }",
+        "=r,l",
+        [places.to(tl.int64)],
+        dtype=tl.int32,
+        is_pure=False,
+        pack=1,
+    )
+
+
 def pdl_options(tensor: torch.Tensor) -> dict[str, bool]:
     """Options of a programmatic dependent launch (PDL), where the GPU can: compute capability 9.0.
 
