@@ -7,7 +7,6 @@ from typing import Annotated, Literal, TypeAlias
 from pydantic import Field, NonNegativeInt, PositiveInt
 
 from nanofw.plugins import Options
-from nanofw.runtime.graphs.sizes import DEFAULT_PREFILL_TOKENS
 
 Timeout: TypeAlias = Annotated[float, Field(gt=0, le=1_000_000)]
 """Seconds; the bound (11 days) is what a system call that waits can be told."""
@@ -19,10 +18,11 @@ class TorchOptions(Options):
     num_threads: Annotated[PositiveInt, Field(le=4096)] | None = Field(
         None, description="CPU threads of one operation; null: as PyTorch decides."
     )
-    prefill_graph_tokens: NonNegativeInt = Field(
-        DEFAULT_PREFILL_TOKENS,
+    prefill_graph_tokens: NonNegativeInt | None = Field(
+        None,
         description="With CUDA graphs: tokens of the largest step with prefill that is captured; "
-        "0: such steps run eagerly. Larger ones cost start-up time and memory.",
+        "0: such steps run eagerly; null: 512 to 2048, more for smaller layers. Larger ones "
+        "cost start-up time and memory.",
     )
     compile_threads: NonNegativeInt | None = Field(
         None,

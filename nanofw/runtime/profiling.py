@@ -48,7 +48,7 @@ def carry_out_steps(
     runner.allocate(_num_blocks(plan))
     _carry_out(runner, plan)
     if config.cuda_graphs:
-        runner.capture(EagerCapturer(), prefill_tokens)
+        runner.capture(EagerCapturer(is_dry=True), prefill_tokens)
         return
     runner.apply(empty_plan(plan.rows))
     whole = largest_plan(config, SamplingParams())

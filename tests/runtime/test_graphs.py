@@ -2,12 +2,22 @@ from __future__ import annotations
 
 import itertools
 from bisect import bisect_left
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from nanofw.contracts.executor import ExecutorConfig
-from nanofw.runtime.graphs.sizes import buckets, describe, num_padded_rows, token_buckets
+from nanofw.contracts.model_spec import ModelSpec
+from nanofw.runtime.graphs.sizes import (
+    buckets,
+    describe,
+    launch_bound_tokens,
+    max_chunks,
+    num_padded_rows,
+    telling_sizes,
+    token_buckets,
+)
 from nanofw.runtime.options import TorchOptions
 from tests.runtime.checkpoints import write_qwen3
 from tests.runtime.driver import executor_config
@@ -65,7 +75,7 @@ def test_the_lines_of_a_prefill_graph_are_those_of_a_draw() -> None:
 def test_what_is_captured_is_told_by_kind(tmp_path: Path) -> None:
     write_qwen3(tmp_path)
 
-    def told(tokens: int = 512, **switches: bool) -> list[tuple[int, str]]:
+    def told(tokens: int | None = 512, **switches: bool) -> list[tuple[int, str]]:
         options = TorchOptions(prefill_graph_tokens=tokens)
         config: ExecutorConfig = executor_config(
             tmp_path, max_num_seqs=256, max_num_batched_tokens=8192, **switches
@@ -76,6 +86,36 @@ def test_what_is_captured_is_told_by_kind(tmp_path: Path) -> None:
     decode, draw, prefill = told(cuda_graphs=True, prefill_graphs=True)
     assert decode == draw == (len(buckets(256)), "1, 2, 4, 8, ..., 256 rows")
     assert prefill == (5, "64, 128, 256, 384, 512 tokens, up to 16 prompts")
+    small = told(None, cuda_graphs=True, prefill_graphs=True)[2]
+    assert small == (11, "64, 128, 256, 384, ..., 2048 tokens, up to 32 prompts")
     assert told(cuda_graphs=True)[2] == (0, "prefill_graphs is off")
     off = told(0, cuda_graphs=True, prefill_graphs=True)
     assert off[2] == (0, "executor.prefill_graph_tokens is 0")
+
+
+@pytest.mark.parametrize(
+    ("hidden", "inner", "heads", "tokens"),
+    [(1024, 3072, 16, 2048), (4096, 12288, 32, 768), (8192, 28672, 64, 512)],
+)
+def test_small_layers_are_captured_up_to_more_tokens(
+    hidden: int, inner: int, heads: int, tokens: int
+) -> None:
+    """A step whose kernels outlast their launches gains nothing from a graph."""
+    spec = ModelSpec(
+        architecture="any", path="", dtype="bfloat16", vocab_size=32, hidden_size=hidden,
+        intermediate_size=inner, num_layers=30, num_heads=heads, num_kv_heads=8, head_dim=128,
+        max_model_len=64,
+    )  # fmt: skip
+    assert launch_bound_tokens(spec) == tokens
+    assert launch_bound_tokens(replace(spec, num_layers=60)) == tokens
+
+
+def test_a_dry_run_carries_out_one_step_of_every_number_of_rows() -> None:
+    sizes, rows = token_buckets(2048), buckets(256)
+    assert telling_sizes(sizes, rows) == [64, 128, 256, 2048]
+    assert telling_sizes(sizes, buckets(100)) == [64, 128, 2048]
+    assert telling_sizes([40], rows) == [40]
+
+
+def test_larger_steps_take_more_prompts() -> None:
+    assert [max_chunks(size) for size in (64, 512, 1024, 2048, 4096)] == [16, 16, 16, 32, 64]

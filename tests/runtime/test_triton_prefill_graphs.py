@@ -105,7 +105,7 @@ def test_what_no_graph_serves_runs_eagerly_and_is_counted(
     checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, _ = checkpoint
-    monkeypatch.setattr(prefill_graphs, "MAX_CHUNKS", 2)
+    monkeypatch.setattr(prefill_graphs, "max_chunks", lambda num_tokens: 2)
 
     def run(driver: Driver) -> list[list[int]]:
         long = driver.add(0, prompt(LARGEST + 1))

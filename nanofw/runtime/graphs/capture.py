@@ -21,6 +21,8 @@ _UPLOAD_BUFFERS = 4  # more than steps may be in flight: none is overwritten bef
 class Capturer(Protocol):
     """How a piece of work is captured for replay."""
 
+    is_dry: bool
+
     def capture(self, run: Run) -> Run:
         """Capture `run`; calling the result does its work again, on the same memory."""
         ...
@@ -28,6 +30,8 @@ class Capturer(Protocol):
 
 class CudaCapturer:
     """Captures CUDA graphs into one memory pool."""
+
+    is_dry: bool = False
 
     def __init__(self) -> None:
         self._pool = torch.cuda.graph_pool_handle()
@@ -46,7 +50,14 @@ class CudaCapturer:
 
 
 class EagerCapturer:
-    """Replays by running again: for dry runs, and for machines without a GPU."""
+    """Replays by running again: for dry runs, and for machines without a GPU.
+
+    Attributes:
+        is_dry: nothing will be replayed: only what is launched counts.
+    """
+
+    def __init__(self, *, is_dry: bool = False) -> None:
+        self.is_dry: bool = is_dry
 
     def capture(self, run: Run) -> Run:
         """Run once."""

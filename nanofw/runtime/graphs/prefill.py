@@ -22,7 +22,7 @@ from nanofw.kernels.decode_inputs import DecodeInputs
 from nanofw.kernels.step_inputs import StepInputs, gather_step_inputs
 from nanofw.runtime.batch import StepBatch
 from nanofw.runtime.graphs.capture import Capturer, GraphParts, Run, Upload
-from nanofw.runtime.graphs.sizes import MAX_CHUNKS, num_padded_rows
+from nanofw.runtime.graphs.sizes import max_chunks, num_padded_rows
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +63,15 @@ class PrefillGraphs:
         """Why no graph serves the plan, or None."""
         if plan.total_tokens > self.sizes[-1]:
             return "prefill of more tokens than the largest graph"
-        is_longer = plan.num_tokens != 1
-        num_chunks = len(is_longer) - int(is_longer.argmax()) if is_longer.any() else 0
-        if num_chunks > MAX_CHUNKS or len(plan.rows) > self._row_sizes[-1]:
+        if len(plan.rows) > self._row_sizes[-1] or self._size_for(plan) is None:
             return "more prompts in a step than a graph takes"
         return None
 
     def forward(self, plan: StepPlan) -> tuple[StepBatch, torch.Tensor]:
         """Replay the model for a plan without a `miss_reason`. See `StepGraphs.forward`."""
         ends = np.cumsum(plan.num_tokens)
-        size = self.sizes[int(np.searchsorted(self.sizes, int(ends[-1])))]
+        size = self._size_for(plan)
+        assert size is not None
         sampling = np.flatnonzero(plan.samples)
         bucket = self._buckets[size]
         self._send(np.stack((plan.rows, plan.starts, ends), axis=1), sampling, bucket.num_rows)
@@ -87,6 +86,13 @@ class PrefillGraphs:
             graph_size=num_padded_rows(num_sampled, self._row_sizes) if num_sampled else 0,
         )
         return batch, self._parts.hidden[:num_sampled]
+
+    def _size_for(self, plan: StepPlan) -> int | None:
+        """The smallest graph with room for the plan's tokens and prompts."""
+        is_longer = plan.num_tokens != 1
+        num_chunks = len(is_longer) - int(is_longer.argmax()) if is_longer.any() else 0
+        first = int(np.searchsorted(self.sizes, plan.total_tokens))
+        return next((size for size in self.sizes[first:] if max_chunks(size) >= num_chunks), None)
 
     def _capture(self, size: int, capturer: Capturer) -> _PrefillBucket:
         num_rows = num_padded_rows(size, self._row_sizes)
@@ -117,7 +123,7 @@ class PrefillGraphs:
             host_context_lens=np.full(num_rows, self._parts.longest, np.int32),
             num_decodes=0,
             logits_indices=inputs.logits_indices,
-            max_chunks=MAX_CHUNKS,
+            max_chunks=max_chunks(num_tokens),
         )
 
     def _send(self, columns: np.ndarray, sampling: np.ndarray, size: int) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 from nanofw.contracts.executor import ExecutorConfig
+from nanofw.contracts.model_spec import ModelSpec
 
-MAX_CHUNKS = 16
-"""Prompts, or parts of them, in a captured step; the decoding rows beside them are not counted."""
+FEWEST_CHUNKS = 16
+TOKENS_PER_CHUNK = 64
 
-DEFAULT_PREFILL_TOKENS = 512
-"""Up to here a step's kernels are so short that a large GPU waits for their launches."""
+FEWEST_PREFILL_TOKENS, MOST_PREFILL_TOKENS = 512, 2048
+LAUNCH_FLOPS = 0.25e12
+"""What an H200 computes in the 0.4 ms in which the host launches the kernels of a layer."""
 
 
 def buckets(max_num_seqs: int) -> list[int]:
@@ -48,6 +50,23 @@ def _doubling(start: int, count: int, end: int) -> list[int]:
     return sizes
 
 
+def max_chunks(num_tokens: int) -> int:
+    """Prompts, or parts of them, in a captured step; decoding rows beside them are not counted.
+
+    A kernel has a program for each that may be there, and those of absent ones cost time.
+    """
+    return max(FEWEST_CHUNKS, num_tokens // TOKENS_PER_CHUNK)
+
+
+def telling_sizes(sizes: list[int], row_sizes: list[int]) -> list[int]:
+    """Of the sizes of steps with prefill, those that together launch every kernel that all launch.
+
+    What is launched depends on how many rows a step has, not on how many tokens.
+    """
+    first_of = {num_padded_rows(size, row_sizes): size for size in reversed(sizes)}
+    return sorted({*first_of.values(), sizes[-1]})
+
+
 def num_padded_rows(num_tokens: int, row_sizes: list[int]) -> int:
     """Rows of a captured step of `num_tokens`: one of the batch sizes."""
     return next((size for size in row_sizes if size >= num_tokens), row_sizes[-1])
@@ -57,8 +76,21 @@ def largest_prefill(options: Any, config: ExecutorConfig) -> int:
     """Tokens of the largest step with prefill that is captured; 0: none is."""
     if not (config.cuda_graphs and config.prefill_graphs):
         return 0
-    asked = getattr(options, "prefill_graph_tokens", DEFAULT_PREFILL_TOKENS)
+    asked = getattr(options, "prefill_graph_tokens", None)
+    if asked is None:
+        asked = launch_bound_tokens(config.spec)
     return min(asked, config.max_num_batched_tokens)
+
+
+def launch_bound_tokens(spec: ModelSpec) -> int:
+    """Tokens of a step up to which the kernels of a layer take less time than their launches.
+
+    The larger the layers, the fewer: with the shape of Qwen3-0.6B 2048, with that of 8B 768.
+    """
+    flops_per_token = 2 * spec.num_active_parameters / spec.num_layers
+    tokens = int(LAUNCH_FLOPS / max(1.0, flops_per_token))
+    tokens = min(max(tokens, FEWEST_PREFILL_TOKENS), MOST_PREFILL_TOKENS)
+    return next(size for size in token_buckets(MOST_PREFILL_TOKENS) if size >= tokens)
 
 
 def describe(options: Any, config: ExecutorConfig) -> list[dict[str, Any]]:
@@ -82,7 +114,7 @@ def describe(options: Any, config: ExecutorConfig) -> list[dict[str, Any]]:
 
 def _tokens(sizes: list[int], config: ExecutorConfig) -> str:
     if sizes:
-        return f"{_some(sizes)} tokens, up to {MAX_CHUNKS} prompts"
+        return f"{_some(sizes)} tokens, up to {max_chunks(sizes[-1])} prompts"
     if config.prefill_graphs:
         return "executor.prefill_graph_tokens is 0"
     return "prefill_graphs is off"

@@ -30,7 +30,7 @@ from nanofw.kernels.decode_inputs import DecodeInputs, gather_decode_inputs
 from nanofw.runtime.batch import StepBatch
 from nanofw.runtime.graphs.capture import Capturer, GraphParts, Run, Upload
 from nanofw.runtime.graphs.prefill import PrefillGraphs
-from nanofw.runtime.graphs.sizes import buckets, token_buckets
+from nanofw.runtime.graphs.sizes import buckets, telling_sizes, token_buckets
 
 
 class StepGraphs:
@@ -53,6 +53,8 @@ class StepGraphs:
         inputs = DecodeInputs.allocate(max_num_seqs, width, parts.hidden.device)
         sizes = buckets(max_num_seqs)
         tokens = token_buckets(prefill_tokens)
+        if tokens and capturer.is_dry:
+            tokens = telling_sizes(tokens, sizes)
         self.prefill: PrefillGraphs | None = (
             PrefillGraphs(parts, inputs, sizes, tokens, capturer) if tokens else None
         )
