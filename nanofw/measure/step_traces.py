@@ -84,10 +84,18 @@ def record(run: Callable[[], object], device: str = "cpu") -> StepTrace:
 
 
 def device_work(trace: StepTrace, num_steps: int) -> list[Work]:
-    """Kernels and copies of a step, the longest first. Raises ExecutorError when there are none."""
+    """Kernels and copies of a step, the longest first. Raises ExecutorError when there are none.
+
+    A kernel that was launched while the one before it ran in its stream waited for that one: it
+    counts from there on.
+    """
     found: defaultdict[tuple[str, str], list[float]] = defaultdict(list)
+    streams: defaultdict[tuple[int, int], list[Event]] = defaultdict(list)
     for event in _complete(trace, (KERNEL, *COPIES)):
-        found[event["cat"], event["name"]].append(event["dur"])
+        streams[event["pid"], event["tid"]].append(event)
+    for events in streams.values():
+        for event, seconds in _times_after_waiting(events):
+            found[event["cat"], event["name"]].append(seconds)
     if not any(category == KERNEL for category, _ in found):
         raise ExecutorError(
             "PyTorch's profiler has recorded no kernels: its library, CUPTI, is missing, another "
@@ -173,6 +181,18 @@ def _own_times(events: list[Event]) -> list[tuple[Event, float]]:
             own[open_[-1]] -= event["dur"]
         open_.append(index)
     return [(event, max(0.0, seconds)) for event, seconds in zip(events, own, strict=True)]
+
+
+def _times_after_waiting(events: list[Event]) -> list[tuple[Event, float]]:
+    """Each event of one stream, and its time after the end of those that began before it."""
+    events.sort(key=lambda event: (event["ts"], event["dur"]))
+    times: list[tuple[Event, float]] = []
+    before = float("-inf")
+    for event in events:
+        end = event["ts"] + event["dur"]
+        times.append((event, max(0.0, end - max(event["ts"], before))))
+        before = max(before, end)
+    return times
 
 
 def _sorted(found: Mapping[tuple[str, str], list[float]], num_steps: int) -> list[Work]:

@@ -30,7 +30,7 @@ def span_counts(trace: dict[str, Any]) -> dict[str, int]:
 
 def test_tables_json_and_trace_of_a_cpu(tmp_path: Path) -> None:
     record_path, trace_path = tmp_path / "out.json", tmp_path / "trace.json.gz"
-    words = ["profile.prefill=[32]", "profile.decode=[1,3]"]
+    words = ["engine.device=cpu", "profile.prefill=[32]", "profile.decode=[1,3]"]
     text = nanofw("profile", *SMALL, *QUICK, *words, "--json", str(record_path), "--trace",
                   str(trace_path))  # fmt: skip
     found = read_record(record_path, "profile")["results"]

@@ -52,6 +52,23 @@ def test_kernels_and_copies_of_a_step() -> None:
     assert next(w.name for w in device_work(GPU, 2)) == "gemm"
 
 
+def test_a_kernel_that_waits_for_the_one_before_counts_from_its_end() -> None:
+    """As dependent launches do: the times of a stream add up to the time that it is busy."""
+    chain = [
+        event("kernel", "product", 0, 10),
+        event("kernel", "norm", 2, 11),  # in place at 2, at work from 10 on
+        event("kernel", "product", 3, 17),
+        event("kernel", "norm", 30, 1),
+        event("kernel", "gather", 0, 12, tid=8),  # another stream: beside them
+    ]
+    found = {w.name: w.seconds for w in device_work({"traceEvents": chain}, num_steps=1)}
+    assert found == {
+        "product": pytest.approx(17e-6),
+        "norm": pytest.approx(4e-6),
+        "gather": pytest.approx(12e-6),
+    }
+
+
 def test_a_trace_without_kernels_is_no_idle_device() -> None:
     host_only = {"traceEvents": [event("cuda_runtime", "cudaGraphLaunch", 1, 3)]}
     with pytest.raises(ExecutorError, match="has recorded no kernels"):
