@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _MEMORY = {
     "weight_bytes": "weights",
     "activation_bytes": "largest step, from shapes",
+    "graph_bytes": "CUDA graphs, from shapes",
     "kv_bytes_per_block": "KV of one block",
     "free_bytes": "free on the device now",
     "num_blocks": "blocks of KV",

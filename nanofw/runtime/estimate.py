@@ -15,6 +15,7 @@ from nanofw.contracts.executor import ExecutorConfig
 from nanofw.contracts.model_spec import ModelSpec, heads_of_rank
 from nanofw.errors import ConfigError, ModelError
 from nanofw.runtime import memory
+from nanofw.runtime.graphs.sizes import largest_prefill
 from nanofw.runtime.runner import MAX_CPU_TOKENS
 
 
@@ -31,11 +32,12 @@ def estimate(options: Any, config: ExecutorConfig) -> dict[str, Any]:
     is_cpu = torch.device(config.device).type == "cpu"
     num_tokens = min(config.max_num_batched_tokens, MAX_CPU_TOKENS if is_cpu else sys.maxsize)
     activations = memory.activation_estimate(config.spec, num_tokens, config.max_num_seqs)
-    found: dict[str, Any] = {
-        "weight_bytes": weights,
-        "activation_bytes": activations,
-        "kv_bytes_per_block": per_block,
-    }
+    found: dict[str, Any] = {"weight_bytes": weights, "activation_bytes": activations}
+    if config.cuda_graphs and not is_cpu:
+        graphs = memory.graph_estimate(config, largest_prefill(options, config))
+        found["graph_bytes"] = graphs
+        activations += graphs
+    found["kv_bytes_per_block"] = per_block
     count = _cpu_blocks if is_cpu else _gpu_blocks
     return found | _blocks(
         config, per_block, lambda: count(config, weights, activations, per_block)

@@ -7,6 +7,7 @@ that two steps may be in flight.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from nanofw.runtime.batch import StepBatch
 from nanofw.runtime.blame import step_error
 from nanofw.runtime.graphs.capture import CudaCapturer
 from nanofw.runtime.graphs.sizes import largest_prefill
+from nanofw.runtime.memory import gib
 from nanofw.runtime.options import TorchOptions
 from nanofw.runtime.parallel.executor import ParallelExecutor
 from nanofw.runtime.parallel.messages import RankLost
@@ -38,6 +40,8 @@ from nanofw.runtime.runner import Runner
 
 if TYPE_CHECKING:
     from nanofw.kernels.aot.compiler import AheadCompiler
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 _MAX_IN_FLIGHT = 2
 P = ParamSpec("P")
@@ -124,9 +128,16 @@ class TorchExecutor(Executor):
         phases.end_phase("memory profile")
         runner.allocate(num_blocks)
         phases.end_phase("KV pool")
+        graph_bytes = -_held_bytes(runner.device)
         if config.cuda_graphs and runner.device.type == "cuda":
             runner.capture(CudaCapturer(), prefill_tokens)
             phases.end_phase("graphs")
+        graph_bytes += _held_bytes(runner.device)
+        logger.info(
+            "rank %d on %s holds weights of %s, CUDA graphs of %s, and KV of %s: %s tokens",
+            communicator.rank, runner.device, gib(runner.weight_bytes), gib(graph_bytes),
+            gib(num_blocks * runner.bytes_per_block), f"{num_blocks * config.block_size:,}",
+        )  # fmt: skip
         return num_blocks
 
     def capacity(self) -> Capacity:
@@ -258,6 +269,11 @@ class TorchExecutor(Executor):
             raise ExecutorError(
                 f"plan {plan.step} came while step {self._steps[-1].plan.step} waits for masks"
             )
+
+
+def _held_bytes(device: torch.device) -> int:
+    """Bytes of a GPU that this process has taken, free ones of PyTorch's allocator included."""
+    return torch.cuda.memory_reserved(device) if device.type == "cuda" else 0
 
 
 def torch_executor(options: TorchOptions | None, config: ExecutorConfig) -> Executor:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 
+from nanofw.contracts.executor import ExecutorConfig
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ConfigError
 
@@ -52,10 +53,10 @@ def num_kv_blocks(memory: DeviceMemory, utilization: float, bytes_per_block: int
     if left < bytes_per_block:
         raise ConfigError(
             "no memory is left for KV: "
-            f"of {_gib(memory.total)} in all, other processes use {_gib(memory.others)}; this "
-            f"run's share is {_gib(share)} (memory_utilization {utilization:g}), of which weights "
-            f"take {_gib(memory.weights)}, other data {_gib(memory.own - memory.weights)} and the "
-            f"largest step {_gib(memory.activation_peak)}; one block takes "
+            f"of {gib(memory.total)} in all, other processes use {gib(memory.others)}; this "
+            f"run's share is {gib(share)} (memory_utilization {utilization:g}), of which weights "
+            f"take {gib(memory.weights)}, other data {gib(memory.own - memory.weights)} and the "
+            f"largest step {gib(memory.activation_peak)}; one block takes "
             f"{bytes_per_block:,} bytes. Raise engine.memory_utilization, lower "
             "engine.max_num_batched_tokens or engine.max_num_seqs, or choose a smaller model or "
             "dtype",
@@ -79,8 +80,8 @@ def num_cpu_blocks(
     left = int(available * _CPU_SHARE) - activation_peak
     if left < bytes_per_block:
         raise ConfigError(
-            f"no memory is left for KV: {_gib(available)} of main memory are free, of which "
-            f"nanofw takes at most half; the largest step takes {_gib(activation_peak)}, and one "
+            f"no memory is left for KV: {gib(available)} of main memory are free, of which "
+            f"nanofw takes at most half; the largest step takes {gib(activation_peak)}, and one "
             f"block {bytes_per_block:,} bytes. Lower engine.max_num_batched_tokens or "
             "engine.max_num_seqs, choose a smaller model, or set kv_allocator.num_blocks yourself",
             key="kv_allocator.num_blocks",
@@ -100,7 +101,7 @@ def check_num_blocks(num_blocks: int, block_size: int, bytes_per_block: int, fre
     if num_blocks * bytes_per_block > free:
         raise ConfigError(
             f"{num_blocks:,} blocks of {block_size:,} tokens take "
-            f"{_gib(num_blocks * bytes_per_block)}, and {_gib(free)} are free: at most "
+            f"{gib(num_blocks * bytes_per_block)}, and {gib(free)} are free: at most "
             f"{free // bytes_per_block:,} fit. Lower it or kv_allocator.block_size, choose a "
             "smaller model or dtype, or leave it at auto to take what fits",
             key="kv_allocator.num_blocks",
@@ -117,6 +118,16 @@ def activation_estimate(spec: ModelSpec, num_tokens: int, num_rows: int) -> int:
     attention = (2 * spec.num_heads + 2 * spec.num_kv_heads) * spec.head_dim
     layer = 4 * spec.hidden_size + max(2 * attention, 3 * spec.intermediate_size)
     return num_tokens * layer * spec.bytes_per_element + 3 * num_rows * spec.vocab_size * 4
+
+
+def graph_estimate(config: ExecutorConfig, prefill_tokens: int) -> int:
+    """Bytes that captured steps keep: they share what the largest of them takes.
+
+    Args:
+        prefill_tokens: of the largest step with prefill that is captured.
+    """
+    num_tokens = max(config.max_num_seqs, prefill_tokens)
+    return activation_estimate(config.spec, num_tokens, config.max_num_seqs)
 
 
 def available_main_memory() -> int:
@@ -179,5 +190,6 @@ def _cgroup_available() -> int | None:
     return None
 
 
-def _gib(num_bytes: int) -> str:
+def gib(num_bytes: int) -> str:
+    """`12.50 GiB`."""
     return f"{num_bytes / GIB:.2f} GiB"

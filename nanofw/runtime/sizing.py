@@ -37,8 +37,7 @@ def _num_fitting_blocks(
         weights = torch.cuda.memory_allocated(runner.device)
         peak = activation_peak(runner, config) + runner.plugins.deferred_bytes
         if config.cuda_graphs:  # they keep what their largest step takes
-            num_tokens = max(config.max_num_seqs, graph_tokens)
-            peak += memory.activation_estimate(config.spec, num_tokens, config.max_num_seqs)
+            peak += memory.graph_estimate(config, graph_tokens)
         facts = memory.cuda_memory(runner.device, weights, peak)
         return memory.num_kv_blocks(facts, config.memory_utilization, bytes_per_block)
     blocks_per_row = -(-config.max_model_len // config.block_size)

@@ -7,10 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from nanofw.checkpoints.config import read_checkpoint
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.runtime.estimate import estimate, weight_bytes
+from nanofw.runtime.options import TorchOptions
 from tests.runtime.checkpoints import write_model
 from tests.runtime.driver import executor_config, make_executor
 
@@ -61,3 +63,24 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     assert "of 1,000,000,000 blocks, as configured" in found["problem"]
     found = estimate(None, executor_config(tmp_path, num_blocks=None, max_num_seqs=10**12))
     assert "no memory is left for KV" in found["problem"]
+
+
+def test_graphs_of_larger_steps_leave_less_room_for_keys(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_model(tmp_path, "Llama")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (6 << 30, 8 << 30))
+    config = executor_config(
+        tmp_path, device="cuda", num_blocks=None, max_num_batched_tokens=8192,
+        cuda_graphs=True, prefill_graphs=True,
+    )  # fmt: skip
+    small, large = (
+        estimate(TorchOptions(prefill_graph_tokens=tokens), config) for tokens in (512, 4096)
+    )
+    assert 0 < small["graph_bytes"] < large["graph_bytes"]
+    spare = (small["num_blocks"] - large["num_blocks"]) * small["kv_bytes_per_block"]
+    more = large["graph_bytes"] - small["graph_bytes"]
+    assert abs(spare - more) <= small["kv_bytes_per_block"]
+    eager = estimate(None, replace(config, cuda_graphs=False))
+    assert "graph_bytes" not in eager
+    assert eager["num_blocks"] > small["num_blocks"]

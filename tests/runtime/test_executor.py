@@ -35,6 +35,18 @@ def folder(checkpoint: tuple[Path, torch.nn.Module]) -> Path:
     return checkpoint[0]
 
 
+def test_what_memory_holds_is_told_once_it_is_ready(
+    folder: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "nanofw.runtime")
+    capacity = make_executor(folder, num_blocks=40).capacity()
+    tokens = 40 * capacity.block_size
+    assert caplog.messages[-1] == (
+        "rank 0 on cpu holds weights of 0.00 GiB, CUDA graphs of 0.00 GiB, and KV of 0.00 GiB: "
+        f"{tokens:,} tokens"
+    )
+
+
 def prompt(count: int, seed: int = 0) -> list[int]:
     return [int(token) for token in np.random.default_rng(seed).integers(0, VOCAB, count)]
 
