@@ -28,6 +28,7 @@ from nanofw.compare.report import (
 from nanofw.compare.row import ArmMetric
 from nanofw.compare.run_curves import SPREAD
 from nanofw.compare.runner import Results
+from nanofw.compare.timelines import timelines
 
 _FOLDER = Path(__file__).parent / "templates"
 
@@ -46,7 +47,7 @@ def as_html(results: Results, analysis: Analysis | None, data: Mapping[str, obje
         analysis: None for an experiment that ended early: then there are runs and no verdicts.
         data: what `as_json` made of both; the page holds it in the element `result`.
     """
-    options = results.experiment.options
+    options, drawn = results.experiment.options, timelines(results)
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_FOLDER), autoescape=True, trim_blocks=True,
         lstrip_blocks=True, undefined=jinja2.StrictUndefined,
@@ -68,6 +69,8 @@ def as_html(results: Results, analysis: Analysis | None, data: Mapping[str, obje
         loads_figure=Markup(figures.by_load(results, main_metric(results))),
         main_metric=main_metric(results),
         points=[_section(results, analysis, point) for point in results.points],
+        timelines=drawn,
+        timeline_data=_as_script(drawn),
         provenance=data["provenance"],
         data=_as_script(data),
     )

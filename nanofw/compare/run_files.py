@@ -38,18 +38,23 @@ class RunFiles:
         point = "" if self.point is None else f"_{self.point:g}"
         return f"{arm}{point}_{self.repeat + 1}"
 
+    @property
+    def log(self) -> Path:
+        """Where its decision log is, where the experiment wants one."""
+        return (self.options.decisions or Path()) / f"{self._name}.jsonl"
+
     def recording(self, engine: BaseEngine, selection: Selection) -> AbstractContextManager[None]:
         """Within it decisions are noted, where the experiment wants them."""
-        folder: Path | None = self.options.decisions
-        if folder is None:
+        if self.options.decisions is None:
             return nullcontext()
         if not isinstance(engine, Engine):
             raise ConfigError(
                 "must be left out with engine.replicas: a log is of one engine",
                 key="compare.decisions",
             )
-        path = folder / f"{self._name}.jsonl"
-        return recording(engine, selection, path, arm=self.arm, point=self.point, seed=self.seed)
+        return recording(
+            engine, selection, self.log, arm=self.arm, point=self.point, seed=self.seed
+        )
 
     def records(self) -> RequestRecords | None:
         """Takes a line for every request, where the experiment wants them."""

@@ -214,3 +214,60 @@ class TestInABrowser:
         )
         browser.set_window_size(1100, 900)
         assert widths[0] <= widths[1]
+
+
+@pytest.fixture(scope="module")
+def with_logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A report with timelines: few blocks, so that requests are preempted."""
+    folder = tmp_path_factory.mktemp("logs")
+    config = {**BASE["config"], "kv_allocator": {"num_blocks": 12, "block_size": 16}}
+    config["engine"] = {"max_num_seqs": 4, "max_model_len": 192}
+    workload = {**BASE["workload"], "num_requests": 30}
+    changes = {
+        "config": config, "workload": workload, "repeats": 1, "aa": False,
+        "decisions": str(folder / "logs"), "report": str(folder / "result.html"),
+    }  # fmt: skip
+    assert main(["compare", str(write(folder, **changes))]) == 0
+    return folder / "result.html"
+
+
+def test_timelines_hold_every_request_and_step(with_logs: Path) -> None:
+    text = with_logs.read_text(encoding="utf-8")
+    found = re.search(r'id="timelines">(.*?)</script>', text, re.DOTALL)
+    assert found is not None
+    arms = json.loads(found[1])
+    assert [arm["arm"] for arm in arms] == ["fcfs", "sjf"]
+    for arm in arms:
+        assert len(arm["requests"]) == arm["num_requests"] == 30
+        assert len(arm["steps"]) == arm["num_steps"]
+        assert max(used for _, _, used in arm["counts"]) <= arm["num_blocks"] == 12
+        free_from: dict[int, float] = {}
+        for _, lane, arrival, ended, stays in sorted(arm["requests"], key=lambda item: item[2]):
+            assert free_from.get(lane, 0.0) <= arrival, "two requests in one place"
+            free_from[lane] = ended
+            times = [arrival, *(time for stay in stays for time in stay[:3])]
+            assert times == sorted(times)
+            assert times[-1] == ended
+        num_decodes = sum(step[2] for step in arm["steps"])
+        assert num_decodes > 0
+
+
+def test_a_timeline_can_be_zoomed(browser: Any, with_logs: Path) -> None:
+    browser.get(with_logs.as_uri())
+    picture = "return document.querySelector('canvas').toDataURL()"
+    whole = browser.execute_script(picture)
+    blank = (
+        "const c = document.createElement('canvas'); const o = document.querySelector('canvas');"
+    )
+    blank += "c.width = o.width; c.height = o.height; return c.toDataURL()"
+    assert whole != browser.execute_script(blank)
+    smaller, greater, every = browser.find_elements("css selector", "figure.timeline button")[:3]
+    greater.click()
+    closer = browser.execute_script(picture)
+    assert closer != whole
+    every.click()
+    assert browser.execute_script(picture) == whole
+    greater.click()
+    smaller.click()
+    assert browser.execute_script(picture) == whole
+    assert browser.get_log("browser") == []
