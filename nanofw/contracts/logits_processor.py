@@ -159,8 +159,9 @@ class HostProcessor(ABC):
     def mask(self, request_id: str, bits: IntArray) -> None:
         """Clear in `bits`, int32[ceil(vocab / 32)], the tokens that may not come next.
 
-        Bit `v % 32` of word `v // 32` stands for token v. Bits come in set; several processors
-        are thus intersected in YAML order.
+        Bit `v % 32` of word `v // 32` stands for token v. `bits.view(np.uint32)` has no sign in
+        the way of bit 31. Bits come in set; several processors are thus intersected in YAML
+        order.
         """
 
     def mask_rows(self, request_ids: Sequence[str | None], bits: IntArray) -> Mapping[int, str]:

@@ -7,9 +7,11 @@ import re
 from pathlib import Path
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from nanofw.cli.main import main
-from nanofw.plugins import KINDS, PluginSettings, build_registry
+from nanofw.plugins import KINDS, Entry, PluginSettings, build_registry, load_plugin
+from nanofw.plugins.capabilities import contract_of
 from nanofw.plugins.lint import Subject, lint
 from nanofw.testing.suites import SUITES
 from tools.contract_pages import classes, own_methods
@@ -23,46 +25,63 @@ def page(kind: str) -> str:
     return (PAGES / f"{kind}.md").read_text(encoding="utf-8")
 
 
+def examples() -> list[ParameterSet]:
+    """Kind, name of the file and both texts of each example: Python with a name, then YAML."""
+    found: list[ParameterSet] = []
+    for kind in KINDS:
+        file: tuple[str, str] | None = None
+        for language, text in FENCE.findall(page(kind)):
+            if language == "python" and (name := FILE_NAME.match(text)):
+                file = name[1], text
+            elif language == "yaml" and file is not None:
+                found.append(pytest.param(kind, *file, text, id=file[0].removesuffix(".py")))
+                file = None
+    return found
+
+
+EXAMPLES = pytest.mark.parametrize(("kind", "file", "source", "text"), examples())
+
+
 @pytest.fixture
-def folder(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with the files of the page's example."""
+def entry(
+    kind: str, file: str, source: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Entry:
+    """The example's plugin, in a folder with `run.yaml`, which is the current one."""
     monkeypatch.chdir(tmp_path)
-    blocks = FENCE.findall(page(kind))
-    for language, text in blocks:
-        if language == "python" and (name := FILE_NAME.match(text)):
-            (tmp_path / name[1]).write_text(text, encoding="utf-8")
-        elif language == "yaml":
-            (tmp_path / "run.yaml").write_text(text, encoding="utf-8")
-    return tmp_path
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_example_of_a_page_is_checked_and_runs(
-    kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (file,) = folder.glob("*.py")
-    registry = build_registry(PluginSettings(load=(file,)), environ={})
+    (tmp_path / file).write_text(source, encoding="utf-8")
+    (tmp_path / "run.yaml").write_text(text, encoding="utf-8")
+    registry = build_registry(PluginSettings(load=(tmp_path / file,)), environ={})
     (entry,) = [entry for entry in registry.entries if entry.path is not None]
     assert entry.kind == kind
+    return entry
+
+
+def test_every_page_has_an_example() -> None:
+    assert {item.values[0] for item in examples()} == set(KINDS)
+
+
+@EXAMPLES
+def test_the_example_of_a_page_is_checked_and_runs(
+    kind: str, text: str, entry: Entry, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert list(lint(Subject(entry=entry, siblings=frozenset({entry.id})))) == []
     assert main(["config", "validate", "run.yaml"]) == 0
     validated = capsys.readouterr().out
-    assert kind == "model" or f"{kind} {entry.name} of {file}" in validated  # reads no model
-    prompts = [] if kind in ("workload", "logits_processor") else ['input.prompts=["Once", "Why"]']
+    assert kind == "model" or f"{kind} {entry.name} of {entry.path}" in validated  # reads no model
+    prompts = [] if "input:" in text else ['input.prompts=["Once", "Why"]']
     assert main(["run", "run.yaml", "output.file=results.jsonl", *prompts]) == 0
-    results = (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()
+    results = (tmp_path / "results.jsonl").read_text(encoding="utf-8").splitlines()
     assert results
     assert all(json.loads(line)["finish_reason"] in ("length", "stop") for line in results)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [name for name, kind in KINDS.items() if kind.base in SUITES])
+@EXAMPLES
 def test_the_example_of_a_page_keeps_its_contract(
-    kind: str, folder: Path, capsys: pytest.CaptureFixture[str]
+    kind: str, entry: Entry, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (file,) = folder.glob("*.py")
-    registry = build_registry(PluginSettings(load=(file,)), environ={})
-    (entry,) = [entry for entry in registry.entries if entry.path is not None]
+    if contract_of(kind, load_plugin(entry).capabilities) not in SUITES:
+        pytest.skip("the kit has no checks for this contract")
     code = main(["plugins", "test", kind, entry.name, "run.yaml"])
     captured = capsys.readouterr()
     assert code == 0, captured.out + captured.err
