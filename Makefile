@@ -5,12 +5,14 @@ WORKERS ?= 2
 BIN := $(VENV)/bin
 # A torch that is there already is kept. The upper bound keeps the CPU build where the index has one.
 TORCH := 'torch>=2.11,<2.14'
+QUICK := tests/engine tests/schedulers tests/kv_allocators tests/plugins tests/text
 UNMARKED := not slow and not gpu and not multigpu and not weights
 
-.PHONY: help demo run check format test slow gpu fuzz clean
+.PHONY: help demo check format quick test slow coverage gpu fuzz clean
 
 help:
 	@echo "make demo    create the environment and run the embedded model"
+	@echo "make quick   the core's tests, a minute on two idle cores"
 	@echo "make test    create the environment if needed; checks and tests"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make slow    the long tests: full products, soak runs"
@@ -42,8 +44,14 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix --quiet
 	$(BIN)/ruff format --quiet
 
+quick: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m '$(UNMARKED)' $(QUICK)
+
 test: check
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m '$(UNMARKED)'
+
+coverage: $(VENV)/.dev
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m '$(UNMARKED)' --cov --cov-report=term:skip-covered
 
 slow: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'slow and not gpu and not multigpu and not weights'
