@@ -1,88 +1,45 @@
-"""What a client feels of another one that floods, under two policies. Takes a minute or two.
-
-Starts `nanofw serve` on this machine, on a port of its own, and talks to 127.0.0.1 alone.
-"""
+"""What a client feels of another one that floods, under three policies. Takes two minutes."""
 
 from __future__ import annotations
 
 import asyncio
-import json
-import re
 import statistics
-import subprocess
-import sys
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 
 import httpx
+from serving import ask, connected, served
 
-CONFIG = Path(__file__).parent / "fair_share.yaml"
-POLICIES = ("fcfs", "fair_share")
+POLICIES = (
+    ("scheduler={name: fcfs}",),
+    ("scheduler={name: fair_share}",),
+    ("scheduler={name: fair_share, preempt: true}",),
+)
 NUM_FLOODING = 24
-"""Requests that the flooding client keeps open."""
-NUM_ASKED = 8
-"""Requests of the other one, one after the other."""
-PROMPT = "And it came to pass in those days"
-
-
-@contextmanager
-def served(policy: str) -> Iterator[str]:
-    """The address of a server."""
-    words = ["serve", str(CONFIG), f"scheduler.name={policy}", "server.port=0"]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "nanofw", *words, "server.log_requests=false"],
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stderr is not None
-    address = ""
-    try:
-        for line in process.stderr:
-            if match := re.search(r"listening at (\S+),", line):
-                address = match[1]
-            if "nanofw: ready" in line:
-                yield address
-                return
-        raise SystemExit("the server did not start; `nanofw serve` says why")
-    finally:
-        process.terminate()
-        process.wait()
-
-
-async def ttft_s(client: httpx.AsyncClient, name: str, max_tokens: int) -> float:
-    """Seconds to the first token of a request, which is read to its end."""
-    body = {"prompt": PROMPT, "max_tokens": max_tokens, "stream": True, "client": name}
-    begin, first = time.monotonic(), None
-    async with client.stream("POST", "/v1/completions", json=body | {"ignore_eos": True}) as answer:
-        answer.raise_for_status()
-        async for line in answer.aiter_lines():
-            if first is None and line.startswith("data: {") and "choices" in json.loads(line[6:]):
-                first = time.monotonic() - begin
-    assert first is not None
-    return first
+"""Requests that the flooding client keeps open: three times as many as may run."""
+NUM_ASKED = 10
+"""Requests of the other one, one after the other, with a pause between them."""
+PAUSE_S = 1.0
 
 
 async def asked(client: httpx.AsyncClient) -> list[float]:
-    """The client that asks now and then."""
+    """Seconds to the first token of the client that asks now and then."""
     found: list[float] = []
     for _ in range(NUM_ASKED):
-        found.append(await ttft_s(client, "ann", 8))
-        await asyncio.sleep(0.05)
+        answer = await ask(client, 2000, 20, client="ann")
+        assert answer.ttft_s is not None
+        found.append(answer.ttft_s)
+        await asyncio.sleep(PAUSE_S)
     return found
 
 
 async def measure(url: str) -> tuple[float, float]:
     """The 90th percentile of the time to the first token, alone and beside a flood."""
-    limits = httpx.Limits(max_connections=None)
-    async with httpx.AsyncClient(base_url=url, timeout=600, limits=limits) as client:
-        await ttft_s(client, "ann", 8)
+    async with connected(url) as client:
+        await ask(client, 100, 8, client="ann")
         alone = await asked(client)
 
         async def flood() -> None:
             while True:
-                await ttft_s(client, "bob", 32)
+                await ask(client, 100, 200, client="bob")
 
         tasks = [asyncio.create_task(flood()) for _ in range(NUM_FLOODING)]
         await asyncio.sleep(1.0)
@@ -94,15 +51,20 @@ async def measure(url: str) -> tuple[float, float]:
 
 
 def p90(seconds: list[float]) -> float:
-    return statistics.quantiles(seconds, n=10)[-1]
+    return statistics.quantiles(seconds, n=10, method="inclusive")[-1]
 
 
 def main() -> None:
     print("time to the first token of a client that asks now and then, p90")
-    for policy in POLICIES:
-        with served(policy) as url:
+    for settings in POLICIES:
+        with served(*settings) as url:
             alone, beside = asyncio.run(measure(url))
-        print(f"{policy:12} alone {alone * 1e3:7.1f} ms   beside a flood {beside * 1e3:7.1f} ms")
+        change = 100 * (beside / alone - 1)
+        print(
+            f"{settings[0]:45} alone {alone * 1e3:7.1f} ms   beside a flood "
+            f"{beside * 1e3:7.1f} ms   {change:+.0f}%",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

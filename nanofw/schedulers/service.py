@@ -47,8 +47,8 @@ class WeightedService(Policy):
         self._served = np.zeros(16)
         self._scale = np.ones(16)
         self._of_row = np.zeros(16, np.int64)
-        self._num_waiting: list[int] = []
-        self._running: set[int] = set()
+        self._num_waiting: IntArray = np.zeros(16, np.int32)
+        self._num_running: IntArray = np.zeros(16, np.int32)
         self._virtual_time = 0.0
 
     @abstractmethod
@@ -61,7 +61,24 @@ class WeightedService(Policy):
     def num_waiting(self, group: Hashable) -> int:
         """Requests of the group that wait."""
         index = self._index.get(group)
-        return 0 if index is None else self._num_waiting[index]
+        return 0 if index is None else int(self._num_waiting[index])
+
+    def request_over_share(self, view: SchedulerView) -> RequestView | None:
+        """Who gives way so that running requests are shared as the weights say.
+
+        None where it would not bring them closer to that: the group that is served next would
+        have more of them for its weight than the group that has the most now.
+        """
+        (waiting,) = np.nonzero(self._num_waiting)
+        if not len(waiting):
+            return None
+        neediest = waiting[np.argmin(self._served[waiting])]
+        shares = self._num_running * self._scale
+        largest = int(np.argmax(shares))
+        if shares[largest] <= shares[neediest] + self._scale[neediest]:
+            return None
+        rows = view.running.rows
+        return view.running.request(int(rows[self._of_row[rows] == largest][-1]))
 
     def group_key(self, group: Hashable, view: SchedulerView) -> float:
         return float(self._served[self._index[group]])
@@ -72,7 +89,7 @@ class WeightedService(Policy):
     def on_start(self, row: int, request: RequestView, view: SchedulerView) -> None:
         index = self._index[self.group(request)]
         self._num_waiting[index] -= 1
-        self._running.add(request.index)
+        self._num_running[index] += 1
         self._virtual_time = max(self._virtual_time, float(self._served[index]))
         if not request.num_preemptions:
             cost = self._input_cost * request.num_prompt_tokens
@@ -82,7 +99,7 @@ class WeightedService(Policy):
         self._of_row[row] = index
 
     def on_preempt(self, row: int, request: RequestView, view: SchedulerView) -> None:
-        self._running.discard(request.index)
+        self._num_running[self._index[self.group(request)]] -= 1
         self._wait(self.group(request))
 
     def on_progress(
@@ -94,10 +111,8 @@ class WeightedService(Policy):
             self._served += counts * (self._output_cost * self._scale)
 
     def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
-        if request.index in self._running:
-            self._running.discard(request.index)
-        else:
-            self._num_waiting[self._index[self.group(request)]] -= 1
+        counts = self._num_running if request.is_running else self._num_waiting
+        counts[self._index[self.group(request)]] -= 1
 
     def _wait(self, group: Hashable) -> None:
         if group not in self._index:
@@ -112,6 +127,8 @@ class WeightedService(Policy):
         if index == len(self._served):
             self._served = np.concatenate((self._served, np.zeros(index)))
             self._scale = np.concatenate((self._scale, np.ones(index)))
+            none = np.zeros(index, np.int32)
+            self._num_waiting = np.concatenate((self._num_waiting, none))
+            self._num_running = np.concatenate((self._num_running, none))
         self._scale[index] = 1.0 / self.weight(group)
         self._index[group] = index
-        self._num_waiting.append(0)

@@ -309,6 +309,32 @@ class TestFairShare:
         clients = [o.id[0] for o in runner.outputs.values()]
         assert clients.count("a") == pytest.approx(3 * clients.count("b"), abs=3)
 
+    @pytest.mark.parametrize("overlap", [False, True])
+    @pytest.mark.parametrize("preempt", [False, True])
+    def test_a_flood_gives_way_to_another_client(self, preempt: bool, overlap: bool) -> None:
+        flood = [make_request(f"a{i}", 8, max_tokens=40, client="a", seed=i) for i in range(12)]
+        late = [make_request(f"b{i}", 8, max_tokens=20, client="b", seed=i) for i in range(4)]
+        alone = {r.id: run(make_engine(max_model_len=64), r).tokens()[r.id] for r in flood + late}
+        sizes = {"max_num_seqs": 4, "num_blocks": 256, "max_model_len": 64, "overlap": overlap}
+        engine = make_engine(policy("fair_share", preempt=preempt), **sizes)
+        for request in flood:
+            engine.add_request(request)
+        runner = Run(engine)
+        for _ in range(10):
+            runner.step()
+        came = engine.clock.now()
+        for request in late:
+            engine.add_request(request)
+        runner.to_end()
+        assert runner.tokens() == alone
+        waits = sorted(runner.outputs[r.id].scheduled - came for r in late)
+        if preempt:  # two of the four rows are b's at once; the others wait for an end
+            assert waits[1] <= 3.01 * STEP
+            assert waits[2] > 5 * STEP
+        else:
+            assert waits[0] > 5 * STEP
+        assert engine.scheduler.counters.num_preemptions == (2 if preempt else 0)
+
     def test_serves_a_lone_client_at_once(self) -> None:
         engine = one_at_a_time("fair_share")
         done = run(engine, *(make_request(f"a{i}", 4, max_tokens=5, client="a") for i in range(10)))
