@@ -51,6 +51,7 @@ class Ledger:
 
     def __init__(self, num_replicas: int) -> None:
         self._routed: dict[str, RoutedRequest] = {}
+        self._unassigned: dict[str, RoutedRequest] = {}
         self._outstanding = [0] * num_replicas
         self._num_requests = [0] * num_replicas
         self._num_running = [0] * num_replicas
@@ -67,11 +68,12 @@ class Ledger:
     def enter(self, request: Request, view: RequestView, num_tokens: int) -> RoutedRequest:
         """A new request, at no replica yet."""
         routed = RoutedRequest(request, view, num_tokens, left=set(range(request.sampling.n)))
-        self._routed[request.id] = routed
+        self._routed[request.id] = self._unassigned[request.id] = routed
         return routed
 
     def assign(self, routed: RoutedRequest, replica: int) -> None:
         """A replica has a request now."""
+        del self._unassigned[routed.request.id]
         routed.replica = replica
         routed.num_tries += 1
         self._outstanding[replica] += routed.num_tokens
@@ -79,7 +81,7 @@ class Ledger:
 
     def drop(self, routed: RoutedRequest) -> None:
         """A request that no replica has is refused after all."""
-        del self._routed[routed.request.id]
+        del self._routed[routed.request.id], self._unassigned[routed.request.id]
 
     def fill(self, view: ReplicaView) -> None:
         """Write the load of a replica into what a router is shown of it."""
@@ -87,6 +89,10 @@ class Ledger:
         view.num_tokens = self._outstanding[number]
         view.num_running = self._num_running[number]
         view.num_waiting = self._num_requests[number] - view.num_running
+
+    def is_busy(self, replica: int) -> bool:
+        """Whether a replica has requests."""
+        return self._num_requests[replica] > 0
 
     def outstanding(self, replica: int) -> int:
         """Tokens that a replica may still compute for its requests."""
@@ -112,13 +118,14 @@ class Ledger:
         output = StepOutput()
         for routed in theirs:
             self._leave(routed)
+            self._unassigned[routed.request.id] = routed
             if not routed.can_start_again:
                 output.finished += self.give_up(routed, reason, now)
         return output
 
     def unassigned(self) -> list[RoutedRequest]:
-        """Requests that no replica has."""
-        return [routed for routed in self._routed.values() if routed.replica is None]
+        """Requests that no replica has, in the order in which they came or were lost."""
+        return list(self._unassigned.values())
 
     def give_up(self, routed: RoutedRequest, reason: str, now: float) -> list[RequestOutput]:
         """Outputs of the samples that have none, with the tokens that were handed out."""
@@ -146,6 +153,7 @@ class Ledger:
         routed.left.discard(sample_index)
         if not routed.left:
             del self._routed[routed.request.id]
+            self._unassigned.pop(routed.request.id, None)
             self._leave(routed)
 
     def _note_running(self, replica: int, request_id: str) -> None:

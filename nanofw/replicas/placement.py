@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -91,6 +91,13 @@ class Replicas(ABC):
     @abstractmethod
     def poll(self, timeout_s: float) -> ReplicaEvents:
         """Wait for something to arrive."""
+
+    def watch(self, is_busy: Callable[[int], bool]) -> None:
+        """End those that have requests and are silent for too long, where nothing else does.
+
+        Args:
+            is_busy: whether a replica has requests.
+        """
 
     @abstractmethod
     def stats(self) -> dict[int, Mapping[str, Any]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import pickle
+import select
 import selectors
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,8 +19,8 @@ from nanofw.replicas.messages import ReplicaCommand, ReplicaFailed, ReplicaReady
 from nanofw.replicas.placement import DistantReplicas, ReplicaEvents, ReplicaState
 from nanofw.runtime.parallel.process import ChildProcess
 
-START_TIMEOUT_S = 1800.0
-"""Longest time until all are ready, of an executor that has no option for it."""
+START_TIMEOUT_S, STEP_TIMEOUT_S = 1800.0, 300.0
+"""`start_timeout_s` and `step_timeout_s` of an executor that has no such options."""
 SEND_TIMEOUT_S = 30.0
 """How long a replica may leave its commands unread before it counts as lost."""
 _END_WAIT_S = 5.0
@@ -27,10 +28,16 @@ _END_WAIT_S = 5.0
 
 @dataclass(slots=True, kw_only=True)
 class LocalReplica(ReplicaState):
-    """One replica and its process."""
+    """One replica.
+
+    Attributes:
+        process: its process.
+        heard: when it last said something, or had nothing to do.
+    """
 
     number: int
     process: ChildProcess
+    heard: float = 0.0
 
 
 class ReplicaProcesses(DistantReplicas):
@@ -52,8 +59,9 @@ class ReplicaProcesses(DistantReplicas):
         content = pickle.dumps(loaded)
         options: Any = selection.components["executor"].options
         timeout_s = getattr(options, "start_timeout_s", START_TIMEOUT_S)
+        self._step_timeout_s: float = getattr(options, "step_timeout_s", STEP_TIMEOUT_S)
         try:
-            for number, variables in enumerate(_environments(loaded, selection.device)):
+            for number, variables in enumerate(environments(loaded, selection.device)):
                 process = ChildProcess(
                     f"replica {number}", "nanofw.replicas.process", SEND_TIMEOUT_S, variables
                 )
@@ -79,6 +87,21 @@ class ReplicaProcesses(DistantReplicas):
             process.kill()  # seen with the next poll, as any other end
         except OSError:
             pass
+
+    def watch(self, is_busy: Callable[[int], bool]) -> None:
+        now = time.monotonic()
+        for replica in self._replicas:
+            if replica.ready is None:
+                continue
+            if not is_busy(replica.number):
+                replica.heard = now
+            elif now - replica.heard > self._step_timeout_s and not _is_unread(replica):
+                stack = replica.process.stack()
+                replica.problem = (
+                    f"replica {replica.number} (process {replica.process.pid}) said nothing for "
+                    f"{self._step_timeout_s:g} s (executor.step_timeout_s)\n{stack}"
+                ).rstrip()
+                replica.process.kill()  # seen with the next poll, as any other end
 
     def close(self) -> None:
         if not self._is_open:
@@ -108,6 +131,7 @@ class ReplicaProcesses(DistantReplicas):
                 self._take(replica, pickle.loads(content), events)
 
     def _take(self, replica: LocalReplica, message: Any, events: ReplicaEvents) -> None:
+        replica.heard = time.monotonic()
         if isinstance(message, ReplicaReady):
             replica.ready = message
         elif isinstance(message, ReplicaFailed):  # it could not start
@@ -121,13 +145,21 @@ class ReplicaProcesses(DistantReplicas):
         replica.ready, replica.problem = None, failed.message
 
     def _gone(self, replica: LocalReplica, events: ReplicaEvents) -> None:
+        was_there = replica.ready is not None
         replica.ready = None
         if replica.problem is None:
+            was_there = True
             replica.problem = replica.process.end_text(_END_WAIT_S if self._is_open else 0.0)
+        if was_there:
             events.gone.append((replica.number, replica.problem))
 
 
-def _environments(loaded: LoadedConfig, device: str) -> list[Mapping[str, str]]:
+def _is_unread(replica: LocalReplica) -> bool:
+    """Whether it has said something that was not read: this process may have been stopped."""
+    return bool(select.select([replica.process.channel], [], [], 0)[0])
+
+
+def environments(loaded: LoadedConfig, device: str) -> list[Mapping[str, str]]:
     """Variables of each replica's process: which devices and how many cores it has."""
     engine = loaded.config.engine
     count, size = engine.replicas, engine.tensor_parallel_size

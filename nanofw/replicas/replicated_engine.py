@@ -211,6 +211,7 @@ class ReplicatedEngine(BaseEngine):
             self._poll(0.0)
 
     def _poll(self, timeout_s: float) -> None:
+        self._replicas.watch(self._ledger.is_busy)
         events = self._replicas.poll(timeout_s)
         for number, output in events.outputs:
             moved = self._on_our_clock(number, output)
@@ -241,12 +242,15 @@ class ReplicatedEngine(BaseEngine):
             self._steps.append(StepOutput(finished=ends))
 
     def _on_our_clock(self, number: int, output: StepOutput) -> StepOutput:
-        offset = self._replicas.all[number].offset
-        report = output.report
+        offset, report = self._replicas.all[number].offset, output.report
+        if report is not None:
+            report.step = self._num_steps
+            self._num_steps += 1
+        if not offset:
+            return output
         if report is not None:
             report = replace(
                 report,
-                step=self._num_steps,
                 planned=report.planned + offset,
                 committed=report.committed + offset,
                 admitted=tuple(
@@ -254,9 +258,6 @@ class ReplicatedEngine(BaseEngine):
                     for one in report.admitted
                 ),
             )
-            self._num_steps += 1
-        if not offset:
-            return replace(output, report=report)
         times = ("arrival", "scheduled", "first_token", "finished")
         finished = [
             replace(end, **{name: _moved(getattr(end, name), offset) for name in times})

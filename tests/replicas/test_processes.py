@@ -16,8 +16,10 @@ from typing import Any
 import pytest
 
 from nanofw import LLM, AsyncLLM, SamplingParams
+from nanofw.config.load import load_config
 from nanofw.contracts.requests import FinishReason
-from nanofw.errors import ExecutorError, PluginLoadError
+from nanofw.errors import ConfigError, ExecutorError, PluginLoadError
+from nanofw.replicas import processes
 from tests.runtime.parallel.ranks import is_running
 from tests.runtime.parallel.test_parity import DEMO, KINDS
 
@@ -137,6 +139,49 @@ class Broken(Policy):
 def scheduler():
     return Plugin("broken", ":Broken", api="scheduler/2", capabilities={"overlap": True})
 """
+
+
+@pytest.mark.slow
+def test_a_silent_process_is_ended_and_its_requests_start_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processes, "STEP_TIMEOUT_S", 0.5)
+
+    async def main() -> None:
+        async with AsyncLLM(str(DEMO), **SIM) as llm:
+            (silent,), _ = await pids_of(llm)
+            os.kill(silent, signal.SIGSTOP)
+            ends = await asyncio.gather(*(last(llm.generate([n, 2], LONG)) for n in range(4)))
+            assert all(end.ok for end in ends)
+            first, second = llm.replica_problems
+            said = f"replica 0 (process {silent}) said nothing for 0.5 s (executor.step_timeout_s)"
+            assert first == said
+            assert second is None
+        assert not is_running(silent)
+
+    asyncio.run(main())
+
+
+def test_each_replica_has_devices_or_cores_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    def given(device: str, **engine: object) -> list[dict[str, str]]:
+        loaded = load_config(values={"model": {"path": str(DEMO)}, "engine": engine})
+        return [dict(variables) for variables in processes.environments(loaded, device)]
+
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    pairs = [{"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}]
+    assert given("cuda", replicas=2, tensor_parallel_size=2) == pairs
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,GPU-7")
+    ours = [{"CUDA_VISIBLE_DEVICES": "5"}, {"CUDA_VISIBLE_DEVICES": "GPU-7"}]
+    assert given("cuda", replicas=2) == ours
+    with pytest.raises(ConfigError, match="engine.replicas: 3 replicas of 1 ranks need 3 devices"):
+        given("cuda", replicas=3)
+    with pytest.raises(ConfigError, match="engine.device: must have no number"):
+        given("cuda:1", replicas=2)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(os, "cpu_count", lambda: 6)
+    assert given("cpu", replicas=4) == [{"OMP_NUM_THREADS": "1"}] * 4
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    assert given("cpu", replicas=2) == [{"OMP_NUM_THREADS": "3"}] * 2
 
 
 @pytest.mark.slow
