@@ -80,8 +80,10 @@ class Ledger:
         self._num_requests[replica] += 1
 
     def drop(self, routed: RoutedRequest) -> None:
-        """A request that no replica has is refused after all."""
-        del self._routed[routed.request.id], self._unassigned[routed.request.id]
+        """A request that was not sent is refused after all."""
+        del self._routed[routed.request.id]
+        self._unassigned.pop(routed.request.id, None)
+        self._leave(routed)
 
     def fill(self, view: ReplicaView) -> None:
         """Write the load of a replica into what a router is shown of it."""

@@ -11,6 +11,7 @@ from typing import Any
 from nanofw import errors
 from nanofw.contracts.clock import Clock
 from nanofw.contracts.outputs import StepOutput
+from nanofw.contracts.requests import Request
 from nanofw.engine.engine import Engine
 from nanofw.errors import ExecutorError, NanofwError
 from nanofw.replicas.messages import (
@@ -83,6 +84,9 @@ class Replicas(ABC):
     def is_hopeless(self) -> bool:
         """Whether all are gone for good."""
         return all(replica.problem is not None for replica in self.all)
+
+    def check(self, request: Request) -> None:
+        """Raise ValueError where a request cannot be sent to a replica."""
 
     @abstractmethod
     def send(self, number: int, *commands: ReplicaCommand) -> None:

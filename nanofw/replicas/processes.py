@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import pickle
 import select
 import selectors
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from nanofw.assembly import Selection
 from nanofw.config.load import LoadedConfig
 from nanofw.contracts.clock import RealClock
+from nanofw.contracts.requests import Request
 from nanofw.replicas.messages import ReplicaCommand, ReplicaFailed, ReplicaReady, StopReplica
 from nanofw.replicas.placement import DistantReplicas, ReplicaEvents, ReplicaState
 from nanofw.runtime.parallel.process import ChildProcess
@@ -78,6 +80,15 @@ class ReplicaProcesses(DistantReplicas):
     @property
     def all(self) -> Sequence[ReplicaState]:
         return self._replicas
+
+    def check(self, request: Request) -> None:
+        for name, arguments in request.arguments.items():
+            if (odd := _odd_part(arguments)) is not None:
+                kind = type(odd).__name__
+                raise ValueError(
+                    f"arguments for {name} contain an object of the class {kind}; replicas are "
+                    "other processes and take numbers, texts, lists and mappings alone"
+                )
 
     def send(self, number: int, *commands: ReplicaCommand) -> None:
         process = self._replicas[number].process
@@ -152,6 +163,18 @@ class ReplicaProcesses(DistantReplicas):
             replica.problem = replica.process.end_text(_END_WAIT_S if self._is_open else 0.0)
         if was_there:
             events.gone.append((replica.number, replica.problem))
+
+
+def _odd_part(value: object) -> object | None:
+    """A part of a value that another process may not know; None: there is none."""
+    parts: Iterable[object] = ()
+    if isinstance(value, Mapping):
+        parts = itertools.chain.from_iterable(cast("Mapping[object, object]", value).items())
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        parts = cast("Iterable[object]", value)
+    elif type(value).__module__ not in ("builtins", "numpy") or callable(value):
+        return value
+    return next((odd for part in parts if (odd := _odd_part(part)) is not None), None)
 
 
 def _is_unread(replica: LocalReplica) -> bool:

@@ -124,10 +124,11 @@ class ReplicatedEngine(BaseEngine):
             max_tokens=limit - len(tokens),
             salt=self._names.salt(plain),
         )
+        self._replicas.check(plain)
         routed = self._ledger.enter(plain, view, limit * request.sampling.n)
         try:
             self._send_to_replica(routed)
-        except RouterError:
+        except BaseException:
             self._ledger.drop(routed)
             raise
 

@@ -74,6 +74,10 @@ def test_a_dead_process_ends_what_was_handed_out_and_the_rest_goes_on() -> None:
         assert ends[2].timings.tpot_s == pytest.approx(0.005, rel=1e-6)  # of the modelled machine
         assert await pids_of(llm) == [[], other]
         assert [bool(problem) for problem in llm.replica_problems] == [True, False]
+        odd: dict[str, Any] = {"fcfs": {"a": [1, lambda: 0]}}
+        refused = await last(llm.generate([5, 2], LONG, arguments=odd))
+        assert refused.finish_reason is FinishReason.REFUSED
+        assert "fcfs contain an object of the class function" in refused.error
         late = await last(llm.generate([5, 2], LONG))
         assert late.ok
         os.kill(other[0], signal.SIGTERM)
