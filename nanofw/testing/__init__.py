@@ -30,6 +30,8 @@ from nanofw.testing.checks import (
 )
 from nanofw.testing.components import claims, construct, installed, load_component
 from nanofw.testing.cost_model import CostModelChecks
+from nanofw.testing.executor import ExecutorChecks
+from nanofw.testing.host_processor import HostProcessorChecks
 from nanofw.testing.kv_allocator import KVAllocatorChecks
 from nanofw.testing.kv_allocator_driver import KVAllocatorDriver
 from nanofw.testing.logits_processor import LogitsProcessorChecks
@@ -51,6 +53,8 @@ __all__ = [
     "SamplerChecks",
     "WorkloadChecks",
     "CostModelChecks",
+    "ExecutorChecks",
+    "HostProcessorChecks",
     "RouterChecks",
     "check_kv_allocator",
     "check_attention_backend",

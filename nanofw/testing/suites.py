@@ -9,9 +9,10 @@ from typing import Any, TypeAlias, cast
 
 from nanofw.contracts.attention_backend import AttentionBackend
 from nanofw.contracts.cost_model import CostModel
+from nanofw.contracts.executor import Executor
 from nanofw.contracts.kinds import KINDS
 from nanofw.contracts.kv_allocator import KVAllocator
-from nanofw.contracts.logits_processor import LogitsProcessor
+from nanofw.contracts.logits_processor import HostProcessor, LogitsProcessor
 from nanofw.contracts.router import Router
 from nanofw.contracts.sampler import Sampler
 from nanofw.contracts.scheduler import Policy
@@ -23,6 +24,8 @@ from nanofw.plugins.component import guarded
 from nanofw.testing.attention_backend import AttentionBackendChecks
 from nanofw.testing.components import claims, construct
 from nanofw.testing.cost_model import CostModelChecks
+from nanofw.testing.executor import ExecutorChecks
+from nanofw.testing.host_processor import HostProcessorChecks
 from nanofw.testing.kv_allocator import KVAllocatorChecks
 from nanofw.testing.logits_processor import LogitsProcessorChecks
 from nanofw.testing.router import RouterChecks
@@ -40,6 +43,8 @@ SUITES: Mapping[type, Checks] = MappingProxyType(
         AttentionBackend: AttentionBackendChecks,
         Sampler: SamplerChecks,
         LogitsProcessor: LogitsProcessorChecks,
+        HostProcessor: HostProcessorChecks,
+        Executor: ExecutorChecks,
         CostModel: CostModelChecks,
         Router: RouterChecks,
         Workload: WorkloadChecks,
