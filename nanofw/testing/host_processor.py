@@ -46,7 +46,7 @@ class HostProcessorChecks(ABC):
     arguments: ClassVar[Sequence[Any]] = (None,)
     wrong_arguments: ClassVar[Sequence[Any]] = ()
     num_steps: ClassVar[int] = 8
-    kept_bytes_per_request: ClassVar[int] = 64
+    kept_bytes_per_request: ClassVar[int] = 16
 
     @abstractmethod
     def make(self, config: HostProcessorConfig) -> HostProcessor:
