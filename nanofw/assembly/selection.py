@@ -142,7 +142,7 @@ def settle_options(loaded: LoadedConfig, registry: Registry | None = None) -> li
     sections = [executor_section(config)]
     executor = chooser.find(sections[0])[0]
     built = executor.plugin.capabilities.get("needs", BUILT_BY_EXECUTOR)
-    sections += named_sections(config, built)
+    sections += named_sections(config, built, _named_model(config) if "model" in built else None)
     chooser.option_errors.clear()
     named = [item for item in sections if item.section.name != AUTO]
     found = [chooser.find(item)[0] for item in named]
@@ -210,12 +210,19 @@ def _check_processor(component: Component, chooser: Chooser, needs: Needs) -> No
         )
 
 
+def _named_model(config: Config) -> NamedSection | None:
+    """The implementation that the configuration names; None: the checkpoint decides."""
+    asked = config.model
+    if asked.name is None:
+        return None
+    section = ComponentSection(name=asked.name, **asked.options)
+    return NamedSection(("model",), "model", section)
+
+
 def _model_section(chooser: Chooser, needs: Needs) -> NamedSection:
     """The implementation that is asked for, or the one of the checkpoint's architecture."""
-    asked = chooser.loaded.config.model
-    if asked.name is not None:
-        section = ComponentSection(name=asked.name, **asked.options)
-        return NamedSection(("model",), "model", section)
+    if (named := _named_model(chooser.loaded.config)) is not None:
+        return named
     spec, registry = needs.spec, chooser.registry
     known = [name for name in registry.names("model") if name != "transformers"]
     left_out = [entry.name for entry, _ in registry.left_out]

@@ -55,7 +55,7 @@ def seen_imports(modules: Sequence[str]) -> dict[str, ManifestImports]:
     )
     if done.returncode != 0:
         return {}
-    texts: Mapping[str, str] = json.loads(done.stdout)
+    texts: Mapping[str, str] = json.loads(done.stdout.splitlines()[-1])  # others may print, too
     return {module: _read(module, text) for module, text in texts.items()}
 
 
@@ -100,7 +100,8 @@ def main() -> None:
     asked = json.load(sys.stdin)
     sys.path[:] = asked["path"]
     importlib.import_module("nanofw.plugins")
-    sys.stdout.write(json.dumps({module: _imported(module) for module in asked["modules"]}))
+    answer = json.dumps({module: _imported(module) for module in asked["modules"]})
+    sys.stdout.write(f"\n{answer}\n")
 
 
 def _imported(module: str) -> str:

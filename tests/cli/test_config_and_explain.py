@@ -241,3 +241,13 @@ def test_the_schema_of_a_configuration_knows_its_local_files(
         assert main(words) == 0
         validator = jsonschema.Draft202012Validator(json.loads(capsys.readouterr().out))
         assert len(list(validator.iter_errors(written))) == count
+
+
+def test_validate_checks_the_options_of_a_named_model(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["qwen3-demo", "model.name=transformers"]
+    text = output(capsys, "config", "validate", *words, "model.temprature=2", code=2)
+    assert "temprature cannot be set" in text
+    text = output(capsys, "config", "validate", "qwen3-demo", "model.name=nowhere", code=2)
+    assert "no model 'nowhere'" in text
