@@ -8,7 +8,7 @@ TORCH := 'torch>=2.11,<2.14'
 QUICK := tests/engine tests/schedulers tests/kv_allocators tests/plugins tests/text
 UNMARKED := not slow and not gpu and not multigpu and not weights
 
-.PHONY: help demo check format quick test slow coverage gpu fuzz clean
+.PHONY: help demo check format quick test slow coverage gpu fuzz site clean
 
 help:
 	@echo "make demo    create the environment and run the embedded model"
@@ -17,6 +17,7 @@ help:
 	@echo "make check   format, lint, types, import rules"
 	@echo "make slow    the long tests: full products, soak runs"
 	@echo "make fuzz    the fuzzers at length: folders, chats, traces, requests, configurations; about half an hour"
+	@echo "make site    the documentation as a site, in build/site"
 	@echo "make gpu     the tests that need an accelerator"
 
 $(VENV)/.base: pyproject.toml
@@ -74,6 +75,10 @@ fuzz: $(VENV)/.dev
 
 gpu: $(VENV)/.dev
 	$(BIN)/python -m pytest -q -m 'gpu or multigpu'
+
+site: $(VENV)/.base
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[site]'
+	$(BIN)/python tools/site.py
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .ruff_cache .hypothesis .import_linter_cache
