@@ -103,10 +103,10 @@ def compiles_for_a_gpu() -> None:
         lambda kernel: loaded.append(kernel.name)
     )
     started(None, 64, 80, 64, threads=2).close()
-    assert loaded == ["_silu_mul_kernel"] * 2
-    from nanofw.kernels.triton.activation import _silu_mul_kernel
+    assert loaded == ["_gated_kernel"] * 2
+    from nanofw.kernels.triton.activation import _gated_kernel
 
-    for kernel in _silu_mul_kernel.device_caches[0][0].values():
+    for kernel in _gated_kernel.device_caches[0][0].values():
         assert ".target sm_90" in kernel.asm["ptx"]
     assert no_thread_is_left()
 
