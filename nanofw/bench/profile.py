@@ -15,8 +15,10 @@ from typing import Any, Literal
 from pydantic import NonNegativeInt, PositiveInt
 
 from nanofw.assembly import Selection, build
+from nanofw.bench import least_work
 from nanofw.bench.batches import Batches, FreshPrompts, graph_steps, seconds_of
 from nanofw.bench.bounds import check_blocks, check_length, check_real, check_rows
+from nanofw.bench.least_work import LeastWork
 from nanofw.config.schema import Section
 from nanofw.contracts.requests import FinishReason
 from nanofw.engine.engine import Engine
@@ -64,6 +66,7 @@ class Profile:
         step_seconds: mean of the timed steps; `timed` has the mean of each of the two passes.
         recorded_step_seconds: the same under the profiler.
         host: seconds a step by phase (`plan`, `submit`, `submit.forward`, ...), of `step`.
+        least: what the step cannot do without, at the contexts in the middle of the passes.
         work: kernels and copies of a step on an accelerator, operators of the host on a CPU.
         busy_seconds: a step, with something on the accelerator; None on a CPU.
         graph_steps: steps of the recorded pass that were replayed, and the others by reason,
@@ -79,6 +82,7 @@ class Profile:
     timed: tuple[float, float]
     recorded_step_seconds: float
     host: Mapping[str, float]
+    least: LeastWork
     work: tuple[Work, ...]
     busy_seconds: float | None
     graph_steps: Mapping[str, int]
@@ -147,6 +151,7 @@ class _Profiler:
         self._engine, self._options = engine, options
         self._batches = Batches(engine, selection.loaded.config.sampling)
         self._prompts = FreshPrompts(selection.spec.vocab_size, options.seed)
+        self._spec = selection.spec
         self._num_layers = selection.spec.num_layers
         self._device = selection.device
         self._on_cuda = selection.device.startswith("cuda")
@@ -160,7 +165,8 @@ class _Profiler:
                 self._batches(self._prompts.make(1, num_tokens), 1)
 
         run(max(1, self._options.warm_up))
-        return self._profile("prefill", 1, num_tokens, run)
+        least = least_work.of_prefill(self._spec, num_tokens)
+        return self._profile("prefill", 1, num_tokens, least, run)
 
     def decode(self, batch_size: int) -> tuple[Profile, StepTrace]:
         """Steps in which `batch_size` requests make a token each."""
@@ -178,7 +184,9 @@ class _Profiler:
                 engine.step()
 
         run(self._options.warm_up)
-        made = self._profile("decode", batch_size, context, run)
+        middle = context + self._options.warm_up + PASSES * self._options.steps / 2
+        least = least_work.of_decode(self._spec, batch_size, middle)
+        made = self._profile("decode", batch_size, context, least, run)
         ended = [engine.abort_request(request_id) for request_id in ids]
         while engine.has_unfinished:
             output = engine.step()
@@ -189,7 +197,12 @@ class _Profiler:
         return made
 
     def _profile(
-        self, kind: Literal["prefill", "decode"], batch_size: int, num_tokens: int, run: Any
+        self,
+        kind: Literal["prefill", "decode"],
+        batch_size: int,
+        num_tokens: int,
+        least: LeastWork,
+        run: Any,
     ) -> tuple[Profile, StepTrace]:
         steps, engine, times = self._options.steps, self._engine, PhaseTimes()
         timed: list[float] = []
@@ -213,6 +226,7 @@ class _Profiler:
             timed=(timed[0], timed[1]),
             recorded_step_seconds=recorded[0] / steps,
             host={name: value / (2 * steps) for name, value in times.seconds.items()},
+            least=least,
             work=tuple(work),
             busy_seconds=busy_seconds(trace) / steps if self._on_cuda else None,
             graph_steps=by_graphs,

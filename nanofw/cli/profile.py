@@ -14,7 +14,7 @@ from nanofw.cli.arguments import add_config
 from nanofw.cli.files import check_writable, files_read, writing
 from nanofw.cli.measurement import add_json, begin, graph_line, heading, uncounted
 from nanofw.cli.progress import progress
-from nanofw.cli.tables import console, table
+from nanofw.cli.tables import console, readable_number, table
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -115,6 +115,7 @@ def print_profile(profile: Profile, out: Console) -> None:
         )
     if profile.graph_steps:
         out.print(graph_line(profile.graph_steps))
+    out.print(_least(profile))
     out.print(table(None, ("host phase", "ms", "share"), _host(profile), numbers=True))
 
 
@@ -129,6 +130,17 @@ def _work(item: Work, base: float) -> tuple[str, ...]:
 
 def _numbers(count: float | None, seconds: float, base: float) -> tuple[str, str, str]:
     return "" if count is None else f"{count:.1f}", f"{1e3 * seconds:.4f}", f"{seconds / base:.1%}"
+
+
+def _least(profile: Profile) -> str:
+    """What a step must read and compute, and the rates at which it did."""
+    least, seconds = profile.least, profile.step_seconds
+    gigabytes, gigaflops = least.num_bytes / 1e9, least.flops / 1e9
+    return (
+        f"at least {readable_number(gigabytes)} GB of weights and KV and "
+        f"{readable_number(gigaflops)} GFLOP: {readable_number(gigabytes / seconds)} GB/s, "
+        f"{readable_number(gigaflops / seconds)} GFLOP/s"
+    )
 
 
 def _host(profile: Profile) -> list[tuple[str, str, str]]:

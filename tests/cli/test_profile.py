@@ -12,9 +12,11 @@ import pytest
 import torch
 from rich.console import Console
 
+from nanofw.bench.least_work import LeastWork
 from nanofw.bench.profile import Profile
 from nanofw.cli.main import main
 from nanofw.cli.profile import print_profile
+from nanofw.cli.tables import readable_number
 from nanofw.measure.host_phases import TOP_PHASES
 from nanofw.measure.step_traces import Work
 from tests.cli.measuring import SMALL, nanofw, read_record
@@ -48,6 +50,8 @@ def test_tables_json_and_trace_of_a_cpu(tmp_path: Path) -> None:
         parts = [host[f"submit.{name}"] for name in ("apply", "forward", "sample")]
         assert 0 < sum(parts) <= host["submit"]
         assert f"{1e3 * result['step_seconds']:.3f} ms a step" in text
+        read = sum(result["least"][key] for key in ("weight_bytes", "kv_bytes"))
+        assert f"at least {readable_number(read / 1e9)} GB of weights and KV" in text
     trace = json.loads(gzip.decompress(trace_path.read_bytes()))
     counts = span_counts(trace)
     assert counts["nanofw.submit"] == counts["nanofw.submit.forward"] == 3 * 3
@@ -77,6 +81,7 @@ def test_the_profile_of_a_gpu_counts_kernels_of_layers_and_idle_time() -> None:
             Work(long, "kernel", 112.0, 2e-3), Work("_decode_kernel", "kernel", 28.0, 1.9e-3),
             Work("n" * 60, "kernel", 1.0, 5e-5), Work("Memcpy DtoH", "gpu_memcpy", 2.0, 1e-5),
         ),
+        least=LeastWork(weight_bytes=1.5e9, kv_bytes=0.5e9, flops=4e11),
         busy_seconds=3.92e-3, graph_steps={"replayed": 20},
     )  # fmt: skip
     assert profile.idle == pytest.approx(0.02)
@@ -87,6 +92,8 @@ def test_the_profile_of_a_gpu_counts_kernels_of_layers_and_idle_time() -> None:
     text = out.file.getvalue()
     assert "141.0 kernels a step, 5.0 of them in each layer; the device is idle 2.0%" in text
     assert "steps by graphs: replayed 20" in text
+    least = "at least 2.00 GB of weights and KV and 400 GFLOP: 500 GB/s, 100,000 GFLOP/s"
+    assert least in " ".join(text.split())
     lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
     assert lines["device_kernel"] == ["112.0", "2.0000", "51.0%"]
     assert lines["forward"] == ["0.4000", "10.0%"]
