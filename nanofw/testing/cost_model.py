@@ -8,9 +8,11 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import takewhile
 from typing import ClassVar
+from unittest import SkipTest
 
 import numpy as np
 
+from nanofw.contracts.arrays import BoolArray
 from nanofw.contracts.cost_model import CostModel, CostModelConfig
 from nanofw.contracts.hooks import hook_problems
 from nanofw.contracts.model_spec import ModelSpec
@@ -18,11 +20,14 @@ from nanofw.contracts.observer import StepObserver
 from nanofw.contracts.plan import StepPlan
 from nanofw.sim.checked import CheckedCostModel
 from nanofw.testing.class_state import check_class_state, class_state
+from nanofw.testing.memory import reachable_bytes
 from nanofw.testing.scheduler import InOrder
 from nanofw.testing.sim_engine import SPEC, EngineShape, simulated_engine
 from nanofw.testing.traffic import random_traffic, serve
 
 SHAPE = EngineShape(num_blocks=20)
+SLACK = 0.9
+"""Times may vary a little by a rule of their own."""
 
 
 class CostModelChecks(ABC):
@@ -37,9 +42,14 @@ class CostModelChecks(ABC):
 
     Attributes:
         spec: the model whose steps are timed.
+        grows_with_work: more tokens, rows or context take at least nearly as long; False where a
+            device is slower with less of them.
+        kept_bytes_per_plan: how much the model may remember of each plan.
     """
 
     spec: ClassVar[ModelSpec] = SPEC
+    grows_with_work: ClassVar[bool] = True
+    kept_bytes_per_plan: ClassVar[int] = 16
 
     @abstractmethod
     def make(self, config: CostModelConfig) -> CostModel:
@@ -101,6 +111,42 @@ class CostModelChecks(ABC):
                 assert found == times, f"from {number} on: {times} s, and {found} s as one"
             assert _seconds(checked, _copy(plan)) == expected[number]
 
+    def test_more_work_takes_no_less_time(self) -> None:
+        """Steps of a run, each against the same step with a part of its rows or its context."""
+        if not self.grows_with_work:
+            raise SkipTest("grows_with_work is False")
+        for plan in recorded_plans():
+            for what, (more, less) in _pairs(plan).items():
+                long, short = self._times([more])[0], self._times([less])[0]
+                assert sum(long) >= SLACK * sum(short), (
+                    f"plan {plan.step}, {what}: {sum(long):g} s against {sum(short):g} s; "
+                    f"{plan.num_decodes} of {len(plan.rows)} rows decode, "
+                    f"{plan.total_tokens} tokens"
+                )
+
+    def test_equal_steps_take_equal_times(self) -> None:
+        """`same_rows` saves work, and says nothing that the arrays do not say."""
+        plans = recorded_plans()
+        expected = self._times([replace(plan, same_rows=False) for plan in plans])
+        for plan, found, times in zip(plans, self._times(plans), expected, strict=True):
+            assert np.allclose(found, times, rtol=1e-9, atol=0), (
+                f"plan {plan.step} takes {found} s with same_rows {plan.same_rows}, and {times} s "
+                "without"
+            )
+
+    def test_plans_are_forgotten(self) -> None:
+        """What the model keeps does not grow with the number of plans."""
+        checked, plans = CheckedCostModel(self._fresh(), "the cost model"), recorded_plans()
+        sizes = list[int]()
+        for _ in range(3):
+            for plan in plans:
+                _seconds(checked, _copy(plan))
+            sizes.append(reachable_bytes(checked))
+        grown = sizes[-1] - sizes[0]
+        assert grown <= 2 * len(plans) * self.kept_bytes_per_plan, (
+            f"after {2 * len(plans)} more plans the model keeps {grown} bytes more"
+        )
+
     def _fresh(self) -> CostModel:
         return self.make(
             CostModelConfig(
@@ -126,6 +172,39 @@ def _num_steady(plans: Sequence[StepPlan]) -> int:
     """How many of them from the first on decode the rows of the plan before."""
     steady = (plan.same_rows and plan.num_decodes == len(plan.rows) for plan in plans)
     return sum(1 for _ in takewhile(bool, steady))
+
+
+def _pairs(plan: StepPlan) -> dict[str, tuple[StepPlan, StepPlan]]:
+    """Steps with more and with less work, by what is compared."""
+    count, decodes = len(plan.rows), plan.num_decodes
+    is_decode = np.arange(count) < decodes
+    whole = _alone(plan, np.ones(count, bool))
+    found: dict[str, tuple[StepPlan, StepPlan]] = {}
+    if 0 < decodes < count:
+        found["against its rows that decode"] = whole, _alone(plan, is_decode)
+        found["against its prompts"] = whole, _alone(plan, ~is_decode)
+    if count > 1:
+        found["against its first row"] = whole, _alone(plan, np.arange(count) == 0)
+    if count > decodes:
+        half = np.where(is_decode, plan.num_tokens, (plan.num_tokens + 1) // 2).astype(np.int32)
+        found["against half of its prompts"] = whole, replace(whole, num_tokens=half)
+    longest = SHAPE.max_model_len - plan.num_tokens
+    found["with the longest contexts against its own"] = replace(whole, starts=longest), whole
+    return found
+
+
+def _alone(plan: StepPlan, chosen: BoolArray) -> StepPlan:
+    """The plan with some of its rows; nobody comes or goes."""
+    return replace(
+        _copy(plan),
+        rows=plan.rows[chosen],
+        num_tokens=plan.num_tokens[chosen],
+        starts=plan.starts[chosen],
+        samples=plan.samples[chosen],
+        num_decodes=int(np.count_nonzero(chosen[: plan.num_decodes])),
+        new=(),
+        same_rows=False,
+    )
 
 
 def _array_names() -> list[str]:
