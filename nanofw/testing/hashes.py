@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import builtins
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
+from unittest import mock
 
 from nanofw.testing.traffic import Traffic
 
@@ -33,3 +37,18 @@ def with_hashes(traffic: Traffic, salt: int) -> Traffic:
         ),
         aborts={HashedText(name, salt): step for name, step in traffic.aborts.items()},
     )
+
+
+@contextmanager
+def other_hashes(salt: int) -> Iterator[None]:
+    """While it is open, `hash` of a text answers what it might in another process."""
+    usual = hash
+
+    def salted(value: object, /) -> int:
+        if isinstance(value, (str, bytes)):
+            data = value.encode() if isinstance(value, str) else value
+            return usual((zlib.crc32(data), salt))
+        return usual(value)
+
+    with mock.patch.object(builtins, "hash", salted):
+        yield

@@ -5,22 +5,30 @@ from __future__ import annotations
 import itertools
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import ClassVar, TypeAlias
+from unittest import SkipTest, mock
 
 import numpy as np
 
 from nanofw.contracts.hooks import hook_problems
 from nanofw.contracts.outputs import RequestOutput
-from nanofw.contracts.requests import Request
+from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.contracts.workload import Workload, WorkloadConfig
 from nanofw.measure.drive import drive
 from nanofw.testing.class_state import check_class_state, class_state
+from nanofw.testing.hashes import other_hashes
 from nanofw.testing.scheduler import InOrder
 from nanofw.testing.sim_engine import VOCAB_SIZE, EngineShape, simulated_engine
 
-CONFIG = WorkloadConfig(vocab_size=VOCAB_SIZE, max_model_len=256, seed=3, start=10.0)
+SAMPLING = SamplingParams(temperature=0.25, top_p=0.5, presence_penalty=0.5)
+"""As a configuration may state it, so that it shows where a workload takes another one."""
+CONFIG = WorkloadConfig(
+    vocab_size=VOCAB_SIZE, max_model_len=256, seed=3, start=10.0, sampling=SAMPLING
+)
+PREFIX_TOKENS = 8
+"""Prompts that agree in so many tokens do not do so by chance."""
 MIN_REQUESTS, MAX_FACTOR = 20, 4.0
 """Of the check of the rate: fewer requests say nothing of it, and chance explains no more."""
 
@@ -63,6 +71,67 @@ class WorkloadChecks(ABC):
             assert request.id not in ids, f"two requests have the id {request.id!r}"
             ids.add(request.id)
             self._check_length(request)
+            deadline = request.deadline
+            assert deadline is None or deadline >= last, (
+                f"request {request.id!r} arrives at {last} s with the deadline {deadline} s: it is "
+                "a time on the engine's clock, not a time from the arrival on"
+            )
+
+    def test_requests_are_sampled_as_configured(self) -> None:
+        """`sampling` of the config, with a length, a seed and `ignore_eos` of the workload."""
+        requests = [request for _, request in _served(self.make(CONFIG))]
+        for request in requests:
+            own = request.sampling
+            expected = replace(
+                SAMPLING, max_tokens=own.max_tokens, seed=own.seed, ignore_eos=own.ignore_eos
+            )
+            assert own == expected, f"request {request.id!r} has {own}; {expected} was configured"
+            assert own.ignore_eos, (
+                f"request {request.id!r} ends at an end token: its length is then another one for "
+                "each model; set ignore_eos"
+            )
+            assert own.seed is not None, (
+                f"request {request.id!r} has no seed, and its tokens depend on which requests came "
+                "before it"
+            )
+        seeds = {request.sampling.seed for request in requests}
+        assert len(seeds) > 1 or len(requests) < 2, (
+            f"all {len(requests)} requests have the seed {seeds}, and equal prompts equal answers"
+        )
+
+    def test_prefixes_are_announced(self) -> None:
+        """Without `shares_prefixes` no two prompts begin alike."""
+        workload = self.make(CONFIG)
+        if workload.shares_prefixes:
+            raise SkipTest("shares_prefixes says that prompts may begin alike")
+        seen: dict[tuple[int, ...], str] = {}
+        for _, request in _served(workload):
+            start = tuple(int(token) for token in request.prompt_token_ids[:PREFIX_TOKENS])
+            other = seen.setdefault(start, request.id)
+            assert len(start) < PREFIX_TOKENS or other == request.id, (
+                f"requests {other!r} and {request.id!r} begin with the same {len(start)} tokens, "
+                "and shares_prefixes is False"
+            )
+
+    def test_what_follows_comes_after_the_answer(self) -> None:
+        """Requests of `follow` arrive when their answer is there, or later, and fit the model."""
+        workload = self.make(CONFIG)
+        follow = workload.follow
+
+        def watched(output: RequestOutput) -> Sequence[Request]:
+            requests = follow(output)
+            for request in requests:
+                self._check_length(request)
+                arrival = request.arrival
+                is_later = arrival is not None and arrival >= output.finished
+                assert is_later, (
+                    f"request {request.id!r} follows the answer to {output.id!r}, which came at "
+                    f"{output.finished} s, and arrives at {arrival!r}"
+                )
+            return requests
+
+        with mock.patch.object(workload, "follow", watched):
+            _served(workload)
 
     def _check_length(self, request: Request) -> None:
         tokens, output = np.asarray(request.prompt_token_ids), request.sampling.max_tokens
@@ -109,6 +178,9 @@ class WorkloadChecks(ABC):
             [_facts(request) for _, request in second],
             "when it was served again",
         )
+        with other_hashes(1):
+            elsewhere = _all_facts(self.make(CONFIG).initial())
+        _check_equal(alone, elsewhere, "where texts have other hashes, as in another process")
         check_class_state(before, type(self.make(CONFIG)))
 
     def test_another_seed_gives_other_requests(self) -> None:
