@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 from unittest import SkipTest
 
@@ -20,6 +20,9 @@ from nanofw.testing.logits_processor_driver import (
 )
 from nanofw.testing.memory import reachable_bytes
 
+NUM_REQUESTS = 3
+"""At least: what is done to another request, or in another's row, shows beside others alone."""
+
 
 class LogitsProcessorChecks(ABC):
     """Checks of one processor; each `test_` method is one. Subclass it under pytest.
@@ -32,12 +35,13 @@ class LogitsProcessorChecks(ABC):
             def make(self, config):
                 return MyProcessor(MyOptions(), config)
 
-    Each argument is that of one request, which has a seed and an id of its own. It keeps them
-    in whatever row it is, so that a processor may take random numbers from the seed and keep state
-    by id.
+    Each argument is that of a request, or of several where there are few, and each request has a
+    seed and an id of its own. It keeps them in whatever row it is, so that a processor may take
+    random numbers from the seed and keep state by id.
 
     Attributes:
         name: under which requests bring arguments.
+        capabilities: what the manifest claims.
         arguments: what requests may bring; None: nothing.
         wrong_arguments: what must be refused.
         device: where to run.
@@ -45,6 +49,7 @@ class LogitsProcessorChecks(ABC):
     """
 
     name: str
+    capabilities: ClassVar[Mapping[str, Any]] = {}
     arguments: ClassVar[Sequence[Any]] = (None,)
     wrong_arguments: ClassVar[Sequence[Any]] = ()
     device: str = "cpu"
@@ -57,12 +62,19 @@ class LogitsProcessorChecks(ABC):
     @property
     def driver(self) -> LogitsProcessorDriver:
         """Calls fresh processors."""
-        return LogitsProcessorDriver(self.make, self.device, self.name, self.arguments)
+        return self._driver([self.argument(number) for number in self.numbers])
 
     @property
     def numbers(self) -> list[int]:
-        """Of the requests, one for each argument."""
-        return list(range(len(self.arguments)))
+        """Of the requests, one for each argument, and three at least."""
+        return list(range(max(NUM_REQUESTS, len(self.arguments))))
+
+    def argument(self, number: int) -> Any:
+        """What a request brings."""
+        return self.arguments[number % len(self.arguments)]
+
+    def _driver(self, arguments: Sequence[Any]) -> LogitsProcessorDriver:
+        return LogitsProcessorDriver(self.make, self.device, self.name, arguments)
 
     def test_it_keeps_the_form_of_the_contract(self) -> None:
         """It derives from `LogitsProcessor`, and its methods are those of the contract."""
@@ -75,6 +87,12 @@ class LogitsProcessorChecks(ABC):
         size = processor.deferred_bytes
         assert isinstance(size, int), f"deferred_bytes is {size!r}, not an integer"
         assert size >= 0, f"deferred_bytes is {size}"
+        hears = type(processor).sampled is not LogitsProcessor.sampled
+        claimed = self.capabilities.get("needs_history", "none")
+        assert not (self.capabilities and hears) or claimed == "device", (
+            f"{what} writes sampled(), and is never told of a token while it claims "
+            f"needs_history: {claimed}, not device"
+        )
 
     def test_arguments_are_checked(self) -> None:
         """Wrong ones are refused with a ValueError that says something, right ones pass."""
@@ -96,9 +114,7 @@ class LogitsProcessorChecks(ABC):
         if not given:
             raise SkipTest("no request brings arguments")
         found = self.driver.run(self.driver.processor(), self.numbers)
-        without = LogitsProcessorDriver(
-            self.make, self.device, self.name, [None] * len(self.arguments)
-        )
+        without = self._driver([None] * len(self.numbers))
         plain = without.run(without.processor(), self.numbers)
         assert not np.array_equal(found, plain), (
             f"none of {given} under the name {self.name!r} changes any logit in {len(OUTPUTS)} "
@@ -109,13 +125,13 @@ class LogitsProcessorChecks(ABC):
         """Alone, beside others, in any order and row."""
         driver, numbers = self.driver, self.numbers
         together = driver.run(driver.processor(), numbers)
-        backwards = driver.run(driver.processor(), numbers[::-1], first_row=6)[::-1]
+        backwards = driver.run(driver.processor(), numbers[::-1], first_row=1)[::-1]
         problem = difference(backwards, together)
         assert not problem, f"order or row of the requests matter: {problem}"
         for number in numbers:
             alone = driver.run(driver.processor(), [number])[0]
             problem = difference(alone, together[number])
-            assert not problem, f"{self.arguments[number]!r} alone: {problem}"
+            assert not problem, f"{self.argument(number)!r} alone: {problem}"
 
     def test_two_processors_share_nothing(self) -> None:
         """One is used in the middle of the other's requests."""
@@ -137,7 +153,7 @@ class LogitsProcessorChecks(ABC):
         for number, has_work in enumerate(works):
             problem = difference(found[number], made_up_logits(number, 0))
             assert has_work or not problem, (
-                f"add_row() said that there is nothing to do for {self.arguments[number]!r}: "
+                f"add_row() said that there is nothing to do for {self.argument(number)!r}: "
                 f"{problem}"
             )
 
@@ -151,7 +167,7 @@ class LogitsProcessorChecks(ABC):
                 driver.run(used, [first])
                 problem = difference(driver.run(used, [second])[0], expected[second])
                 assert not problem, (
-                    f"{self.arguments[second]!r} in a row that had {self.arguments[first]!r}, "
+                    f"{self.argument(second)!r} in a row that had {self.argument(first)!r}, "
                     f"which had ended: {problem}"
                 )
 
@@ -177,14 +193,13 @@ class LogitsProcessorChecks(ABC):
                 ]
                 problem = difference(np.stack(found), expected)
                 assert not problem, (
-                    f"{self.arguments[number]!r} after {count} tokens and a preemption: {problem}"
+                    f"{self.argument(number)!r} after {count} tokens and a preemption: {problem}"
                 )
 
     def test_finished_requests_are_forgotten(self) -> None:
         """What a processor keeps does not grow with the number of requests that it has seen."""
         sizes, rounds = list[int](), 9
-        arguments = [self.arguments[i % len(self.arguments)] for i in range(8 * rounds)]
-        driver = LogitsProcessorDriver(self.make, self.device, self.name, arguments)
+        driver = self._driver([self.argument(i) for i in range(8 * rounds)])
         processor = driver.processor()
         for round_ in range(rounds):
             driver.run(processor, range(8 * round_, 8 * round_ + 8))
@@ -194,6 +209,28 @@ class LogitsProcessorChecks(ABC):
             f"after {num_requests} more requests the processor keeps {grown} bytes more; finish() "
             "drops what belongs to a request"
         )
+
+    def test_a_failure_stays_one(self) -> None:
+        """Of a request without a finite logit, which is to end with an error; others go on."""
+        driver, broken = self.driver, 1
+        expected = driver.apply(self._with_rows(driver), {n: n for n in self.numbers}, 0)
+        found = driver.apply(
+            self._with_rows(driver), {n: n for n in self.numbers}, 0, spoiled=(broken,)
+        )
+        assert not np.isfinite(found[broken]).all(), (
+            "all logits of a request were NaN, and all are finite after apply(): a model that "
+            "broke would go unnoticed"
+        )
+        for number in self.numbers:
+            problem = difference(found[number], expected[number])
+            assert number == broken or not problem, f"beside a request that fails: {problem}"
+
+    def _with_rows(self, driver: LogitsProcessorDriver) -> LogitsProcessor:
+        """A fresh processor that has each request in the row of its number."""
+        processor = driver.processor()
+        for number in self.numbers:
+            driver.add(processor, number, number)
+        return processor
 
     def test_no_logit_becomes_nan(self) -> None:
         """In a few steps."""

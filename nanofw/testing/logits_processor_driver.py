@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,7 @@ from nanofw.contracts.sampler import SamplerConfig
 from nanofw.testing.rows import PROMPT, VOCAB_SIZE, new_row, sampler_config
 
 OUTPUTS = (9, 4, 9, 30, 9, 4)
-"""Tokens that every request samples."""
+"""Tokens that the first request samples; the others sample other ones."""
 
 
 class LogitsProcessorDriver:
@@ -48,7 +48,7 @@ class LogitsProcessorDriver:
             row,
             SamplingParams(),
             request_id=f"request-{number}",
-            output=OUTPUTS[:num_outputs],
+            output=[sampled_token(number, i) for i in range(num_outputs)],
             seed=1000 + number,
             arguments=None if argument is None else {self._name: argument},
         )
@@ -62,12 +62,22 @@ class LogitsProcessorDriver:
         return bool(has_work)
 
     def apply(
-        self, processor: LogitsProcessor, rows: dict[int, int], num_outputs: int
+        self,
+        processor: LogitsProcessor,
+        rows: dict[int, int],
+        num_outputs: int,
+        *,
+        spoiled: Sequence[int] = (),
     ) -> np.ndarray:
-        """float32[s, vocab] of requests, by row, that have sampled so many tokens."""
+        """float32[s, vocab] of requests, by row, that have sampled so many tokens.
+
+        Args:
+            spoiled: requests whose logits are NaN.
+        """
         import torch
 
         logits = np.stack([made_up_logits(number, num_outputs) for number in rows.values()])
+        logits[[number in spoiled for number in rows.values()]] = np.nan
         given = torch.from_numpy(logits).to(self._device)
         shape, dtype = given.shape, given.dtype
         positions = np.full(len(rows), len(PROMPT) + num_outputs, np.int32)
@@ -83,13 +93,13 @@ class LogitsProcessorDriver:
         )
         return found.cpu().numpy().copy()
 
-    def hear(self, processor: LogitsProcessor, rows: Iterable[int], num_outputs: int) -> None:
-        """Tell what the rows sampled after so many tokens."""
+    def hear(self, processor: LogitsProcessor, rows: dict[int, int], num_outputs: int) -> None:
+        """Tell what the requests, by row, sampled after so many tokens."""
         import torch
 
-        numbers = np.array(list(rows), np.int32)
-        sampled = torch.full((len(numbers),), OUTPUTS[num_outputs], dtype=torch.int32)
-        processor.sampled(numbers, sampled.to(self._device))
+        tokens = [sampled_token(number, num_outputs) for number in rows.values()]
+        sampled = torch.tensor(tokens, dtype=torch.int32)
+        processor.sampled(np.array(list(rows), np.int32), sampled.to(self._device))
 
     def step(
         self, processor: LogitsProcessor, rows: dict[int, int], num_outputs: int
@@ -128,6 +138,11 @@ class LogitsProcessorDriver:
         for row, number in rows.items():
             processor.remove_row(row)
             processor.finish(f"request-{number}")
+
+
+def sampled_token(number: int, num_outputs: int) -> int:
+    """What a request samples after so many tokens."""
+    return (OUTPUTS[num_outputs] + 5 * number) % VOCAB_SIZE
 
 
 def made_up_logits(number: int, num_outputs: int) -> np.ndarray:
