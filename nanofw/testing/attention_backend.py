@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import SkipTest
 
 from nanofw.contracts.attention_backend import AttentionBackend, AttentionConfig
+from nanofw.testing.class_state import check_class_state, class_state
 
 if TYPE_CHECKING:
     from nanofw.testing.attention_backend_driver import AttentionBackendDriver
@@ -141,6 +142,33 @@ class AttentionBackendChecks(ABC):
             driver.forward_captured([(0, 1), (2, 1), (3, 1)], 1)
             driver.forward_captured([(3, 1), (1, 2), (0, 4)], 4)
             driver.forward([(0, 1), (1, 1), (2, 1), (3, 1)])
+
+    def test_the_scale_is_that_of_the_model(self) -> None:
+        """Scores are multiplied with what `forward` is given, whatever is usual."""
+        driver = self.driver()
+        driver.scale = 0.3 * driver.scale
+        for passed in growth(3):
+            driver.forward(passed)
+
+    def test_batches_of_one_shape(self) -> None:
+        """Two batches of the same lengths have other blocks."""
+        driver = self.driver()
+        for _ in range(2):
+            driver.forward([(0, 1), (1, 9)] if 0 in driver.rows else [(0, 9)])
+            driver.forward([(2, 1), (3, 9)] if 2 in driver.rows else [(2, 9)])
+        driver.forward([(0, 1), (1, 1)])
+        driver.forward([(2, 1), (3, 1)])
+
+    def test_two_backends_share_nothing(self) -> None:
+        """Two in one process, as replicas have them, over pools of their own."""
+        first = self.driver(seed=0)
+        before = class_state(type(first.backend))
+        first.forward([(0, 20)])
+        second = self.driver(seed=1)
+        second.forward([(0, 30), (1, 30)])
+        first.forward([(0, 1)])
+        second.forward([(0, 1), (1, 1)])
+        check_class_state(before, type(first.backend))
 
     def test_padded_tokens_write_nothing(self) -> None:
         """B082: slot -1 names no slot, the last of the pool in particular.

@@ -114,7 +114,7 @@ class AttentionBackendDriver:
             out = self.backend.forward(
                 query, key, value, layer, self.pool[layer], batch, self.scale
             )
-            assert out.shape == query.shape, f"the output is {tuple(out.shape)}"
+            _check_form(out, query)
             self._keep(num_tokens, layer, key, value)
             self._compare(num_tokens, layer, query, out)
 
@@ -342,6 +342,12 @@ class AttentionBackendDriver:
         frequencies = 1e4 ** (-torch.arange(0, dim, 2) / dim)
         angles = torch.arange(self.config.max_model_len)[:, None] * frequencies
         return torch.cat((angles.cos(), angles.sin()), dim=1).to(self.config.device)
+
+
+def _check_form(out: object, query: torch.Tensor) -> None:
+    assert isinstance(out, torch.Tensor), f"the output is {type(out).__name__}, not a tensor"
+    found, expected = (out.dtype, tuple(out.shape)), (query.dtype, tuple(query.shape))
+    assert found == expected, f"the output is {found} for queries of {expected}"
 
 
 def _turned(x: torch.Tensor, weight: torch.Tensor | None, cos_sin: torch.Tensor) -> torch.Tensor:
