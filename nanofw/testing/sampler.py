@@ -162,6 +162,43 @@ class SamplerChecks(ABC):
         ]
         assert found == expected, f"took {found} instead of {expected}"
 
+    def test_of_equal_logits_the_lowest_id_wins(self) -> None:
+        """With temperature 0, so that a seed and a prompt have one answer everywhere."""
+        sampling, tied = SamplingParams(temperature=0), [7, 12, 50]
+        if not self.driver.supports(sampling):
+            raise SkipTest("temperature 0 is refused")
+        logits = made_up_logits(0, 0)
+        logits[tied] = logits.max() + 1
+        expected = self.probabilities(logits.astype(float), sampling, PROMPT, ())
+        if np.count_nonzero(expected == expected.max()) > 1:
+            raise SkipTest("temperature 0 does not take the most likely token")
+        found = self.driver.sample([self.driver.request(sampling, 0)], logits[None]).token_ids
+        best = int(expected.argmax())
+        assert found.tolist() == [best], f"of equal logits {tied} it took {found.tolist()}"
+
+    def test_a_top_k_that_is_off_cuts_nothing(self) -> None:
+        """-1 as well as 0: every token of a uniform distribution is sampled now and then."""
+        sampling, logits = SamplingParams(top_k=-1), np.zeros(VOCAB_SIZE)
+        if not self.driver.supports(sampling):
+            raise SkipTest(f"{sampling} is refused")
+        expected = self.probabilities(logits, sampling, PROMPT, OUTPUT)
+        found = self.driver.shares(sampling, logits, PROMPT, OUTPUT, num_samples=1024)
+        never = np.flatnonzero((found == 0) & (expected > 0.01)).tolist()
+        assert not never, f"{sampling}: tokens {never} are never sampled"
+
+    def test_check_changes_nothing(self) -> None:
+        """Requests that are checked while others run change none of their tokens."""
+        driver, requests, sampler = self.driver, self.driver.requests(), self.driver.sampler()
+        expected = driver.sample_steps(range(len(requests)))
+        for number, request in enumerate(requests):
+            sampler.add_row(driver.row(request, number))
+        for step in range(NUM_STEPS):
+            checked = requests[step % len(requests)]
+            sampler.check(checked.sampling, checked.argument)
+            driver.continue_rows(sampler, dict(enumerate(requests)), 1, range(len(requests)))
+        found = {number: request.output for number, request in enumerate(requests)}
+        assert found == expected, f"check() of others changed it: {_difference(found, expected)}"
+
     def test_parameters_shape_the_distribution(self) -> None:
         """Each parameter that `check` lets pass does what `probabilities` says of it.
 

@@ -14,6 +14,7 @@ PROMPT, OUTPUT = (0, 7), (1, 3, 3)
 """Tokens that the requests have when sampling begins."""
 SHAPING = (
     SamplingParams(temperature=1.0),
+    SamplingParams(temperature=0.3),
     SamplingParams(temperature=0.5),
     SamplingParams(temperature=2.0),
     SamplingParams(top_k=3),
@@ -27,6 +28,8 @@ SHAPING = (
     SamplingParams(bad_words=((0,), (3, 1), (2, 2))),
     SamplingParams(logit_bias={EOS_TOKEN: 5.0}, min_tokens=10),
     SamplingParams(logit_bias={4: 5.0}, min_tokens=10, stop_token_ids=(4,)),
+    SamplingParams(min_tokens=len(OUTPUT) + 1, stop_token_ids=(0, 1)),
+    SamplingParams(min_tokens=len(OUTPUT), stop_token_ids=(0, 1)),
 )
 """Parameters that are held to `shaped` where `check` does not refuse them."""
 
