@@ -137,8 +137,8 @@ class KVAllocator(ABC):
         """Give an empty row blocks for all of its int32[t] tokens.
 
         Takes the match (of these tokens or the first of them, with no change in between) and
-        new blocks for the rest: all or nothing. None when there is no room, and then nothing has
-        changed.
+        new blocks for the rest: all or nothing. The table begins with the blocks of the match.
+        None when there is no room, and then nothing has changed.
         """
 
     @abstractmethod

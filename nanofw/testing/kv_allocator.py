@@ -29,10 +29,13 @@ class KVAllocatorChecks(ABC):
         capabilities: what the manifest claims. `prefix_cache` switches the checks of hits on,
             and `block_sizes` (a `"*"` allows all) says which sizes are tried.
         seeds: random walks to take; each is some hundred calls.
+        caches_all: every full block that was committed is a hit while there is room; False: with
+            `prefix_cache`, at least the first one of a prompt.
     """
 
     capabilities: ClassVar[Mapping[str, object]] = {}
     seeds: ClassVar[range] = range(12)
+    caches_all: ClassVar[bool] = True
 
     @abstractmethod
     def make(self, config: AllocatorConfig) -> KVAllocator:
@@ -143,12 +146,12 @@ class KVAllocatorChecks(ABC):
         driver.admit(0, tokens)
         check_match(driver, tokens, 0, "before it was computed")
         driver.compute([0])
-        check_match(driver, tokens, expected, "while its first row runs")
+        self._check_hit(driver, tokens, expected, "while its first row runs")
         driver.admit(1, tokens)
         driver.compute([1])
         driver.release(0)
         driver.release(1)
-        check_match(driver, tokens, expected, "after its rows were released")
+        self._check_hit(driver, tokens, expected, "after its rows were released")
         changed = tokens.copy()
         changed[size] += 1
         check_match(driver, changed, min(expected, size), "with a change in the second block")
@@ -162,7 +165,7 @@ class KVAllocatorChecks(ABC):
         expected = 2 * size if self.capabilities.get("prefix_cache") else 0
         driver.admit(0, tokens, salt=7)
         driver.compute([0])
-        check_match(driver, tokens, expected, "under its salt", salt=7)
+        self._check_hit(driver, tokens, expected, "under its salt", salt=7)
         check_match(driver, tokens, 0, "under another salt", salt=8)
         check_match(driver, tokens, 0, "without a salt")
 
@@ -179,6 +182,14 @@ class KVAllocatorChecks(ABC):
         first.step([0], [1])
         first.release(0)
         check_class_state(before, type(first.allocator))
+
+    def _check_hit(
+        self, driver: KVAllocatorDriver, tokens: IntArray, expected: int, when: str, salt: int = 0
+    ) -> None:
+        """All that was committed is found; at least one block where not all is kept."""
+        found = driver.match(tokens, salt).num_tokens
+        if self.caches_all or not driver.block_size <= found <= expected:
+            check_match(driver, tokens, expected, when, salt=salt)
 
     def test_a_failed_step_shares_nothing(self) -> None:
         """Blocks written by a step that was never committed are not handed out."""
