@@ -10,6 +10,7 @@ import numpy as np
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
 from nanofw.plugins import (
+    Allocation,
     Extension,
     Match,
     Plugin,
@@ -323,3 +324,26 @@ class FirstTwice(Plain):
 
     def check_integrity(self) -> None:
         pass
+
+
+@sample()
+class CopiesWhatItFinds(Plain):
+    """A cached prefix is copied, and the table does not begin with the blocks of the match."""
+
+    def acquire(self, row, token_ids, match, salt=0):
+        found: list[int] = [] if match is None else match.block_ids.tolist()
+        if self.blocks_for(len(token_ids)) > self.num_available - sum(
+            b in self.idle for b in found
+        ):
+            return None
+        self.share(found)  # so that none of them is evicted for the copy of another
+        table = self.take(self.blocks_for(len(token_ids)))
+        self.tables[row], self.salts[row] = table, salt
+        self.num_known[row] = len(found)
+        for block in reversed(found):
+            self.refs[block] -= 1
+            if not self.refs[block]:
+                self.let_go(block)
+        self.hits += len(found)
+        copies = np.array(list(zip(found, table, strict=False)), np.int32).reshape(-1, 2)
+        return Allocation(self.ids(table), copies)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.plugins import (
-    Allocation,
     Plugin,
     hookimpl,
 )
@@ -45,7 +42,7 @@ class LowestFirst(Plain):
         return super().take(count)
 
 
-@sample()
+@sample(checks={"caches_all": False})
 class ShortMemory(Plain):
     """Only the first two blocks of a prompt are ever known; what is not known is no hit."""
 
@@ -76,26 +73,3 @@ class SixteenOnly(Plain):
         if config.block_size != 16:
             raise AllocatorError(f"blocks have 16 tokens here, not {config.block_size}")
         super().__init__(options, config)
-
-
-@sample()
-class CopiesWhatItFinds(Plain):
-    """A cached prefix is copied into blocks of the row's own, as `Allocation.copies` allows."""
-
-    def acquire(self, row, token_ids, match, salt=0):
-        found: list[int] = [] if match is None else match.block_ids.tolist()
-        if self.blocks_for(len(token_ids)) > self.num_available - sum(
-            b in self.idle for b in found
-        ):
-            return None
-        self.share(found)  # so that none of them is evicted for the copy of another
-        table = self.take(self.blocks_for(len(token_ids)))
-        self.tables[row], self.salts[row] = table, salt
-        self.num_known[row] = len(found)
-        for block in reversed(found):
-            self.refs[block] -= 1
-            if not self.refs[block]:
-                self.let_go(block)
-        self.hits += len(found)
-        copies = np.array(list(zip(found, table, strict=False)), np.int32).reshape(-1, 2)
-        return Allocation(self.ids(table), copies)
