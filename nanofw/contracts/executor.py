@@ -61,7 +61,7 @@ class Executor(ABC):
     def submit(self, plan: StepPlan) -> None:
         """Start a step. Returns as soon as it can; at most `max_in_flight` may be pending.
 
-        The plan's arrays belong to the executor from here on.
+        The plan's arrays do not change any more, and may be kept; they are not to be written.
         """
 
     @abstractmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import replace
 from unittest import mock
@@ -40,7 +40,7 @@ def with_hashes(traffic: Traffic, salt: int) -> Traffic:
 
 
 @contextmanager
-def other_hashes(salt: int) -> Iterator[None]:
+def other_hashes(salt: int) -> Generator[None]:
     """While it is open, `hash` of a text answers what it might in another process."""
     usual = hash
 

@@ -13,6 +13,7 @@ FEW = {
     "sampler": ("seed_of_the_row", "outputs_forgotten", "greedy_alone"),
     "logits_processor": ("counts_by_line", "touches_others", "odd_seeds_only", "from_the_seed"),
     "cost_model": ("reads_the_clock", "changes_the_plan", "jitter", "busy_host"),
+    "executor": ("in_order_of_rows", "wide_tokens", "counting", "one_in_flight"),
     "workload": ("arrivals_fall", "ids_of_the_class", "tree", "long_tails"),
 }
 """By kind, wrong ones and right ones that cost little time."""
@@ -21,6 +22,16 @@ SURVIVORS = {
     "scheduler": {
         "forgets_who_left": "a client whose requests are aborted is served before others later on",
         "charges_the_row": "tokens are charged to another class of prompts than the one decoding",
+    },
+    "logits_processor": {
+        "one_count_for_all": "a request gets another mask beside others than alone",
+        "start_forgets_others": "a request ends with an error when another one comes",
+    },
+    "executor": {
+        "seeds_ignored": "requests of one prompt get one answer, whatever their seeds are",
+        "siblings_alike": "the samples of a prompt are equal",
+        "stands_still": "all latencies of a simulated run are 0",
+        "promises_more": "a run with more steps in flight ends with an error",
     },
 }
 """Wrong plugins of which the kit finds nothing, and what a user can see of them."""

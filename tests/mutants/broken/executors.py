@@ -213,3 +213,14 @@ class NothingWithoutTokens(SimExecutor):
     def collect(self):
         result = super().collect()
         return result if len(result.token_ids) else None
+
+
+@sample(SimOptions)
+class WritesThePlan(SimExecutor):
+    """It overwrites arrays of a plan that it has read, and others look at them after it."""
+
+    def submit(self, plan):
+        super().submit(plan)
+        for array in (plan.starts, plan.block_ids, plan.block_positions):
+            if array.flags.writeable:
+                array[:] = -5

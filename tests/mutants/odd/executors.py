@@ -39,17 +39,6 @@ class FourInFlight(SimExecutor):
 
 
 @sample(SimOptions)
-class UsesThePlan(SimExecutor):
-    """The arrays of a plan belong to the executor: it overwrites some when it has read them."""
-
-    def submit(self, plan):
-        super().submit(plan)
-        for array in (plan.starts, plan.block_ids, plan.block_positions):
-            if array.flags.writeable:
-                array[:] = -5
-
-
-@sample(SimOptions)
 class RefusesSiblings(SimExecutor):
     """It refuses requests for several samples."""
 
