@@ -28,6 +28,7 @@ def package_files(names: PackageNames) -> dict[str, str]:
         "manifest.py": f"{names.module}/manifest.py",
         "plugin.py": f"{names.module}/{names.noun}.py",
         "checks.py": f"{names.module}/checks.py",
+        "config.json": "checkpoint/config.json",
         "test.py": f"tests/test_{names.name.lower()}.py",
     }
     templates = {

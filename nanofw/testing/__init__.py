@@ -35,6 +35,7 @@ from nanofw.testing.host_processor import HostProcessorChecks
 from nanofw.testing.kv_allocator import KVAllocatorChecks
 from nanofw.testing.kv_allocator_driver import KVAllocatorDriver
 from nanofw.testing.logits_processor import LogitsProcessorChecks
+from nanofw.testing.model import ModelChecks
 from nanofw.testing.router import RouterChecks
 from nanofw.testing.sampler import SamplerChecks
 from nanofw.testing.scheduler import SchedulerChecks
@@ -55,6 +56,7 @@ __all__ = [
     "CostModelChecks",
     "ExecutorChecks",
     "HostProcessorChecks",
+    "ModelChecks",
     "RouterChecks",
     "check_kv_allocator",
     "check_attention_backend",

@@ -13,6 +13,7 @@ from nanofw.contracts.executor import Executor
 from nanofw.contracts.kinds import KINDS
 from nanofw.contracts.kv_allocator import KVAllocator
 from nanofw.contracts.logits_processor import HostProcessor, LogitsProcessor
+from nanofw.contracts.model import Model
 from nanofw.contracts.router import Router
 from nanofw.contracts.sampler import Sampler
 from nanofw.contracts.scheduler import Policy
@@ -28,6 +29,7 @@ from nanofw.testing.executor import ExecutorChecks
 from nanofw.testing.host_processor import HostProcessorChecks
 from nanofw.testing.kv_allocator import KVAllocatorChecks
 from nanofw.testing.logits_processor import LogitsProcessorChecks
+from nanofw.testing.model import ModelChecks
 from nanofw.testing.router import RouterChecks
 from nanofw.testing.sampler import SamplerChecks
 from nanofw.testing.scheduler import SchedulerChecks
@@ -38,6 +40,7 @@ Checks: TypeAlias = Any
 
 SUITES: Mapping[type, Checks] = MappingProxyType(
     {
+        Model: ModelChecks,
         Policy: SchedulerChecks,
         KVAllocator: KVAllocatorChecks,
         AttentionBackend: AttentionBackendChecks,
@@ -106,6 +109,10 @@ def bound(component: Component, settings: Mapping[str, Any] | None = None) -> Ch
     known = settings_of(suite)
     if "name" in known:
         attributes["name"] = component.name
+    if "reader" in known and (reader := component.plugin.spec):
+        attributes["reader"] = staticmethod(
+            guarded(lambda: load_target(reader), component.label, "import its reader")
+        )
     if "device" in known or "capabilities" in known:
         claimed = _claims_on(component, given.get("device", getattr(suite, "device", "cpu")))
         if "capabilities" in known:

@@ -29,7 +29,7 @@ def test_all_that_is_exported_is_there_and_described() -> None:
 def test_the_page_names_what_there_is() -> None:
     text = PAGE.read_text(encoding="utf-8")
     blocks = re.findall(r"^```python\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    assert len(blocks) == 10
+    assert len(blocks) == 11
     for block in blocks:
         scope: dict = {}
         exec(compile(block, str(PAGE), "exec"), scope)
