@@ -94,7 +94,8 @@ class ModelChecks(ABC):
         """The description that the model is made with."""
         checkpoint = self.checkpoint()
         folder = _folder(json.dumps(checkpoint))
-        return self.reader(checkpoint, folder) if self.reader else read_checkpoint(folder)
+        reader = type(self).reader  # from the class, where a function is no method
+        return read_checkpoint(folder) if reader is None else reader(checkpoint, folder)
 
     def driver(self) -> ModelDriver:
         """A driver of a fresh model with weights."""
