@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         UnknownPlugin,
     )
     from nanofw.llm.async_llm import AsyncLLM
+    from nanofw.llm.beams import Beam, beam_search
     from nanofw.llm.embeddings import EmbeddingResult
     from nanofw.llm.llm import LLM
     from nanofw.llm.results import RequestResult
@@ -43,6 +44,7 @@ __all__ = [
     # running a model
     "LLM",
     "AsyncLLM",
+    "Beam",
     "EmbeddingResult",
     "Engine",
     "Request",
@@ -50,6 +52,7 @@ __all__ = [
     "SamplingParams",
     "ScoreResult",
     "StepObserver",
+    "beam_search",
     # errors
     "AllocatorError",
     "ApiMismatch",
@@ -73,7 +76,9 @@ __all__ = [
 _MODULES = {
     "LLM": "nanofw.llm.llm",
     "AsyncLLM": "nanofw.llm.async_llm",
+    "Beam": "nanofw.llm.beams",
     "Engine": "nanofw.engine.engine",
+    "beam_search": "nanofw.llm.beams",
     "Request": "nanofw.contracts.requests",
     "EmbeddingResult": "nanofw.llm.embeddings",
     "RequestResult": "nanofw.llm.results",

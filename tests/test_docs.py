@@ -14,6 +14,7 @@ from nanofw.cli.main import COMMANDS
 from nanofw.compare.experiment import load_experiment
 from nanofw.config.load import load_config
 from tests.public import is_public
+from tests.server.running import chat_model
 from tests.spawn import run_python
 
 ROOT = Path(__file__).parents[1]
@@ -81,6 +82,19 @@ def test_python_of_the_docs_works(tmp_path: Path, page: Path) -> None:
     assert scripts
     for script in scripts:
         assert run_python("-c", script, cwd=tmp_path).strip()
+
+
+def test_the_ten_programs_work(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "model").mkdir()
+    chat_model(tmp_path / "model")
+    monkeypatch.chdir(tmp_path)
+    programs = list(blocks(DOCS / "programs.md", "python"))
+    assert len(programs) == 10
+    for program in programs:
+        exec(compile(program, "programs.md", "exec"), {"__name__": "program"})
+        assert capfd.readouterr().out.strip(), program
 
 
 def test_make_targets_of_the_readme_exist() -> None:

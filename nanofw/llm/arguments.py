@@ -19,7 +19,7 @@ FIELD_NAMES = (*REQUEST_NAMES, *SAMPLING_NAMES)
 CHAT_FIELD_NAMES = (*FIELD_NAMES, *CHAT_NAMES)
 """Those that `chat` takes."""
 
-POOLED_FIELD_NAMES = (*REQUEST_NAMES, *CHAT_NAMES)
+POOLED_FIELD_NAMES = (*(name for name in REQUEST_NAMES if name != "stop_when"), *CHAT_NAMES)
 """Those that `embed` and `score` take."""
 
 

@@ -25,6 +25,7 @@ from nanofw.llm.arguments import (
     load,
 )
 from nanofw.llm.async_streams import AsyncInbox, AsyncStream
+from nanofw.llm.chat_replies import chat_formats, event_with_replies, formats_of_run
 from nanofw.llm.embeddings import POOLED, EmbeddingResult, chosen_spec, embedding_of, pooled
 from nanofw.llm.engine_thread import EngineThread
 from nanofw.llm.opening import open_session
@@ -32,6 +33,7 @@ from nanofw.llm.prompts import Prompt, PromptLike
 from nanofw.llm.refusals import encode_prompt, read_prompt
 from nanofw.llm.results import RequestResult, StreamEvent
 from nanofw.llm.scores import ScoreResult, encode_pair, score_of
+from nanofw.text.reply_formats import ReplyFormats
 from nanofw.text.tokenizer import Tokenizer
 
 INLINE_CHARACTERS = 2_000
@@ -78,6 +80,7 @@ class AsyncLLM:
         self._thread = EngineThread(
             lambda: open_session(self.loaded, real_time=True, observers=observers)
         )
+        self._formats = formats_of_run(self.loaded, self.template_has)
 
     @classmethod
     def from_config(
@@ -225,7 +228,16 @@ class AsyncLLM:
         """
         check_fields(fields, CHAT_FIELD_NAMES, 1)
         record: dict[str, object] = {"messages": messages, **fields}
-        return self.generate(record, sampling_params, queue_timeout_s=queue_timeout_s)
+        events = self.generate(record, sampling_params, queue_timeout_s=queue_timeout_s)
+        return self._chat_events(events, chat_formats(self._formats, record))
+
+    @staticmethod
+    async def _chat_events(
+        events: AsyncGenerator[StreamEvent], formats: ReplyFormats
+    ) -> AsyncGenerator[StreamEvent]:
+        async with contextlib.aclosing(events):
+            async for event in events:
+                yield event_with_replies(event, formats)
 
     async def embed(
         self,

@@ -102,6 +102,8 @@ class Encoder:
             )
         if any(isinstance(word, str) for word in sampling.bad_words):
             sampling = replace(sampling, bad_words=self._bad_words(sampling.bad_words))
+        if prompt.stop_when is not None:
+            self._needed("stop_when reads texts")
         stops = self._stop_strings(sampling)
         return replace(
             prompt,

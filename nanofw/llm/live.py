@@ -22,12 +22,14 @@ class LiveSample:
         text: None when the text is not needed before the end.
         times: when each token came, if that is asked for.
         completion: what it became; None while it runs.
+        num_kept: tokens at which `stop_when` ended it; None: it did not.
     """
 
     text: TextStream | None
     times: list[float] = field(default_factory=list[float])
     completion: Completion | None = None
     output: RequestOutput | None = None
+    num_kept: int | None = None
 
 
 class LiveRequest:
@@ -60,10 +62,12 @@ class LiveRequest:
         self.metadata: object = prompt.metadata
         self.prompt_token_ids: tuple[int, ...] = tuple(map(int, prompt.token_ids))
         self._sampling, self._tokenizer = prompt.sampling, tokenizer
+        self._stop_when = prompt.stop_when
         self._token_times = token_times
         self.has_started = False
         self.shed_reason = ""
-        follows = tokenizer is not None and (show or prompt.stop_strings is not None)
+        is_watched = prompt.stop_strings is not None or prompt.stop_when is not None
+        follows = tokenizer is not None and (show or is_watched)
         self.samples: list[LiveSample] = [
             LiveSample(_text_stream(tokenizer, prompt) if tokenizer and follows else None)
             for _ in range(prompt.sampling.n)
@@ -83,19 +87,32 @@ class LiveRequest:
         text = sample.text
         shown = ""
         if text is not None:
-            if text.match is not None:
+            if text.match is not None or sample.num_kept is not None:
                 return "", []
             num_before = len(text.token_ids)
             silent = end is not None and self._ends_in_silence(end)
             shown = text.push_tokens(token_ids[:-1] if silent else token_ids)
             if text.match is not None:
                 token_ids = token_ids[: max(0, len(text.token_ids) - num_before)]
+            elif end is None and self._ends_here(text):
+                sample.num_kept = len(text.token_ids)
         if self._token_times:
             sample.times.extend([now] * len(token_ids))
         return shown, token_ids
 
+    def _ends_here(self, text: TextStream) -> bool:
+        """What the criterion of the request says."""
+        if self._stop_when is None:
+            return False
+        try:
+            return bool(self._stop_when(text.text, tuple(text.token_ids)))
+        except Exception as error:
+            raise RuntimeError(f"its stop_when raised {error!r}") from error
+
     def stopped_at(self, sample_index: int) -> int | None:
-        """Tokens that the sample keeps when a stop string was found in it, else None."""
+        """Tokens that the sample keeps when it has to end here, else None."""
+        if (num_kept := self.samples[sample_index].num_kept) is not None:
+            return num_kept
         text = self.samples[sample_index].text
         return len(text.token_ids) if text is not None and text.match is not None else None
 

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import cast
 
@@ -22,6 +23,12 @@ from nanofw.llm.arguments import (
     as_list,
     check_fields,
     load,
+)
+from nanofw.llm.chat_replies import (
+    chat_formats,
+    event_with_replies,
+    formats_of_run,
+    with_replies,
 )
 from nanofw.llm.embeddings import POOLED, EmbeddingResult, chosen_spec, embedding_of, pooled
 from nanofw.llm.interrupt import postponed
@@ -65,6 +72,7 @@ class LLM:
         self._session = open_session(self.loaded)
         self._inbox: dict[int, deque[StreamEvent]] = {}
         self._closed = False
+        self._formats = formats_of_run(self.loaded, self._session.encoder.template_has)
         self.partial_results: list[RequestResult | None] = []
 
     @classmethod
@@ -100,7 +108,7 @@ class LLM:
         `error`; the others are served.
 
         Args:
-            prompts: one or many: a text, token ids, or an object as a line of a JSONL input.
+            prompts: one or many: a text, token ids, or an object as a line of JSONL.
             sampling_params: one for all, one for each, or None: those of the configuration.
             arguments: of plugins, by their name, for prompts that bring none:
                 `{"structured": {"regex": "[0-9]+"}}`.
@@ -144,18 +152,48 @@ class LLM:
         """
         several = isinstance(messages, Sequence) and bool(messages)
         chats = messages if several and isinstance(messages[0], (list, tuple)) else [messages]
-        variables = self._session.encoder.template_variables
-        check_fields(fields, CHAT_FIELD_NAMES, len(chats), variables)
+        common = self._chat_fields(fields, len(chats), tools, chat_template, chat_template_kwargs)
+        prompts = [{"messages": chat, **common} for chat in chats]
+        results = self.generate(prompts, sampling_params, progress=progress)
+        formats = chat_formats(self._formats, common)
+        return [with_replies(result, formats) for result in results]
+
+    def stream_chat(
+        self,
+        messages: Sequence[Message],
+        sampling_params: SamplingParams | None = None,
+        *,
+        tools: Sequence[Mapping[str, object]] | None = None,
+        chat_template: str | None = None,
+        chat_template_kwargs: Mapping[str, object] | None = None,
+        **fields: object,
+    ) -> Iterator[StreamEvent]:
+        """Continue one conversation as `chat` does, text as it comes, as `stream` gives it."""
+        common = self._chat_fields(fields, 1, tools, chat_template, chat_template_kwargs)
+        formats = chat_formats(self._formats, common)
+        events = self._stream({"messages": messages, **common}, sampling_params, None, {})
+        with closing(events):
+            for event in events:
+                yield event_with_replies(event, formats)
+
+    def _chat_fields(
+        self,
+        fields: Mapping[str, object],
+        num_chats: int,
+        tools: Sequence[Mapping[str, object]] | None,
+        chat_template: str | None,
+        template_kwargs: Mapping[str, object] | None,
+    ) -> dict[str, object]:
+        """What all chats of a call have in common, as keys of a record."""
+        check_fields(fields, CHAT_FIELD_NAMES, num_chats, self._session.encoder.template_variables)
         own = {name: item for name, item in fields.items() if name in RECORD_NAMES}
         for_template = {name: item for name, item in fields.items() if name not in own}
-        common = {
+        return {
             **own,
-            "chat_template_kwargs": {**for_template, **(chat_template_kwargs or {})},
+            "chat_template_kwargs": {**for_template, **(template_kwargs or {})},
             "tools": tools,
             "chat_template": chat_template,
         }
-        prompts = [{"messages": chat, **common} for chat in chats]
-        return self.generate(prompts, sampling_params, progress=progress)
 
     def stream(
         self,
@@ -181,7 +219,7 @@ class LLM:
         sampling_params: SamplingParams | None,
         arguments: Mapping[str, object] | None,
         fields: Mapping[str, object],
-    ) -> Iterator[StreamEvent]:
+    ) -> Generator[StreamEvent]:
         inbox = deque[StreamEvent]()
         ticket = -1
         try:
@@ -214,7 +252,6 @@ class LLM:
         """The pooled hidden states of all prompts, in their order.
 
         Args:
-            prompts: as for `generate`.
             pooling, normalize: None: as the checkpoint says, else the last hidden state and true.
             fields: keys of a JSONL line that are not about sampling.
 
@@ -243,8 +280,7 @@ class LLM:
         prompt alone does not have.
 
         Args:
-            prompts: as for `generate`; one prompt goes with every continuation.
-            continuations: texts or token ids, one for each prompt.
+            continuations: one for each prompt; one prompt goes with every continuation.
             fields: as for `embed`.
 
         Raises:
@@ -264,7 +300,7 @@ class LLM:
         return self._session.tokenizer
 
     def get_tokenizer(self) -> Tokenizer | None:
-        """`tokenizer`, under the name that other engines use."""
+        """`tokenizer`, under another name."""
         return self.tokenizer
 
     def metrics(self) -> str:

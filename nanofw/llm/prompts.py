@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeAlias, cast
 
@@ -15,6 +15,9 @@ from nanofw.errors import RequestError, near, shown
 from nanofw.llm.elsewhere import REQUEST, unknown_key
 from nanofw.narrowing import is_list, is_object
 from nanofw.text.stop import StopStrings
+
+StopWhen: TypeAlias = Callable[[str, Sequence[int]], bool]
+"""Whether a sample ends here, of its text and its token ids so far."""
 
 PromptLike: TypeAlias = str | Sequence[int] | Mapping[str, object]
 """A text, token ids, or an object with one of `prompt`, `prompt_token_ids`, `messages` and
@@ -38,6 +41,7 @@ REQUEST_NAMES = (
     "arguments",
     "cache_salt",
     "metadata",
+    "stop_when",
 )
 RECORD_NAMES = (*CONTENT_NAMES, *CHAT_NAMES, *REQUEST_NAMES, "sampling", *SAMPLING_NAMES)
 
@@ -57,6 +61,7 @@ class Prompt:
         metadata: whatever the user wants back with the result.
         cache_salt: requests of different salts share nothing in the prefix cache.
         pooling: its hidden states are wanted, pooled so, and no continuation.
+        stop_when: a criterion in Python that ends a sample; asked after each step.
         stop_strings: those of `sampling`, once it is encoded; None when there are none.
         refusal: why it cannot be read or encoded; None when it can.
     """
@@ -75,6 +80,7 @@ class Prompt:
     cache_salt: str = ""
     metadata: object = None
     pooling: Pooling | None = None
+    stop_when: StopWhen | None = None
     stop_strings: StopStrings | None = None
     refusal: RequestError | None = None
 
@@ -225,6 +231,11 @@ def _request_fields(record: Mapping[str, object]) -> dict[str, Any]:
     arguments = _object(fields, "arguments")
     if arguments is not None:
         fields["arguments"] = _with_schemas(arguments)
+    if "stop_when" in fields and not callable(fields["stop_when"]):
+        raise ValueError(
+            "stop_when must be a function of a text and token ids, not "
+            f"{shown(fields['stop_when'])}"
+        )
     if "deadline" in fields and not is_finite(fields["deadline"]):
         raise ValueError(
             f"deadline must be a number of seconds that is finite, not {shown(fields['deadline'])}"

@@ -8,10 +8,12 @@ from itertools import pairwise
 
 from nanofw.contracts.arrays import Float32Array
 from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.reply_format import ToolCall
 from nanofw.contracts.requests import FinishReason
 from nanofw.llm.logprobs import PositionLogprobs
 from nanofw.llm.logprobs import to_record as logprob_record
 from nanofw.measure.latencies import PER_REQUEST
+from nanofw.text.replies import Reply
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +29,7 @@ class Completion:
         limit: what cut a sample that ended with `length`: `max_tokens`, or `max_model_len`, which
             was reached before; None for every other reason.
         logprobs: by position, what was asked for with `SamplingParams.logprobs`.
+        reply: of a chat: its content, reasoning and calls of tools.
     """
 
     index: int = 0
@@ -36,6 +39,12 @@ class Completion:
     stop_reason: str | int | None = None
     limit: str | None = None
     logprobs: list[PositionLogprobs] | None = None
+    reply: Reply | None = None
+
+    @property
+    def tool_calls(self) -> tuple[ToolCall, ...]:
+        """The calls of tools in a chat's reply."""
+        return () if self.reply is None else self.reply.tool_calls
 
     @property
     def cumulative_logprob(self) -> float | None:

@@ -255,7 +255,8 @@ class Session:
     def _request(
         self, request_id: str, prompt: Prompt, stream: bool, arrival: float | None
     ) -> Request:
-        needs_deltas = stream or prompt.stop_strings is not None or self._token_times
+        is_watched = prompt.stop_strings is not None or prompt.stop_when is not None
+        needs_deltas = stream or is_watched or self._token_times
         arrival = self.engine.clock.now() if arrival is None else arrival
         return engine_request(prompt, request_id, arrival=arrival, stream=needs_deltas)
 
