@@ -35,11 +35,13 @@ class LocalReplica(ReplicaState):
     Attributes:
         process: its process.
         heard: when it last said something, or had nothing to do.
+        was_busy: whether it had requests when it was last looked at.
     """
 
     number: int
     process: ChildProcess
     heard: float = 0.0
+    was_busy: bool = False
 
 
 class ReplicaProcesses(DistantReplicas):
@@ -104,7 +106,8 @@ class ReplicaProcesses(DistantReplicas):
         for replica in self._replicas:
             if replica.ready is None:
                 continue
-            if not is_busy(replica.number):
+            was_busy, replica.was_busy = replica.was_busy, is_busy(replica.number)
+            if not (was_busy and replica.was_busy):
                 replica.heard = now
             elif now - replica.heard > self._step_timeout_s and not _is_unread(replica):
                 stack = replica.process.stack()

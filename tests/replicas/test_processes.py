@@ -145,7 +145,6 @@ def scheduler():
 """
 
 
-@pytest.mark.slow
 def test_a_silent_process_is_ended_and_its_requests_start_again(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
