@@ -72,13 +72,14 @@ def measured_run(selection: Any, path: Path | None) -> tuple[float, int]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=10)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of requests")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     lines: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "log.jsonl"
-        for name, shape in SHAPES.items():
-            selection = chosen(*shape)
+        for name, (rows, num, rate) in SHAPES.items():
+            selection = chosen(rows, max(1, int(num * options.scale)), rate)
             for kind, run in (("engine alone", plain_run), ("arm of compare", measured_run)):
                 run(selection, None)
                 ratios, num_steps, without = [], 0, []

@@ -30,10 +30,9 @@ class PlanReader:
         scheduler, journal = self._scheduler, self._scheduler.journal
         notes, preemptions, window = journal.take()
         paused = self._paused()  # before rows get other requests
-        if plan is not None:
+        chunks, new = (), ()
+        if plan is not None and plan.num_decodes < len(plan.rows):
             chunks, new = self._prefills(plan)
-        else:
-            chunks, new = (), ()
         head = journal.head
         return StepRecord(
             step=None if plan is None else plan.step,
@@ -42,10 +41,14 @@ class PlanReader:
             chunks=chunks,
             new=new,
             paused=paused,
-            preempted=tuple([PreemptionRecord(*note) for note in preemptions]),
+            preempted=tuple([PreemptionRecord(*note) for note in preemptions])
+            if preemptions
+            else (),
             keys=tuple(
                 [KeyRecord(name, _plain(key), _plain_group(group)) for name, key, group in notes]
-            ),
+            )
+            if notes
+            else (),
             window=window,
             blocker=journal.blocker,
             head=None if head is None else head.sample_id,
