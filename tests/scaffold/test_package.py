@@ -12,10 +12,16 @@ import yaml
 from nanofw.cli.main import main
 from nanofw.plugins import KINDS
 from nanofw.scaffold import KINDS_OFFERED, PackageNames, names_of, package_files
+from nanofw.testing.suites import SUITES
 
 
 def names(kind: str) -> PackageNames:
     return names_of(kind, "TryForCausalLM" if kind == "model" else "try_this")
+
+
+def test_every_kind_has_a_package_and_checks() -> None:
+    assert set(KINDS_OFFERED) == set(KINDS)
+    assert {kind.base for kind in KINDS.values()} <= set(SUITES)
 
 
 @pytest.mark.parametrize("kind", KINDS_OFFERED)

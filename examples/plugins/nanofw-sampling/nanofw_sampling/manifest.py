@@ -39,6 +39,7 @@ def sampler() -> Plugin:
         api="sampler/2",
         options=MirostatOptions,
         capabilities=CLAIMS,
+        checks="nanofw_sampling.checks:MirostatChecks",
         summary="keeps the surprise of the text at a target",
     )
 
@@ -51,5 +52,6 @@ def logits_processor() -> Plugin:
         api="logits_processor/2",
         options=XTCOptions,
         capabilities={**CLAIMS, "needs_history": "none"},
+        checks="nanofw_sampling.checks:XTCChecks",
         summary="now and then the most likely tokens are left out",
     )

@@ -5,40 +5,26 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from nanofw_sampling.checks import MirostatChecks, XTCChecks
 from nanofw_sampling.manifest import MirostatOptions, XTCOptions
 from nanofw_sampling.mirostat import Mirostat
 from nanofw_sampling.xtc import XTC
 
 from nanofw import LLM
 from nanofw.plugins import NewRow, SamplerConfig, SamplingParams
-from nanofw.testing import LogitsProcessorChecks, SamplerChecks, load_component
+from nanofw.testing import load_component
 
 VOCAB = 64
 
 
-class TestXTC(LogitsProcessorChecks):
-    name = "xtc"
-    arguments = (None, {"probability": 0}, {"threshold": 0.3}, {"probability": 1.0})
-    wrong_arguments = (3, {"probability": 2}, {"threshold": 0}, {"threshold": "a"}, {"stream": 17})
-
+class TestXTC(XTCChecks):
     def make(self, config):
         return XTC(XTCOptions(), config)
 
 
-class TestMirostat(SamplerChecks):
-    name = "mirostat"
-    arguments = (None, {"tau": 1.5}, {"tau": 3.0, "eta": 0.5})
-    wrong_arguments = ("a", {"tau": 0}, {"eta": 2}, {"mu": 1})
-
+class TestMirostat(MirostatChecks):
     def make(self, config):
-        return Mirostat(MirostatOptions(tau=1.2), config)
-
-    def probabilities(self, logits, sampling, prompt, output):
-        """The same, and at first nothing of more than twice the surprise that is wanted."""
-        whole = super().probabilities(logits, sampling, prompt, output)
-        surprise = -np.log2(np.maximum(whole, 1e-30))
-        whole = np.where(surprise > max(2.4, surprise.min()), 0, whole)
-        return whole / whole.sum()
+        return Mirostat(self.options, config)
 
 
 def config(num_rows):
