@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any, ClassVar
 from unittest import SkipTest
+
+import numpy as np
 
 from nanofw.assembly import select
 from nanofw.assembly.build import executor_config
@@ -19,7 +21,8 @@ from nanofw.contracts.executor import Components, Executor, ExecutorConfig
 from nanofw.contracts.hooks import hook_problems
 from nanofw.contracts.logits_processor import HostProcessor, HostProcessorConfig
 from nanofw.contracts.model_spec import ModelSpec
-from nanofw.contracts.plan import Capacity
+from nanofw.contracts.observer import StepObserver
+from nanofw.contracts.plan import Capacity, NewRow, StepPlan, StepResult
 from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.engine.engine import Engine
 from nanofw.engine.host_processors import HostProcessors
@@ -40,6 +43,7 @@ SHAPES = (
     EngineShape(num_blocks=16, max_num_seqs=6, prefill_first=True),
 )
 ALLOWED = (3, 5, 8)
+PROMPT = (5, 6, 7)
 
 
 class ExecutorChecks(ABC):
@@ -138,6 +142,59 @@ class ExecutorChecks(ABC):
                 with self.engine(shape) as engine:
                     found = serve(engine, traffic).tokens()
                 self._check_equal(expected, found, traffic, str(shape))
+
+    def test_seeds_and_samples_are_told_apart(self) -> None:
+        """Requests of one prompt with other seeds, and samples of one request, get other tokens."""
+        with self.engine(ROOM) as engine:
+            if not self._takes(engine, _asked()):
+                raise SkipTest("it refuses a request with a temperature")
+            seeds = self._outputs(engine, [_asked(seed) for seed in range(8)])
+        assert len(set(seeds)) > 1, f"8 seeds gave the same tokens, {seeds[0]}"
+        with self.engine(ROOM) as engine:
+            if self._takes(engine, _asked(n=4)):
+                found = self._outputs(engine, [_asked(n=4)])
+                assert len(set(found)) > 1, f"the 4 samples of a request are {found[0]}"
+
+    def test_virtual_time_goes_on(self) -> None:
+        """Where `virtual_time` is claimed: the clock moves by what the steps are said to take."""
+        if not self.capabilities.get("virtual_time"):
+            raise SkipTest("virtual_time is not claimed")
+        watch = _Watch()
+        with self.engine(ROOM) as engine, engine.observed_by(watch):
+            start = engine.clock.now()
+            serve(engine, self._traffic(1, num_requests=4))
+            moved = engine.clock.now() - start
+        assert watch.longest <= moved * (1 + 1e-9), (
+            f"a step took {watch.longest:g} s, and the engine's clock moved by {moved:g} s in all"
+        )
+
+    def test_it_takes_as_many_steps_as_it_says(self) -> None:
+        """`max_in_flight` steps are submitted before the first is collected, and come in order."""
+        with self.engine(ROOM) as engine:
+            executor, size = engine.executor, ROOM.block_size
+            count = executor.capacity().max_in_flight
+            blocks = np.arange(-(-(len(PROMPT) + count) // size), dtype=np.int32)
+            for step in range(count):
+                executor.submit(_plan(step, blocks))
+            found = [executor.collect().step for _ in range(count)]
+        assert found == list(range(count)), f"steps were collected in the order {found}"
+
+    def _takes(self, engine: Engine, request: Request) -> bool:
+        """Whether `check` lets the request pass."""
+        try:
+            engine.executor.check(request)
+        except ValueError:
+            return False
+        return True
+
+    def _outputs(self, engine: Engine, requests: Sequence[Request]) -> list[tuple[int, ...]]:
+        """The tokens of all requests and samples."""
+        for request in requests:
+            engine.add_request(request)
+        found: list[tuple[int, ...]] = []
+        while engine.has_unfinished:
+            found += [tuple(output.token_ids.tolist()) for output in engine.step().finished]
+        return found
 
     def test_a_step_in_flight(self) -> None:
         """With two steps at once, where `max_in_flight` allows it, tokens are the same."""
@@ -257,6 +314,45 @@ class ExecutorChecks(ABC):
             assert tokens == whole, (
                 f"request {request_id!r} got {tokens}, and {whole} with room for everybody; {how}"
             )
+
+
+def _asked(seed: int = 1, n: int = 1) -> Request:
+    """A request whose tokens are random."""
+    sampling = SamplingParams(max_tokens=8, seed=seed, n=n, ignore_eos=True)
+    return Request(id=f"seed {seed}, n {n}", prompt_token_ids=PROMPT, sampling=sampling)
+
+
+def _plan(step: int, blocks: IntArray) -> StepPlan:
+    """Of a request that is alone: its prompt in step 0, then a token in each step."""
+    new = NewRow(
+        row=0,
+        request_id="alone",
+        token_ids=np.array(PROMPT, np.int32),
+        num_prompt_tokens=len(PROMPT),
+        block_ids=blocks,
+        sampling=SamplingParams(),
+        seed=1,
+    )
+    length = len(PROMPT)
+    return StepPlan(
+        step=step,
+        rows=np.zeros(1, np.int32),
+        num_tokens=np.array([1 if step else length], np.int32),
+        starts=np.array([length + step - 1 if step else 0], np.int32),
+        samples=np.ones(1, np.bool_),
+        num_decodes=1 if step else 0,
+        new=() if step else (new,),
+        same_rows=step > 1,
+    )
+
+
+class _Watch(StepObserver):
+    """Knows the longest time of a step."""
+
+    longest: float = 0.0
+
+    def collected(self, plan: StepPlan, result: StepResult, now: float) -> None:
+        self.longest = max(self.longest, result.seconds or 0.0)
 
 
 class _OnlySome(HostProcessor):
