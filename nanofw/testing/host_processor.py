@@ -18,6 +18,8 @@ from nanofw.testing.memory import reachable_bytes
 
 CONFIG = HostProcessorConfig(vocab_size=4096, eos_token_ids=(0,), tokenizer_path=None)
 """Of the model that nanofw carries with it."""
+NUM_REQUESTS = 4
+"""At least: what another request changes shows beside others alone."""
 
 
 class HostProcessorChecks(ABC):
@@ -31,8 +33,8 @@ class HostProcessorChecks(ABC):
             def make(self, config):
                 return MyProcessor(MyOptions(), config)
 
-    Each argument is that of one request, which takes a random walk through the tokens that its
-    masks allow. The tokenizer is that of the model `embedded:demo`.
+    Each argument is that of a request, or of several where there are few, which takes a random walk
+    through the tokens that its masks allow. The tokenizer is that of the model `embedded:demo`.
 
     Attributes:
         name: under which requests bring arguments.
@@ -65,8 +67,12 @@ class HostProcessorChecks(ABC):
         return HostProcessorDriver(self.make(config), config, self.num_steps)
 
     def requests(self) -> list[MaskedRequest]:
-        """One for each argument."""
-        return [MaskedRequest(number, argument) for number, argument in enumerate(self.arguments)]
+        """One for each argument, and four at least."""
+        count = len(self.arguments)
+        return [
+            MaskedRequest(number, self.arguments[number % count])
+            for number in range(max(NUM_REQUESTS, count))
+        ]
 
     def walks(self) -> list[MaskedRequest]:
         """The requests after a walk, each with a processor of its own."""

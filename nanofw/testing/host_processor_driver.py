@@ -12,6 +12,7 @@ from nanofw.contracts.arrays import BoolArray
 from nanofw.contracts.logits_processor import HostProcessor, HostProcessorConfig
 
 PROMPT = (11, 12, 13)
+"""Of the first request; those of the others are longer."""
 
 
 @dataclass(slots=True)
@@ -61,7 +62,7 @@ class HostProcessorDriver:
     def start(self, request: MaskedRequest) -> bool:
         """Whether the processor constrains the request."""
         self.processor.check(request.argument)
-        prompt = np.array(PROMPT, np.int32)
+        prompt = np.array((*PROMPT, *range(request.number)), np.int32)
         answer: Any = self.processor.start(request.id, request.argument, prompt)
         assert isinstance(answer, (bool, np.bool_)), (
             f"start() returned {answer!r} for {request.argument!r}, not True or False"
