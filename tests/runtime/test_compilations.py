@@ -23,7 +23,7 @@ from tests.kernels.absent_gpu import AbsentGpu
 pytest.importorskip("triton")
 MAX_VARIANTS = 2  # of one kernel: with and without a residual stream or a cut distribution
 MAX_VARIANTS_OF = {"_one_row_kernel": 3}  # by the sizes of weights, and biases
-MOST = 18  # of all kernels, on one GPU without windows
+MOST = 20  # of all kernels, on one GPU without windows; two of them for few rows alone
 
 Case = tuple[str, dict[str, Any], dict[str, Any]]
 SMALL = {"num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 128, "vocab_size": 2048}
