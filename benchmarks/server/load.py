@@ -158,10 +158,16 @@ def main() -> None:
     alone = engine_alone(options)
     print(f"engine alone: {alone['cpu_us_per_token']:.1f} us of CPU per token", flush=True)
     rounds: list[dict[str, Any]] = []
+    record = {
+        "benchmark": "server/load", "command": " ".join(sys.argv[1:]), "commit": commit(),
+        "machine": machine(), "engine_alone": alone, "rounds": rounds,
+    }  # fmt: skip
     with serving(words_of(options)) as server:
         for number in range(options.rounds):
             rounds.append(one_round(server, options))
             last = rounds[-1]
+            if options.json:
+                options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
             print(
                 f"round {number + 1}: {last['tokens_per_s']:.0f} tokens/s, late p50 "
                 f"{last['late_ms']['p50']:.1f} p99 {last['late_ms']['p99']:.1f} ms (a sleep "
@@ -170,12 +176,6 @@ def main() -> None:
                 f"{last['server_cpu_us_per_request']:.0f} us/request, "
                 f"{last['rss_mib'][1]:.0f} MiB, lost {last['lost']}", flush=True,
             )  # fmt: skip
-    record = {
-        "benchmark": "server/load", "command": " ".join(sys.argv), "commit": commit(),
-        "machine": machine(), "engine_alone": alone, "rounds": rounds,
-    }  # fmt: skip
-    if options.json:
-        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
