@@ -41,6 +41,11 @@ OTHERS = (
     "hunyuan_v1_dense", "minimax_m2", "ministral", "flex_olmo", "persimmon", "codegen",
     "nanochat", "vaultgemma",
 )  # fmt: skip
+LATENT: dict[str, Any] = {
+    "kv_lora_rank": 16, "q_lora_rank": 24, "qk_nope_head_dim": 8, "qk_rope_head_dim": 4,
+    "v_head_dim": 6, "num_key_value_heads": 4, "head_dim": 4,
+}  # fmt: skip
+"""Of latent attention: values are narrower than keys."""
 
 
 def write(folder: Path, model_type: str, **changes: Any) -> Any:
@@ -66,6 +71,24 @@ def write(folder: Path, model_type: str, **changes: Any) -> Any:
 def test_logits_are_those_of_transformers(model_type: str, tmp_path: Path) -> None:
     model = write(tmp_path, model_type)
     spec = read(read_json(tmp_path / "config.json"), tmp_path)
+    check_forced(tmp_path, model, spec=spec, components={"model": MODELS["transformers"]})
+
+
+@pytest.mark.parametrize(
+    ("model_type", "changes"),
+    [
+        ("deepseek_v3", {}),
+        pytest.param("deepseek_v2", {"q_lora_rank": None}, marks=pytest.mark.slow),
+        pytest.param("minicpm3", {}, marks=pytest.mark.slow),
+        pytest.param("glm4_moe_lite", {"v_head_dim": 8}, marks=pytest.mark.slow),
+    ],
+)
+def test_latent_attention_is_that_of_transformers(
+    model_type: str, changes: dict[str, Any], tmp_path: Path
+) -> None:
+    model = write(tmp_path, model_type, **(LATENT | changes))
+    spec = read(read_json(tmp_path / "config.json"), tmp_path)
+    assert spec.head_dim == 12
     check_forced(tmp_path, model, spec=spec, components={"model": MODELS["transformers"]})
 
 
