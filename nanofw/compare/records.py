@@ -7,7 +7,7 @@ import importlib.util
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.errors import PluginLoadError
@@ -28,9 +28,9 @@ class RequestRecords:
         labels: columns before the others, the same in every line: arm, load, run, seed.
     """
 
-    def __init__(self, labels: Mapping[str, Any]) -> None:
+    def __init__(self, labels: Mapping[str, object]) -> None:
         self._labels = dict(labels)
-        self._lines: list[tuple[Any, ...]] = []
+        self._lines: list[tuple[object, ...]] = []
 
     def add(self, output: RequestOutput, client: str) -> None:
         """Note a request that finished or was refused."""
@@ -65,10 +65,10 @@ def check_format(form: Format) -> None:
         )
 
 
-def _write_parquet(path: Path, columns: tuple[str, ...], lines: list[tuple[Any, ...]]) -> None:
+def _write_parquet(path: Path, columns: tuple[str, ...], lines: list[tuple[object, ...]]) -> None:
     check_format("parquet")
-    arrow: Any = importlib.import_module("pyarrow")
-    parquet: Any = importlib.import_module("pyarrow.parquet")
+    arrow: object = importlib.import_module("pyarrow")
+    parquet: object = importlib.import_module("pyarrow.parquet")
     values = list(zip(*lines, strict=True)) if lines else [()] * len(columns)
     table = arrow.table(
         {name: _plain(column) for name, column in zip(columns, values, strict=True)}
@@ -76,5 +76,5 @@ def _write_parquet(path: Path, columns: tuple[str, ...], lines: list[tuple[Any, 
     parquet.write_table(table, str(path))
 
 
-def _plain(column: tuple[Any, ...]) -> list[Any]:
+def _plain(column: tuple[object, ...]) -> list[object]:
     return [None if isinstance(value, float) and math.isnan(value) else value for value in column]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any
 
 from nanofw.assembly import Selection, build_workload, chosen_workload
 from nanofw.assembly.provenance import origin, run_record
@@ -57,7 +56,7 @@ class Capacities:
     metrics: tuple[str, ...]
     arms: list[ArmCapacity] = field(default_factory=list[ArmCapacity])
 
-    def as_json(self, arguments: Sequence[str] = ()) -> dict[str, Any]:
+    def as_json(self, arguments: Sequence[str] = ()) -> dict[str, object]:
         """Everything as plain values; undefined numbers are null."""
         return {
             "name": self.experiment.options.name,

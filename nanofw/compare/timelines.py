@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 
@@ -19,13 +18,13 @@ MAX_POINTS = 3000
 MAX_ARMS = 8
 
 
-def timelines(results: Results) -> list[dict[str, Any]]:
+def timelines(results: Results) -> list[dict[str, object]]:
     """Of the first run of each arm at the highest load, where the experiment keeps logs."""
     options = results.experiment.options
     if options.decisions is None or not results.points:
         return []
     point = max(results.points, key=lambda point: point or 0.0)
-    found: list[dict[str, Any]] = []
+    found: list[dict[str, object]] = []
     for arm in list(results.experiment.arms)[:MAX_ARMS]:
         files = RunFiles(options=options, arm=arm, point=point, repeat=0, seed=options.seed)
         try:
@@ -36,7 +35,7 @@ def timelines(results: Results) -> list[dict[str, Any]]:
     return found
 
 
-def timeline(log: DecisionLog) -> dict[str, Any]:
+def timeline(log: DecisionLog) -> dict[str, object]:
     """Plain values; times in seconds after the first arrival. Of long logs the beginning.
 
     `requests`: id, lane, arrival, end, and of each stay: begin, end of the prefill, end, whether it
@@ -61,7 +60,7 @@ def _at(log: DecisionLog, time: float) -> float:
     return round(time - log.start, 6)
 
 
-def _requests(log: DecisionLog, lives: list[Life]) -> Iterator[list[Any]]:
+def _requests(log: DecisionLog, lives: list[Life]) -> Iterator[list[object]]:
     busy: list[tuple[float, int]] = []
     free: list[int] = []
     last = log.calls[-1].planned if log.calls else log.start
@@ -71,7 +70,7 @@ def _requests(log: DecisionLog, lives: list[Life]) -> Iterator[list[Any]]:
         lane = heapq.heappop(free) if free else len(busy)
         ended = last if life.finished is None else life.finished.finished
         heapq.heappush(busy, (ended, lane))
-        stays: list[list[Any]] = []
+        stays: list[list[object]] = []
         for stay in life.stays:
             step = log.calls[stay.last_chunk].step
             until = ended if stay.ended is None else log.calls[stay.ended].planned

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -36,9 +35,9 @@ class Ranked:
 
     id: str
     before: int | None
-    key_before: Any
+    key_before: object
     after: int | None
-    key_after: Any
+    key_after: object
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +191,7 @@ class _Comparison(StepObserver):
 
     def __init__(self, log: DecisionLog, engine: Engine, clock: _LogClock) -> None:
         self._log, self._clock, self._reader = log, clock, PlanReader(engine)
-        self._keys: dict[str, Any] = {}
+        self._keys: dict[str, object] = {}
         self.call = 0
         self.difference: Difference | None = None
 
@@ -233,7 +232,7 @@ class _Comparison(StepObserver):
     def _ranks(self) -> tuple[Ranked, ...]:
         waiting = self._log.waiting_at(self.call)
         arrivals = {life.id: life.arrival for life in waiting}
-        before: dict[str, Any] = {}
+        before: dict[str, object] = {}
         for life in waiting:
             key = life.key_at(self.call)
             if key is not None:
@@ -248,7 +247,7 @@ class _Comparison(StepObserver):
         return tuple(sorted(found, key=lambda item: (item.before is None, item.before)))
 
 
-def _order(keys: dict[str, Any], arrivals: dict[str, float]) -> dict[str, int]:
+def _order(keys: dict[str, object], arrivals: dict[str, float]) -> dict[str, int]:
     """Ranks from 1; none where keys cannot be compared."""
     try:
         ordered = sorted(keys, key=lambda name: (_number(keys[name]), arrivals[name]))
@@ -257,10 +256,10 @@ def _order(keys: dict[str, Any], arrivals: dict[str, float]) -> dict[str, int]:
     return {name: rank for rank, name in enumerate(ordered, 1)}
 
 
-def _number(key: Any) -> Any:
+def _number(key: object) -> object:
     """Infinities as numbers again."""
     if isinstance(key, list):
-        parts: list[Any] = key  # pyright: ignore[reportUnknownVariableType]
+        parts: list[object] = key  # pyright: ignore[reportUnknownVariableType]
         return [_number(part) for part in parts]
     return float(key) if key in ("inf", "-inf") else key
 
@@ -311,7 +310,7 @@ def logged_request(record: RequestRecord) -> Request:
         given["logit_bias"] = by_token_id(given["logit_bias"])
     for name in ("bad_words", "stop_token_ids"):
         if name in given:
-            items: list[Any] = given[name]
+            items: list[object] = given[name]
             given[name] = tuple(tuple(item) if is_list(item) else item for item in items)
     return Request(
         id=record.id,

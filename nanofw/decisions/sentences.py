@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 from nanofw.decisions.log import DecisionLog, Life, shown_id
 from nanofw.decisions.records import token_ids
@@ -128,12 +127,12 @@ def _keys(log: DecisionLog, life: Life, others: Sequence[str], call: int) -> str
     return f" (key {key_text(theirs.key)} of {name}, {key_text(mine.key)} of this one)"
 
 
-def key_text(key: Any) -> str:
+def key_text(key: object) -> str:
     """A key or group, short."""
     if isinstance(key, float):
         return f"{key:.6g}"
     if isinstance(key, list):
-        parts: list[Any] = key  # pyright: ignore[reportUnknownVariableType]
+        parts: list[object] = key  # pyright: ignore[reportUnknownVariableType]
         return f"({', '.join(key_text(part) for part in parts)})"
     return str(key)
 

@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from nanofw.decisions.log import DecisionLog, shown_id
 from nanofw.decisions.story import Ran, Teller, Waited
 
 STEPS, RUNNING, WAITING = 1, 2, 3
 """Groups of lanes."""
-Span: TypeAlias = tuple[float, float, str, dict[str, Any]]
+Span: TypeAlias = tuple[float, float, str, dict[str, object]]
 """Begin and end in seconds, name, details."""
 
 
-def timeline_trace(log: DecisionLog) -> dict[str, Any]:
+def timeline_trace(log: DecisionLog) -> dict[str, object]:
     """The trace; its times are microseconds after the first arrival."""
     names = {STEPS: "steps", RUNNING: "requests that run", WAITING: "requests that wait"}
-    events: list[dict[str, Any]] = [
+    events: list[dict[str, object]] = [
         {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": name}}
         for pid, name in names.items()
     ]
@@ -31,7 +31,7 @@ def timeline_trace(log: DecisionLog) -> dict[str, Any]:
     return {"traceEvents": events, "displayTimeUnit": "ms"}
 
 
-def _steps(log: DecisionLog) -> Iterator[dict[str, Any]]:
+def _steps(log: DecisionLog) -> Iterator[dict[str, object]]:
     """Each step from its plan to its collection, and counts after its plan."""
     start = log.start
     for step, planned, record in log.calls:
@@ -51,7 +51,7 @@ def _steps(log: DecisionLog) -> Iterator[dict[str, Any]]:
                "args": {"free": record.free}}  # fmt: skip
 
 
-def _requests(log: DecisionLog) -> Iterator[dict[str, Any]]:
+def _requests(log: DecisionLog) -> Iterator[dict[str, object]]:
     """Waiting, prefill and decode of each request."""
     spans: dict[int, list[Span]] = {RUNNING: [], WAITING: []}
     teller = Teller(log)
@@ -64,7 +64,7 @@ def _requests(log: DecisionLog) -> Iterator[dict[str, Any]]:
                 continue
             if isinstance(part, Waited):
                 again = " again" if part.after_preemption else ""
-                args: dict[str, Any] = {f"for_{key}_s": part.seconds[key] for key in part.seconds}
+                args: dict[str, object] = {f"for_{key}_s": part.seconds[key] for key in part.seconds}
                 spans[WAITING].append((part.began, ended, f"{shown} waits{again}", args))
             else:
                 spans[RUNNING] += _ran(shown, part, ended)
@@ -74,14 +74,14 @@ def _requests(log: DecisionLog) -> Iterator[dict[str, Any]]:
 
 def _ran(shown: str, part: Ran, ended: float) -> Iterator[Span]:
     """Prefill and decode, the first as long as is known."""
-    args: dict[str, Any] = {"cached_tokens": part.num_cached, "preempted": part.was_preempted}
+    args: dict[str, object] = {"cached_tokens": part.num_cached, "preempted": part.was_preempted}
     middle = ended if part.prefilled is None else min(part.prefilled, ended)
     yield part.began, middle, f"{shown} prefill", args
     if middle < ended:
         yield middle, ended, f"{shown} decode", args
 
 
-def _in_lanes(pid: int, spans: Iterable[Span], start: float) -> Iterator[dict[str, Any]]:
+def _in_lanes(pid: int, spans: Iterable[Span], start: float) -> Iterator[dict[str, object]]:
     """Spans by their begin, each in the first lane that is free."""
     free: list[int] = []
     busy: list[tuple[float, int]] = []

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from itertools import islice
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 
@@ -70,7 +70,7 @@ class HostProcessors:
             arguments, calls = request.arguments.get(name), self._calls[name]
             calls.check(processor.check, arguments)
             given = sample_id, arguments, prompt.copy()
-            constrains: Any = calls.ask("start", processor.start, *given)
+            constrains: object = calls.ask("start", processor.start, *given)
             if not is_flag(constrains):
                 raise ValueError(str(calls.wrong("start", constrains, "True or False")))
             if constrains:
@@ -108,7 +108,7 @@ class HostProcessors:
         calls, processor = self._calls[name], self._processors[name]
         asked = {i for i, sample_id in enumerate(sample_ids) if sample_id is not None}
         try:
-            failed: Any = calls.ask("mask_rows", processor.mask_rows, tuple(sample_ids), bits)
+            failed: object = calls.ask("mask_rows", processor.mask_rows, tuple(sample_ids), bits)
             whys = calls.ask("mask_rows", _reasons, failed, asked)
         except ValueError as error:
             return dict.fromkeys(asked, str(error))
@@ -133,7 +133,7 @@ class HostProcessors:
             self._calls[name].tell("finish", self._processors[name].finish, sample_id)
 
 
-def _reasons(failed: Any, asked: Set[int]) -> dict[int, str] | None:
+def _reasons(failed: object, asked: Set[int]) -> dict[int, str] | None:
     """By index, why a mask could not be made; None where the answer does not say so."""
     if not isinstance(failed, Mapping):
         return None

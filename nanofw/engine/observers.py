@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from nanofw.contracts.hooks import speaks_for
 from nanofw.contracts.observer import PHASES, StepObserver
@@ -104,7 +104,7 @@ class Observers:
         function = getattr(observer, method)
         failures, key = self._failures, id(observer)
 
-        def tell(*args: Any) -> None:
+        def tell(*args: object) -> None:
             if key in failures:
                 return
             try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from enum import Enum
-from typing import Any, Protocol
+from typing import Protocol
 
 from nanofw.contracts.arrays import Float32Array, IntArray
 from nanofw.contracts.outputs import RequestOutput, TokenLogprobs
@@ -75,7 +75,7 @@ class RequestState:
     sample_index: int = 0
     host: bool = False
     salt: int = 0
-    arguments: InitVar[Mapping[str, Any] | None] = None
+    arguments: InitVar[Mapping[str, object] | None] = None
     sample_id: str = field(init=False)
     order: int = field(init=False)
     queue_key: tuple[SortKey, int, float, int] = field(init=False)
@@ -103,7 +103,7 @@ class RequestState:
     retry_after_s: float | None = field(default=None, init=False)
     view: StateView = field(init=False)
 
-    def __post_init__(self, arguments: Mapping[str, Any] | None) -> None:
+    def __post_init__(self, arguments: Mapping[str, object] | None) -> None:
         self.sample_id = sample_id(self.request.id, self.sample_index)
         self.num_prompt = len(self.tokens)
         self.order = self.index * MAX_ORDER + self.sample_index
@@ -162,7 +162,7 @@ class StateView(RequestView):
 
     __slots__ = ("rows", "state")
 
-    def __init__(self, state: RequestState, arguments: Mapping[str, Any] | None) -> None:
+    def __init__(self, state: RequestState, arguments: Mapping[str, object] | None) -> None:
         super().__init__(
             state.request,
             state.tokens,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
 
 from nanofw.contracts.arrays import EMPTY_INT, IntArray
 from nanofw.contracts.kv_allocator import NO_EXTENSION, Extension, KVAllocator
@@ -143,7 +142,7 @@ class Scheduler:
 
     # -- requests -------------------------------------------------------------------------
 
-    def check_arguments(self, arguments: Any) -> None:
+    def check_arguments(self, arguments: object) -> None:
         """Raise ValueError when a request's arguments for the policy are wrong."""
         self._guard.check(self.policy.check, arguments)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
@@ -61,7 +60,7 @@ def make_batch(
     block_size: int,
     device: torch.device,
     max_micro_batch_tokens: int | None = None,
-    arguments: Mapping[int, Any] = NO_ARGUMENTS,
+    arguments: Mapping[int, object] = NO_ARGUMENTS,
 ) -> StepBatch:
     """The batch of a plan whose changes were applied to `state`.
 
@@ -126,7 +125,7 @@ def _forward_batch(
     state: RowState,
     block_size: int,
     device: torch.device,
-    arguments: Mapping[int, Any],
+    arguments: Mapping[int, object],
 ) -> ForwardBatch:
     """Everything that the host knows goes to the device as one array; token ids and block
     tables are there already."""

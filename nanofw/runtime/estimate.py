@@ -6,7 +6,6 @@ import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -19,7 +18,7 @@ from nanofw.runtime.graphs.sizes import largest_prefill
 from nanofw.runtime.runner import MAX_CPU_TOKENS
 
 
-def estimate(options: Any, config: ExecutorConfig) -> dict[str, Any]:
+def estimate(options: object, config: ExecutorConfig) -> dict[str, object]:
     """Bytes of each rank, and the blocks that fit beside them; see docs/plugins/capabilities.md.
 
     The executor measures the largest step on a GPU; here it is taken from shapes.
@@ -32,7 +31,7 @@ def estimate(options: Any, config: ExecutorConfig) -> dict[str, Any]:
     is_cpu = torch.device(config.device).type == "cpu"
     num_tokens = min(config.max_num_batched_tokens, MAX_CPU_TOKENS if is_cpu else sys.maxsize)
     activations = memory.activation_estimate(config.spec, num_tokens, config.max_num_seqs)
-    found: dict[str, Any] = {"weight_bytes": weights, "activation_bytes": activations}
+    found: dict[str, object] = {"weight_bytes": weights, "activation_bytes": activations}
     if config.cuda_graphs and not is_cpu:
         graphs = memory.graph_estimate(config, largest_prefill(options, config))
         found["graph_bytes"] = graphs
@@ -71,14 +70,14 @@ def _num_elements(path: Path, names: tuple[str, ...] | None, spec: ModelSpec) ->
 
 def _blocks(
     config: ExecutorConfig, bytes_per_block: int, count: Callable[[], tuple[int, int]]
-) -> dict[str, Any]:
+) -> dict[str, object]:
     """Memory that is free now, blocks of the pool, and a sentence where they do not fit."""
     try:
         free, fitting = count()
     except ConfigError as error:
         return {"num_blocks": config.num_blocks or 0, "problem": str(error)}
     num_blocks = config.num_blocks or fitting
-    found: dict[str, Any] = {
+    found: dict[str, object] = {
         "free_bytes": free,
         "num_blocks": num_blocks,
         "num_kv_tokens": num_blocks * config.block_size,

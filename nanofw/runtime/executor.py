@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
 
 import torch
 from torch.autograd import profiler
@@ -283,7 +283,7 @@ def torch_executor(options: TorchOptions | None, config: ExecutorConfig) -> Exec
     return TorchExecutor(options, config)
 
 
-def probe(device: str, options: Any) -> dict[str, Any] | str:
+def probe(device: str, options: object) -> dict[str, object] | str:
     """What `auto` and `explain` ask: whether this machine has the device."""
     if device.startswith("cuda") and not torch.cuda.is_available():
         return "PyTorch finds no CUDA device here"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import numpy as np
 import torch
@@ -72,8 +71,8 @@ class Runner:
         self._model_calls = calls_of(chosen)
         self.model: Model = self._load_model(checkpoint)
         self.parts: list[StepPart] = self._step_parts()
-        self.pool: list[Any] = []
-        self._arguments: dict[int, Any] = {}  # for the model, by row
+        self.pool: list[object] = []
+        self._arguments: dict[int, object] = {}  # for the model, by row
         self._shown_arguments = MappingProxyType(self._arguments)
         blocks_per_row = -(-config.max_model_len // config.block_size) + 1
         self._rows = RowState(  # one more, for the padding of captured steps
@@ -86,7 +85,7 @@ class Runner:
     def allocate(self, num_blocks: int) -> None:
         """Create the KV pool; what was there before is given back first."""
         self.pool = []
-        pool: Any = self.backend.allocate(num_blocks)
+        pool: object = self.backend.allocate(num_blocks)
         num_layers = self._config.spec.num_layers
         if not isinstance(pool, (list, tuple)) or len(pool) != num_layers:
             wanted = f"a list of {num_layers} entries, one a layer"
@@ -96,7 +95,7 @@ class Runner:
     @property
     def bytes_per_block(self) -> int:
         """What the backend says that one block takes over all layers."""
-        number: Any = self.backend.bytes_per_block()
+        number: object = self.backend.bytes_per_block()
         checked = integer_of(number)
         most = MAX_TOKEN_BYTES * self._config.block_size
         if checked is None or not 0 < checked <= most:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -87,7 +87,7 @@ class StepSampler:
 
     def _logits_of_rank(self, hidden: torch.Tensor) -> torch.Tensor:
         """The model's answer: at least a logit for each of this rank's tokens."""
-        logits: Any = self._model.logits(hidden)
+        logits: object = self._model.logits(hidden)
         if (
             isinstance(logits, torch.Tensor)
             and logits.ndim == 2

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -14,7 +14,7 @@ from nanofw.contracts.model import Model
 from nanofw.contracts.sampler import SampledTokens, Sampler
 from nanofw.runtime.rows import RowState
 
-Run = Callable[[], Any]
+Run = Callable[[], object]
 _UPLOAD_BUFFERS = 4  # more than steps may be in flight: none is overwritten before it was sent
 
 
@@ -82,7 +82,7 @@ class GraphParts:
     backend: AttentionBackend
     sampler: Sampler
     rows: RowState
-    pool: list[Any]
+    pool: list[object]
     block_size: int
     sample: SampleOnDevice
     hidden: torch.Tensor

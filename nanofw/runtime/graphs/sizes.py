@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 
 from nanofw.contracts.executor import ExecutorConfig
 from nanofw.contracts.model_spec import ModelSpec
@@ -72,7 +71,7 @@ def num_padded_rows(num_tokens: int, row_sizes: list[int]) -> int:
     return next((size for size in row_sizes if size >= num_tokens), row_sizes[-1])
 
 
-def largest_prefill(options: Any, config: ExecutorConfig) -> int:
+def largest_prefill(options: object, config: ExecutorConfig) -> int:
     """Tokens of the largest step with prefill that is captured; 0: none is."""
     if not (config.cuda_graphs and config.prefill_graphs):
         return 0
@@ -93,7 +92,7 @@ def launch_bound_tokens(spec: ModelSpec) -> int:
     return next(size for size in token_buckets(MOST_PREFILL_TOKENS) if size >= tokens)
 
 
-def describe(options: Any, config: ExecutorConfig) -> list[dict[str, Any]]:
+def describe(options: object, config: ExecutorConfig) -> list[dict[str, object]]:
     """What a run captures, for `nanofw explain`; see docs/plugins/capabilities.md."""
     if not config.cuda_graphs:
         return []

@@ -14,7 +14,7 @@ _READ_BYTES = 1 << 20
 
 
 class Channel:
-    """One end. Any thread may send; one thread receives."""
+    """One end. object thread may send; one thread receives."""
 
     def __init__(self, end: socket.socket) -> None:
         self._socket = end

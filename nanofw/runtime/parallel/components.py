@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 
 from nanofw.plugins import Component, Plugin, prepare
 from nanofw.plugins.component import options_model
@@ -39,7 +38,7 @@ def load_component(data: ComponentData) -> Component:
         entry = data.entry
         (plugin,) = prepare([entry])
     model = options_model(plugin, entry)
-    options: Any = None
+    options: object = None
     if model is not None and data.options is not None:
         options = model.model_validate(data.options)
     return Component(plugin=plugin, options=options, entry=entry)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 
@@ -72,7 +72,7 @@ class ParallelExecutor(Executor):
         self._encoder = PlanEncoder(self._names)
         self._in_flight: deque[int] = deque()
         self._next_step = 0
-        self._checked: Any = None
+        self._checked: object = None
         self.num_bytes_sent: int = 0
         if transport is None:
             places = _places(config.device, self._size)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import zlib
 from collections.abc import Collection, Mapping
 from dataclasses import fields, replace
-from typing import Any
 
 import numpy as np
 
@@ -42,7 +41,7 @@ class PlanEncoder:
         """The message of the next plan."""
         follows = plan.same_rows and np.array_equal(plan.starts, self._ends)
         self._ends = plan.starts + plan.num_tokens
-        sent: dict[str, Any] = {name: getattr(plan, name) for name in _NUMBERS}
+        sent: dict[str, object] = {name: getattr(plan, name) for name in _NUMBERS}
         for name in _ARRAYS if plan.same_rows else (*_REPEATED, *_ARRAYS):
             array = getattr(plan, name)
             if array.size:
@@ -85,6 +84,6 @@ def done_message(result: StepResult, *, whole: bool) -> Done:
     return Done(result.step, digest, result if whole else None)
 
 
-def needed(arguments: Mapping[str, Any], names: Collection[str] | None) -> dict[str, Any]:
+def needed(arguments: Mapping[str, object], names: Collection[str] | None) -> dict[str, object]:
     """Arguments of a request, by plugin, that the ranks need."""
     return {name: value for name, value in arguments.items() if names is None or name in names}

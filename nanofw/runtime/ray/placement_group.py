@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
 
 import ray
 from ray.util.placement_group import (
@@ -35,7 +34,7 @@ class ReservedPlacementGroup:
         self, what: str, count: int, bundle: dict[str, float], strategy: str, timeout_s: float
     ) -> None:
         self._bundle = bundle
-        chosen: Any = strategy.upper()
+        chosen: object = strategy.upper()
         self._group = placement_group([bundle] * count, strategy=chosen)
         if not self._group.wait(timeout_s):
             remove_placement_group(self._group)
@@ -46,11 +45,11 @@ class ReservedPlacementGroup:
                 key="executor.placement",
             )
 
-    def bundle_options(self, index: int) -> dict[str, Any]:
+    def bundle_options(self, index: int) -> dict[str, object]:
         """Options of the actor that takes a bundle."""
         return _bundle_options(self._group, self._bundle, index)
 
-    def inheritor_options(self) -> dict[str, Any]:
+    def inheritor_options(self) -> dict[str, object]:
         """Options of an actor on the node of the first bundle that will fill all bundles."""
         strategy = PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=0)
         return {"num_cpus": 0, "scheduling_strategy": strategy}
@@ -75,7 +74,7 @@ class InheritedPlacementGroup:
     def __init__(self, group: PlacementGroup, bundle: dict[str, float]) -> None:
         self._group, self._bundle = group, bundle
 
-    def bundle_options(self, index: int) -> dict[str, Any]:
+    def bundle_options(self, index: int) -> dict[str, object]:
         """As of `ReservedPlacementGroup`."""
         return _bundle_options(self._group, self._bundle, index)
 
@@ -94,7 +93,7 @@ class InheritedPlacementGroup:
         return None if _inherited is None else InheritedPlacementGroup(_inherited, bundle)
 
 
-def _bundle_options(group: PlacementGroup, bundle: dict[str, float], index: int) -> dict[str, Any]:
+def _bundle_options(group: PlacementGroup, bundle: dict[str, float], index: int) -> dict[str, object]:
     """Options of an actor that takes a bundle of a placement group."""
     return {
         "num_cpus": bundle["CPU"],
