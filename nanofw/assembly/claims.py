@@ -13,7 +13,7 @@ from typing import Any, cast
 from nanofw.assembly.explanation import Choice
 from nanofw.errors import PluginError, shown
 from nanofw.plugins import Component
-from nanofw.plugins.capabilities import ANY, capability_problems, kinds_asked
+from nanofw.plugins.capabilities import ANY, CAPABILITIES, capability_problems
 from nanofw.plugins.component import guarded
 
 PREFERRED_BLOCK_SIZE = 16
@@ -64,7 +64,7 @@ def narrowed(claims: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, 
 
 def common_block_size(choices: Sequence[Choice]) -> int | str:
     """The first block size that all accept, in the backend's order; or why there is none."""
-    kinds = kinds_asked("block_sizes")
+    kinds = CAPABILITIES["block_sizes"].kinds
     claimed = [
         (choice, tuple(choice.claims["block_sizes"]))
         for choice in choices

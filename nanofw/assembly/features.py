@@ -12,7 +12,7 @@ from nanofw.assembly.model_reading import read_model
 from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import EngineSection, Switch
 from nanofw.plugins import Component, Registry
-from nanofw.plugins.capabilities import ANY, BUILT_BY_EXECUTOR, Needs, kinds_asked
+from nanofw.plugins.capabilities import ANY, BUILT_BY_EXECUTOR, CAPABILITIES, Needs
 
 AUTO = "auto"
 
@@ -96,7 +96,7 @@ def _prefill_graphs(graphs: Feature, choices: Sequence[Choice]) -> Feature:
 
 def _lacking(choices: Sequence[Choice], key: str) -> list[str]:
     """Labels of the components that do not claim a capability, of the kinds that are asked."""
-    kinds = kinds_asked(key)
+    kinds = CAPABILITIES[key].kinds
     return [
         choice.label for choice in choices if choice.kind in kinds and not choice.claims.get(key)
     ]

@@ -64,7 +64,9 @@ def _requests(log: DecisionLog) -> Iterator[dict[str, object]]:
                 continue
             if isinstance(part, Waited):
                 again = " again" if part.after_preemption else ""
-                args: dict[str, object] = {f"for_{key}_s": part.seconds[key] for key in part.seconds}
+                args: dict[str, object] = {
+                    f"for_{key}_s": part.seconds[key] for key in part.seconds
+                }
                 spans[WAITING].append((part.began, ended, f"{shown} waits{again}", args))
             else:
                 spans[RUNNING] += _ran(shown, part, ended)

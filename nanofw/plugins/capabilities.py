@@ -377,16 +377,8 @@ def unknown_capabilities(claims: Mapping[str, Any]) -> list[str]:
 
 def asked_of(kind: str) -> list[Capability]:
     """The capabilities that a run may need of a component."""
-    return [
-        capability
-        for capability in CAPABILITIES.values()
-        if kind in capability.kinds and capability.needed is not None
-    ]
-
-
-def kinds_asked(key: str) -> tuple[str, ...]:
-    """The kinds whose components must claim a capability."""
-    return CAPABILITIES[key].kinds
+    asked = (one for one in CAPABILITIES.values() if one.needed is not None)
+    return [one for one in asked if kind in one.kinds]
 
 
 def contract_of(kind: str, claims: Mapping[str, Any]) -> type:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from nanofw.contracts.executor import ExecutorConfig
 from nanofw.contracts.model_spec import ModelSpec
 

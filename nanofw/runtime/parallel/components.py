@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 from nanofw.plugins import Component, Plugin, prepare
 from nanofw.plugins.component import options_model
 from nanofw.runtime.parallel.messages import ComponentData

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import ray
 from ray.util.placement_group import (
     PlacementGroup,
@@ -93,7 +92,9 @@ class InheritedPlacementGroup:
         return None if _inherited is None else InheritedPlacementGroup(_inherited, bundle)
 
 
-def _bundle_options(group: PlacementGroup, bundle: dict[str, float], index: int) -> dict[str, object]:
+def _bundle_options(
+    group: PlacementGroup, bundle: dict[str, float], index: int
+) -> dict[str, object]:
     """Options of an actor that takes a bundle of a placement group."""
     return {
         "num_cpus": bundle["CPU"],
