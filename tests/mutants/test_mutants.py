@@ -23,6 +23,10 @@ SURVIVORS = {
         "forgets_who_left": "a client whose requests are aborted is served before others later on",
         "charges_the_row": "tokens are charged to another class of prompts than the one decoding",
     },
+    "sampler": {
+        "cuts_before_cooling": "a cool request with a top_p draws unlikely tokens too often",
+        "scale_does_nothing": "a temperature has no effect beside a processor of scaled logits",
+    },
 }
 """Wrong plugins of which the kit finds nothing, and what a user can see of them."""
 
