@@ -167,6 +167,35 @@ def test_a_client_that_does_not_read_holds_up_nobody(server: Running) -> None:
     slow.close()
 
 
+def files_of(server: Running) -> int:
+    """Files and connections that its process has open."""
+    return len(list(Path(f"/proc/{server.process.pid}/fd").iterdir()))
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="reads /proc")
+def test_a_hundred_rounds_of_faults_leave_nothing(server: Running) -> None:
+    asked = {"prompt": "And it", "max_tokens": 8, "temperature": 0}
+    expected = post(server, "/v1/completions", asked).json()["choices"][0]["text"]
+    wait_until_idle(server)
+    before = files_of(server)
+    for _ in range(100):
+        gone = sent(server, {**LONG, "stream": True})
+        unread = sent(server, LONG)
+        half_head, half_body, huge = connect(server), connect(server), connect(server)
+        half_head.sendall(head(1000)[:40])
+        half_body.sendall(head(1000) + b'{"prompt":')
+        huge.sendall(head(1 << 30))
+        answer = post(server, "/v1/completions", asked)
+        assert answer.json()["choices"][0]["text"] == expected
+        for connection in (gone, unread, half_head, half_body, huge):
+            connection.close()
+    wait_until_idle(server)
+    end = time.monotonic() + 30
+    while files_of(server) > before:
+        assert time.monotonic() < end, "connections are left"
+
+
 def test_a_policy_that_fails_ends_streams_and_the_server(tmp_path: Path) -> None:
     path = tmp_path / "fragile.py"
     path.write_text(FRAGILE, encoding="utf-8")
