@@ -223,8 +223,6 @@ class Engine(BaseEngine):
     def engines(self) -> Sequence[Engine]:
         return (self,)
 
-    # -- the step -------------------------------------------------------------------------
-
     def step(self) -> StepOutput:
         return self._do_step(self)
 
