@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.clock import Clock, RealClock
@@ -199,17 +199,17 @@ class BaseEngine(ABC):
     def replica_problems(self) -> tuple[str | None, ...]:
         """By replica, why it does not serve now; None: it serves. Empty where there are none.
 
-        object thread may ask.
+        Any thread may ask.
         """
         return ()
 
     # -- counters and the end -------------------------------------------------------------
 
     @abstractmethod
-    def stats(self) -> Mapping[str, object]:
+    def stats(self) -> Mapping[str, Any]:
         """Counters and gauges, by name; see `Counters` and `AllocatorStats`."""
 
-    def _request_stats(self) -> dict[str, object]:
+    def _request_stats(self) -> dict[str, Any]:
         """The part of `stats` that counts requests from their submission to their output."""
         finished = {reason.value: count for reason, count in self._num_finished.items()}
         return {"num_submitted": self._num_submitted, "num_finished": MappingProxyType(finished)}
