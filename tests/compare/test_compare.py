@@ -346,7 +346,7 @@ class TestReport:
         row = next(line.split() for line in text.splitlines() if line.startswith(" slow"))
         assert row[-1] == "worse"
 
-    @pytest.mark.parametrize("processes", [1, 2])
+    @pytest.mark.parametrize("processes", [pytest.param(1, marks=pytest.mark.slow), 2])
     def test_what_was_finished_before_an_interrupt_is_kept(
         self, tmp_path: Path, processes: int
     ) -> None:

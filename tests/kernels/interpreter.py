@@ -18,6 +18,10 @@ ROOT = Path(__file__).parents[2]
 slow_in_interpreter = pytest.mark.timeout(900) if torch.cuda.is_available() else pytest.mark.slow
 
 
+SLOW_FILES = ("test_triton_mixes", "test_triton_prefill_graphs")
+"""Products of what other files try each for itself."""
+
+
 def run_in_interpreter(path: Path, slow: bool) -> None:
     """Run the quick or the slow tests of a file; fail with its report when one of them fails."""
     pytest.importorskip("triton")
@@ -41,7 +45,15 @@ def triton_tests(folder: Path) -> list[Any]:
     """Parameters `path` and `slow` for the test files of a folder that need Triton."""
     paths = sorted(folder.glob("test_triton_*.py"))
     return [
-        *(pytest.param(path, False, id=path.stem) for path in paths),
+        *(
+            pytest.param(
+                path,
+                False,
+                id=path.stem,
+                marks=[pytest.mark.slow] if path.stem in SLOW_FILES else [],
+            )
+            for path in paths
+        ),
         *(
             pytest.param(path, True, id=f"{path.stem}-slow", marks=pytest.mark.slow)
             for path in paths

@@ -19,6 +19,7 @@ def with_policies(environment: Environment, tmp_path_factory: pytest.TempPathFac
     return install_with_tests(environment, PACKAGE, "nanofw_policies", folder, "claims")
 
 
+@pytest.mark.slow
 def test_each_policy_does_what_its_paper_says(
     environment: Environment, with_policies: Path
 ) -> None:

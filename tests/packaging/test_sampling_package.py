@@ -18,6 +18,7 @@ def with_sampling(environment: Environment, tmp_path_factory: pytest.TempPathFac
     return install_with_tests(environment, PACKAGE, "nanofw_sampling", folder)
 
 
+@pytest.mark.slow
 def test_both_keep_their_contracts_and_do_what_they_should(
     environment: Environment, with_sampling: Path
 ) -> None:

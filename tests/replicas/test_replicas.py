@@ -46,6 +46,7 @@ def pids_of(llm: LLM) -> list[list[int]]:
     return engine.pids
 
 
+@pytest.mark.slow  # local processes are tried in test_processes.py
 def test_two_replicas_sample_the_tokens_of_one_engine(cluster: Any) -> None:
     sampling = [SamplingParams(max_tokens=12, ignore_eos=True, **kind) for kind in KINDS]
     sampling += [SamplingParams(temperature=1.0, max_tokens=9)] * 6  # seeds by their place

@@ -48,7 +48,8 @@ CASES: dict[str, Case] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("half", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("half", [0, 1])
 def test_a_run_launches_what_was_compiled_ahead(half: int, tmp_path: Path) -> None:
     command = [sys.executable, "-W", "ignore", "-m", "tests.runtime.test_compilations"]
     environment = {**os.environ, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}

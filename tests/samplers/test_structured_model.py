@@ -40,6 +40,7 @@ def record(index: int) -> dict[str, Any]:
                 "kv_allocator": {"name": "paged_prefix", "block_size": 8, "num_blocks": 60},
             },
             id="overlap, chunked, preempted",
+            marks=pytest.mark.slow,
         ),
     ],
 )

@@ -234,7 +234,7 @@ def test_a_model_that_cannot_be_loaded_says_so_as_with_one_rank(tmp_path: Path) 
         executor_of(tmp_path, 2)
 
 
-@pytest.mark.parametrize("phase", ["idle", "decode"])
+@pytest.mark.parametrize("phase", [pytest.param("idle", marks=pytest.mark.slow), "decode"])
 def test_B077_a_killed_engine_takes_its_ranks_along(phase: str) -> None:
     driver = start_driver(phase)
     pids = kill_when_there(driver)

@@ -118,7 +118,8 @@ def test_a_rank_that_raises_ends_the_run_with_its_traceback() -> None:
     engine.close()
 
 
-@pytest.mark.parametrize("phase", ["decode", pytest.param("idle", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("phase", ["decode", "idle"])
 def test_a_killed_rank_is_named(phase: str) -> None:
     executor = ray_executor_of(2)
     engine = engine_over(executor, DEMO)
