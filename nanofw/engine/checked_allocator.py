@@ -50,6 +50,13 @@ class CheckedAllocator(PluginCalls, KVAllocator):
         self._nothing: Extension | None = None  # the last answer without blocks that was checked
         self._rows = self._shown_rows = np.empty(0, np.int32)
 
+    def does_work_by_block(self) -> bool:
+        """What the allocator says of rows that stay within their blocks."""
+        return self.flag("works_by_block", self.call("works_by_block", self._works_by_block))
+
+    def _works_by_block(self) -> bool:
+        return self.plugin.works_by_block
+
     @property
     def num_available(self) -> int:
         """Blocks that no row owns could be taken; never more."""

@@ -41,10 +41,10 @@ class Strides:
 
     def __init__(self, parts: Parts, admission: Admission, check_every: int) -> None:
         self._parts, self._admission = parts, admission
-        guard, allocator = parts.guard, parts.allocator.plugin
+        guard, allocator = parts.guard, parts.allocator
         is_asked = guard.rekeys or guard.budgets or guard.pauses or guard.hears_progress
-        works_by_block = allocator.works_by_block is True and speaks_for(
-            allocator, "works_by_block", "extend", "commit", "num_available"
+        works_by_block = allocator.does_work_by_block() and speaks_for(
+            allocator.plugin, "works_by_block", "extend", "commit", "num_available"
         )
         self.are_possible: bool = works_by_block and not is_asked and not check_every
 

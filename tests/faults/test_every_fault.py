@@ -40,6 +40,7 @@ NOT_CALLED = {
     ("kv_allocator", "reset"),
     ("workload", "rate"),
     ("executor", "check_alive"),
+    ("executor", "stride"),  # where steps are not watched
     ("executor", "facts"),
     ("router", "on_lost"),  # a replica that is gone
     ("sampler", "can_shard"),  # several ranks
@@ -57,6 +58,7 @@ AT_THE_START = {
     ("cost_model", "kv_bytes"),
     ("router", "prefix_blocks"),
     ("executor", "capacity"),
+    ("kv_allocator", "works_by_block"),
     ("model", "load"),
     ("attention_backend", "allocate"),
     ("attention_backend", "bytes_per_block"),
@@ -79,6 +81,7 @@ MEANINGFUL: dict[tuple[str, str], set[str]] = {
     ("scheduler", "skip_ahead"): {"huge"},
     ("scheduler", "max_rekeys"): {"huge"},
     ("scheduler", "wake"): {"huge"},  # waits for so long, in virtual time
+    ("kv_allocator", "works_by_block"): {"flag"},
     ("kv_allocator", "extend"): {"none"},  # gives way, then no progress
     ("workload", "num_requests"): {"huge"},  # a report says how many did not come
     ("workload", "initial"): {"empty"},

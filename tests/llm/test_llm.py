@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import threading
@@ -252,6 +253,7 @@ def test_a_policy_that_fails_on_the_end_of_a_request_costs_no_result(
         "self.num_finished -= 1\n        if self.num_finished == -1: raise RuntimeError('asleep')",
     )
     path.write_text(at_the_end.replace("if self.num_finished:", "if False:"), encoding="utf-8")
+    caplog.set_level(logging.WARNING, logger="nanofw.plugin_calls")  # whatever other tests chose
     llm = LLM.from_config("sim", f"plugins.load=[{path}]", "scheduler.name=fragile")
     long, short = llm.generate(["a", "b"], [SamplingParams(max_tokens=n) for n in (50, 3)])
     assert long.ok

@@ -244,9 +244,9 @@ def test_while_it_loads_it_says_so_and_what_keeps_it_from_loading(tmp_path: Path
     assert done.returncode == 3
     assert "model.safetensors" in done.stderr
     with running("qwen3-demo", ready=False) as server:
-        states = set()
+        states = [httpx.get(f"{server.url}/health").json()["status"]]
         while (answer := httpx.get(f"{server.url}/ready")).status_code == 503:
             assert "being loaded" in answer.text
-            states.add(httpx.get(f"{server.url}/health").json()["status"])
-        assert "loading" in states
+            states.append(httpx.get(f"{server.url}/health").json()["status"])
+        assert states[0] == "loading"
         assert server.end(signal.SIGINT) == 0
