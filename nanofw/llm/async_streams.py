@@ -43,7 +43,7 @@ class AsyncStream:
         self._inbox, self._release = inbox, release
         self._events: deque[StreamEvent] = deque()
         self._has_events = asyncio.Event()
-        self.ended = False
+        self.ended: bool = False
 
     def receive(self, events: list[StreamEvent]) -> None:
         """Called in the engine's thread."""

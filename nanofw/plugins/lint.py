@@ -92,7 +92,7 @@ class LintError(PluginError):
 
     def __init__(self, rule: Rule, error: PluginError) -> None:
         super().__init__(str(error))
-        self.rule = rule.name
+        self.rule: str = rule.name
 
 
 def _texts(rule: Rule, subject: Subject) -> list[str]:

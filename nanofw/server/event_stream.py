@@ -45,7 +45,7 @@ class EventStream(Response):
     ) -> None:
         self._chunks, self._watch, self._end = chunks, watch, end
         self.status_code = 200
-        self.background = None
+        self.background: None = None
         self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

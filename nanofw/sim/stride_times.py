@@ -18,7 +18,9 @@ class StrideTimes:
     """
 
     def __init__(self, now: float, busy_until: float, done: Iterable[float]) -> None:
-        self._now, self.busy_until, self.done = now, busy_until, deque(done)
+        self._now = now
+        self.busy_until: float = busy_until
+        self.done: deque[float] = deque(done)
         self.planned: list[float] = []
         self.submitted: list[float] = []
         self.collected: list[float] = []

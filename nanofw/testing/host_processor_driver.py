@@ -56,7 +56,9 @@ class HostProcessorDriver:
     def __init__(
         self, processor: HostProcessor, config: HostProcessorConfig, num_steps: int
     ) -> None:
-        self.processor, self.config, self.num_steps = processor, config, num_steps
+        self.processor: HostProcessor = processor
+        self.config: HostProcessorConfig = config
+        self.num_steps: int = num_steps
         self._num_words = -(-config.vocab_size // 32)
 
     def start(self, request: MaskedRequest) -> bool:

@@ -23,7 +23,8 @@ class ModelDriver(AttentionBackendDriver):
         vocab_size: int,
     ) -> None:
         super().__init__(backend, config, num_blocks)
-        self.model, self.vocab_size = model, vocab_size
+        self.model: Model = model
+        self.vocab_size: int = vocab_size
 
     @torch.inference_mode()
     def logits(

@@ -101,7 +101,7 @@ class _Environment(ImmutableSandboxedEnvironment):
 
     filters: dict[str, Callable[..., object]]
     globals: dict[str, Callable[..., object]]
-    intercepted_binops = frozenset({"+", "*", "**", "%"})
+    intercepted_binops: frozenset[str] = frozenset({"+", "*", "**", "%"})
 
     def call(self, context: Context, obj: object, *args: object, **kwargs: object) -> object:
         _check_time()
