@@ -1,6 +1,6 @@
 """Products of one row and of a few with the weights of Qwen3's layers and heads, beside torch's.
 
-Each is timed behind a norm, as in a layer, over so many weights that none is in the cache.
+Each is timed behind a norm, as in a layer, over more weights than the cache holds.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def _us(
 
 
 def _inputs(shape: Shape, num_rows: int) -> tuple[torch.Tensor, torch.Tensor, list[torch.Tensor]]:
-    """Rows, a norm's weight, and so many weights that going through them does not hit the cache."""
+    """Rows, a norm's weight, and more weights than the cache holds."""
     _, num_outputs, num_inputs = shape
     count = max(2, min(24, int(3e9) // (2 * num_outputs * num_inputs)))
     kind: dict[str, Any] = {"device": "cuda", "dtype": torch.bfloat16}

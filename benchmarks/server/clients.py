@@ -102,7 +102,7 @@ def request_of(host: str, max_tokens: int) -> bytes:
 
 
 async def draw(url: str, num_open: int, num_requests: int, max_tokens: int) -> Load:
-    """All requests, by so many connections."""
+    """All requests, by the given number of connections."""
     place = urlsplit(url)
     load = Load(request_of(place.netloc, max_tokens), num_open, num_requests)
     loop = asyncio.get_running_loop()

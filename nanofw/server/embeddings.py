@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,14 +17,14 @@ from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import RequestResult
 from nanofw.server.answers import AnswerPlan, serve_text
 from nanofw.server.errors import ApiError
-from nanofw.server.formats import WholeFormat
+from nanofw.server.formats import ListFormat
 from nanofw.server.parameters import engine_record, prompt_records
 from nanofw.server.schemas import EmbeddingRequest
 from nanofw.server.service import Service
 
 
 @dataclass(slots=True, kw_only=True)
-class EmbeddingFormat(WholeFormat):
+class EmbeddingFormat(ListFormat):
     """Answers of `/v1/embeddings`.
 
     Attributes:
@@ -38,20 +37,6 @@ class EmbeddingFormat(WholeFormat):
 
     def _id_prefix(self) -> str:
         return "embd"
-
-    def begin(self, prompts: Sequence[Prompt]) -> None:
-        pass
-
-    def whole(self, results: Sequence[RequestResult]) -> dict[str, Any]:
-        num_tokens = sum(len(result.prompt_token_ids) for result in results)
-        return {
-            "id": self.id,
-            "object": "list",
-            "created": self.created,
-            "model": self.model,
-            "data": [self._item(index, result) for index, result in enumerate(results)],
-            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
-        }
 
     def _item(self, index: int, result: RequestResult) -> dict[str, Any]:
         found = embedding_of(result, normalize=self.normalize)

@@ -137,3 +137,26 @@ class Format(WholeFormat):
         if output.index == 0:
             record["prompt_token_ids"] = result.prompt_token_ids
         return record
+
+
+@dataclass(slots=True, kw_only=True)
+class ListFormat(WholeFormat):
+    """Answers that are a list, one item for each prompt; nothing is generated."""
+
+    def begin(self, prompts: Sequence[Prompt]) -> None:
+        pass
+
+    def whole(self, results: Sequence[RequestResult]) -> dict[str, Any]:
+        num_tokens = sum(len(result.prompt_token_ids) for result in results)
+        return {
+            "id": self.id,
+            "object": "list",
+            "created": self.created,
+            "model": self.model,
+            "data": [self._item(index, result) for index, result in enumerate(results)],
+            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
+        }
+
+    @abstractmethod
+    def _item(self, index: int, result: RequestResult) -> dict[str, Any]:
+        """What the list has for a prompt. Raises `ApiError`."""

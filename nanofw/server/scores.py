@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +15,7 @@ from nanofw.llm.results import RequestResult
 from nanofw.llm.scores import SCORED, score_of
 from nanofw.server.answers import AnswerPlan, serve_text
 from nanofw.server.errors import ApiError
-from nanofw.server.formats import WholeFormat
+from nanofw.server.formats import ListFormat
 from nanofw.server.parameters import engine_record, prompt_records
 from nanofw.server.schemas import ScoreRequest
 from nanofw.server.service import Service
@@ -25,25 +24,11 @@ _CONTINUATION = "continuation"
 
 
 @dataclass(slots=True, kw_only=True)
-class ScoreFormat(WholeFormat):
+class ScoreFormat(ListFormat):
     """Answers of `/v1/score`."""
 
     def _id_prefix(self) -> str:
         return "score"
-
-    def begin(self, prompts: Sequence[Prompt]) -> None:
-        pass
-
-    def whole(self, results: Sequence[RequestResult]) -> dict[str, Any]:
-        num_tokens = sum(len(result.prompt_token_ids) for result in results)
-        return {
-            "id": self.id,
-            "object": "list",
-            "created": self.created,
-            "model": self.model,
-            "data": [self._item(index, result) for index, result in enumerate(results)],
-            "usage": {"prompt_tokens": num_tokens, "total_tokens": num_tokens},
-        }
 
     def _item(self, index: int, result: RequestResult) -> dict[str, Any]:
         found = score_of(result)

@@ -12,6 +12,7 @@ import numpy as np
 from nanofw.assembly.model_source import locate
 from nanofw.contracts.hooks import hook_problems
 from nanofw.contracts.logits_processor import HostProcessor, HostProcessorConfig
+from nanofw.testing.argument_checks import check_arguments
 from nanofw.testing.class_state import check_class_state, class_state
 from nanofw.testing.host_processor_driver import HostProcessorDriver, MaskedRequest
 from nanofw.testing.memory import reachable_bytes
@@ -93,16 +94,7 @@ class HostProcessorChecks(ABC):
     def test_arguments_are_checked(self) -> None:
         """Wrong ones are refused with a ValueError that says something, right ones pass."""
         processor = self.driver.processor
-        for right in self.arguments:
-            processor.check(right)
-        for wrong in self.wrong_arguments:
-            reason = None
-            try:
-                processor.check(wrong)
-            except ValueError as error:
-                reason = str(error)
-            assert reason is not None, f"check lets the arguments {wrong!r} pass"
-            assert reason, f"check refuses {wrong!r} without a reason"
+        check_arguments(processor.check, self.arguments, self.wrong_arguments)
 
     def test_something_is_forbidden(self) -> None:
         """One of the requests, in a few steps: else its arguments may not be seen at all."""

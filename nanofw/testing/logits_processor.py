@@ -12,6 +12,7 @@ import numpy as np
 from nanofw.contracts.hooks import hook_problems
 from nanofw.contracts.logits_processor import LogitsProcessor
 from nanofw.contracts.sampler import SamplerConfig
+from nanofw.testing.argument_checks import check_arguments
 from nanofw.testing.logits_processor_driver import (
     OUTPUTS,
     LogitsProcessorDriver,
@@ -97,16 +98,7 @@ class LogitsProcessorChecks(ABC):
     def test_arguments_are_checked(self) -> None:
         """Wrong ones are refused with a ValueError that says something, right ones pass."""
         processor = self.driver.processor()
-        for right in self.arguments:
-            processor.check(right)
-        for wrong in self.wrong_arguments:
-            reason = None
-            try:
-                processor.check(wrong)
-            except ValueError as error:
-                reason = str(error)
-            assert reason is not None, f"check lets the arguments {wrong!r} pass"
-            assert reason, f"check refuses {wrong!r} without a reason"
+        check_arguments(processor.check, self.arguments, self.wrong_arguments)
 
     def test_arguments_change_something(self) -> None:
         """At least one of them, in a few steps: else the processor may not see them at all."""
