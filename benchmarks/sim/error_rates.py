@@ -38,8 +38,9 @@ from nanofw.compare.analysis import Analysis, analyse
 from nanofw.compare.experiment import AA, Experiment, ExperimentOptions
 from nanofw.compare.objective import Objective
 from nanofw.compare.rate_search import Probe, SustainedRate, Values, search
+from nanofw.compare.results import Results
 from nanofw.compare.run import RunResult, run_once
-from nanofw.compare.runner import AA_SEED, Results
+from nanofw.compare.runner import AA_SEED
 from nanofw.compare.task import Task
 from nanofw.config.load import load_config
 from nanofw.schedulers.random import RandomOptions

@@ -17,7 +17,7 @@ from nanofw.cli.tables import console
 if TYPE_CHECKING:
     from nanofw.compare.analysis import Analysis
     from nanofw.compare.experiment import Experiment
-    from nanofw.compare.runner import Results
+    from nanofw.compare.results import Results
 
 EPILOG = """\
 An experiment file names arms, traffic and loads (docs/compare.md). A run's

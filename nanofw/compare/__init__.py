@@ -11,9 +11,10 @@ from __future__ import annotations
 from nanofw.compare.analysis import Analysis, analyse
 from nanofw.compare.experiment import Experiment, load_experiment
 from nanofw.compare.report import as_json
+from nanofw.compare.results import Results
 from nanofw.compare.row import ArmMetric
 from nanofw.compare.run import RunResult
-from nanofw.compare.runner import Results, run_experiment
+from nanofw.compare.runner import run_experiment
 from nanofw.compare.sustained import ArmCapacity, Capacities, find_capacities
 
 __all__ = [

@@ -7,14 +7,16 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nanofw.compare.comparability import SERVED_OTHERS, no_verdict, observations, observed
+from nanofw.compare.comparability import SERVED_OTHERS, no_verdict
 from nanofw.compare.expectation import Expectation
+from nanofw.compare.experiment import AA
 from nanofw.compare.harm import harms
+from nanofw.compare.looks import Looks, effect_at, judged_metrics
 from nanofw.compare.metrics import Metric
+from nanofw.compare.results import Results
 from nanofw.compare.row import ArmMetric
 from nanofw.compare.run import RunResult
-from nanofw.compare.runner import AA, Results
-from nanofw.compare.statistics import holm, paired_effect, rule, verdict
+from nanofw.compare.statistics import holm, rule, verdict
 from nanofw.compare.task import arm_at
 from nanofw.compare.warnings import warnings
 
@@ -48,7 +50,7 @@ class Analysis:
 def analyse(results: Results) -> Analysis:
     """Effects and verdicts. With a primary metric only that one decides."""
     options = results.experiment.options
-    judged = (options.primary,) if options.primary else options.reported
+    judged = judged_metrics(options)
     others = len(results.experiment.arms) - 1
     num_verdicts = len(results.points) * others * len(set(judged))
     rows = [
@@ -76,7 +78,13 @@ def analyse(results: Results) -> Analysis:
     decided = Analysis(rows=tuple(rows), rule="", warnings=(), outcomes=())
     return Analysis(
         rows=tuple(rows),
-        rule=rule(options.alpha, len(deciding) > 1, len(deciding), options.margin),
+        rule=rule(
+            options.alpha,
+            len(deciding) > 1,
+            len(deciding),
+            options.margin,
+            Looks.planned(options).numbers,
+        ),
         warnings=tuple(warnings(results, rows)),
         outcomes=tuple(
             _outcome(results, decided, item, point)
@@ -89,19 +97,10 @@ def analyse(results: Results) -> Analysis:
 def _row(
     results: Results, point: float | None, arm: str, metric: str, num_verdicts: int
 ) -> ArmMetric:
-    baseline = results.experiment.baseline
     values = _values(results.runs[(point, arm)], metric)
     effect = None
-    if arm != baseline:
-        groups = observations(results, point, arm)
-        effect = paired_effect(
-            observed(_values(results.runs[(point, baseline)], metric), groups),
-            observed(values, groups),
-            by_ratio=Metric.parse(metric).by_ratio,
-            alpha=results.experiment.options.alpha,
-            margin=results.experiment.options.margin,
-            num_verdicts=num_verdicts,
-        )
+    if arm != results.experiment.baseline:
+        effect = effect_at(results, point, arm, metric, num_verdicts=num_verdicts)
     return ArmMetric(point=point, arm=arm, metric=metric, mean=_mean(values), effect=effect)
 
 

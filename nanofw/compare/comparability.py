@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from nanofw.compare.experiment import AA
 from nanofw.compare.metrics import Metric
+from nanofw.compare.results import Results
 from nanofw.compare.run import RunResult
-from nanofw.compare.runner import AA, Results
 from nanofw.compare.statistics import MIN_RUNS
 
 SERVED_OTHERS = "it served other requests than the baseline"

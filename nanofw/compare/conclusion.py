@@ -7,8 +7,8 @@ from typing import Any
 from nanofw.compare.analysis import Analysis
 from nanofw.compare.experiment import AA
 from nanofw.compare.report import effect_texts, point_title
+from nanofw.compare.results import Results
 from nanofw.compare.row import ArmMetric
-from nanofw.compare.runner import Results
 from nanofw.config.load import plain
 
 
@@ -94,11 +94,17 @@ def facts(results: Results) -> list[tuple[str, str]]:
             "runs",
             f"{others} arm{'s' if others != 1 else ''} against {experiment.baseline}, "
             f"{len(results.points)} load{'s' if len(results.points) != 1 else ''}, "
-            f"{options.repeats} runs each; the first {options.warm_up:.0%} and the last "
+            f"{_num_runs(results)} runs each; the first {options.warm_up:.0%} and the last "
             f"{options.drain:.0%} of the arrivals are not measured",
         )
     )
     return found
+
+
+def _num_runs(results: Results) -> str:
+    """`10`; `10 to 40` where loads stopped at different looks."""
+    nums = {len(runs) for (_, arm), runs in results.runs.items() if arm != AA}
+    return " to ".join(map(str, sorted({min(nums), max(nums)}))) if nums else "0"
 
 
 def _machine(results: Results, config: dict[str, Any]) -> str:

@@ -77,6 +77,8 @@ class ExperimentOptions(Section):
     """Requests per second that stand for load 1; null: found by a run of the baseline."""
     repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS)] = 10
     """Runs of each arm at each load, each with traffic of its own seed."""
+    until: Annotated[float, Field(gt=0, lt=1)] | None = None
+    """Stop at a load before `repeats`: half of each deciding interval is at most this share."""
     seed: NonNegativeInt = 0
     """Seed of the first run; the next ones count on from it."""
     primary: str | None = "e2e.mean"

@@ -21,9 +21,9 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from nanofw.compare.analysis import Analysis
 from nanofw.compare.experiment import AA
 from nanofw.compare.metrics import UNITS, Metric
+from nanofw.compare.results import Results
 from nanofw.compare.row import ArmMetric
 from nanofw.compare.run_curves import PERCENTS
-from nanofw.compare.runner import Results
 
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f")
 """Of arms, in turn; they can be told apart with any colour vision (Okabe and Ito)."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from nanofw.compare.comparability import observations, observed, pairs
+from nanofw.compare.looks import share_at
+from nanofw.compare.results import Results
 from nanofw.compare.run import guards
-from nanofw.compare.runner import Results
 from nanofw.compare.statistics import MIN_RUNS, Effect, holm, paired_effect
 
 LEAST = 1.1
@@ -22,11 +23,13 @@ def harms(results: Results, point: float | None, arm: str, metric: str) -> list[
     names = [name for name in guards(every[0].num_by_client) if name != metric]
     names = [name for name in names if all(name in run.guards for run in every)]
     effects: dict[str, Effect] = {}
+    share = share_at(results, point, arm)
     for name in names:
         base, other = ([run.guards[name] for run in side] for side in zip(*runs, strict=True))
         effects[name] = paired_effect(
-            observed(base, groups), observed(other, groups), by_ratio=True, alpha=options.alpha
-        )
+            observed(base, groups), observed(other, groups), by_ratio=True, alpha=options.alpha,
+            share=share,
+        )  # fmt: skip
     adjusted = holm([effect.p_value for effect in effects.values()], options.alpha)
     found = [
         (name, effect)

@@ -25,9 +25,9 @@ from nanofw.compare.report import (
     number_text,
     point_title,
 )
+from nanofw.compare.results import Results
 from nanofw.compare.row import ArmMetric
 from nanofw.compare.run_curves import SPREAD
-from nanofw.compare.runner import Results
 from nanofw.compare.timelines import timelines
 
 _FOLDER = Path(__file__).parent / "templates"

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 from nanofw.assembly.provenance import origin, run_record
 from nanofw.compare.analysis import Analysis
 from nanofw.compare.experiment import AA
+from nanofw.compare.looks import Looks, share_at
 from nanofw.compare.metrics import Metric, describe
 from nanofw.compare.pareto import FrontArm, front
+from nanofw.compare.results import Results
 from nanofw.compare.run import RunResult
-from nanofw.compare.runner import Results
 from nanofw.compare.statistics import Effect
 from nanofw.compare.task import arm_at
 from nanofw.config.load import plain
@@ -77,6 +78,7 @@ def as_json(
         "complete": not results.missing,
         "missing": [asdict(task) for task in results.missing],
         "rule": analysis.rule if analysis else None,
+        "looks": None if options.until is None else list(Looks.planned(options).numbers),
         "warnings": list(analysis.warnings) if analysis else [],
         "metrics": {name: describe(name) for name in options.all_metrics},
         "rows": [asdict(row) for row in analysis.rows] if analysis else [],
@@ -124,7 +126,7 @@ def _provenance(results: Results, arguments: Sequence[str]) -> dict[str, object]
     return {
         **origin(arguments),
         "virtual_time": results.virtual,
-        "seeds": [options.seed + i for i in range(options.repeats)],
+        "seeds": [options.seed + i for i in range(max(map(len, results.runs.values()), default=0))],
         "experiment": plain(options),
         "arms": {arm: run_record(selection) for arm, selection in results.selections.items()},
     }
@@ -210,7 +212,8 @@ def pareto_front(results: Results, point: float | None) -> list[FrontArm]:
     runs = {
         arm: some for (place, arm), some in results.runs.items() if place == point and arm != AA
     }
-    return front(runs, options.pareto, alpha=options.alpha)
+    share = share_at(results, point, results.experiment.baseline)
+    return front(runs, options.pareto, alpha=options.alpha * share)
 
 
 def capacity_text(results: Results) -> str:
@@ -222,7 +225,10 @@ def capacity_text(results: Results) -> str:
 def point_title(results: Results, point: float | None, *, runs: bool = True) -> str:
     """A load, or rate, in words, and how many runs there are of each arm."""
     options = results.experiment.options
-    count = f"{options.repeats} run{'s' if options.repeats != 1 else ''} per arm"
+    num = len(results.runs.get((point, results.experiment.baseline), ()))
+    count = f"{num} run{'s' if num != 1 else ''} per arm"
+    if options.until is not None:
+        count = f"{num} of at most {options.repeats} runs per arm"
     if point is None:
         return count
     place = f"{point:g} requests/s"

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 
 from nanofw.assembly import Selection, build_workload, chosen_workload
 from nanofw.compare.arms import select_arms
 from nanofw.compare.capacity import LoadCapacity, find_capacity
 from nanofw.compare.experiment import AA, Experiment
 from nanofw.compare.kept_runs import KeptRuns
+from nanofw.compare.looks import Looks, wide_effects
 from nanofw.compare.metrics import Metric
 from nanofw.compare.processes import workers
 from nanofw.compare.records import check_format
+from nanofw.compare.results import Results
 from nanofw.compare.run import RunResult
 from nanofw.compare.task import Task
 from nanofw.errors import ConfigError
@@ -20,42 +22,6 @@ from nanofw.measure.progress import ProgressReport, silent
 
 AA_SEED = 1_000_003
 """Added to the seed of an A/A run in virtual time, so that its arrivals are others."""
-
-
-@dataclass(slots=True)
-class Results:
-    """What all runs came to, by point and arm, in the order of the repeats.
-
-    Attributes:
-        capacity: requests per second at load 1; None where nothing depends on it.
-        capacity_found: the same, and how sure it is.
-        order: tasks in the order in which they were done.
-        missing: tasks that were not finished when something ended the experiment early.
-    """
-
-    experiment: Experiment
-    selections: dict[str, Selection]
-    capacity: float | None = None
-    capacity_found: LoadCapacity | None = None
-    runs: dict[tuple[float | None, str], list[RunResult]] = field(
-        default_factory=dict[tuple[float | None, str], list[RunResult]]
-    )
-    order: list[Task] = field(default_factory=list[Task])
-    missing: list[Task] = field(default_factory=list[Task])
-
-    @property
-    def points(self) -> tuple[float | None, ...]:
-        """Loads or rates, in the order of the experiment."""
-        return tuple(dict.fromkeys(point for point, _ in self.runs))
-
-    def repeats(self, point: float | None, arm: str) -> list[int]:
-        """Numbers of the runs of an arm at a point, in the order of `runs`."""
-        return sorted(task.repeat for task in self.order if (task.point, task.arm) == (point, arm))
-
-    @property
-    def virtual(self) -> bool:
-        """Whether the runs were simulated."""
-        return self.selections[self.experiment.baseline].virtual_time
 
 
 def run_experiment(
@@ -92,24 +58,31 @@ def _carry_out(
     on_stop: Callable[[Results], None],
 ) -> None:
     """Do all runs but those that were kept."""
-    tasks = list(_tasks(results, kept))
-    done = [(task, kept.runs[task]) for task in tasks if task in kept.runs]
-    left = [task for task in tasks if task not in kept.runs]
+    rates = _rates(results, kept)
+    points: list[float | None] = list(rates) or [None]
+    tasks: list[Task] = []
+    done: list[tuple[Task, RunResult]] = []
 
     def take(task: Task, result: RunResult) -> None:
         done.append((task, result))
         kept.add(task, result)
 
+    looks = (0, *Looks.planned(results.experiment.options).numbers)
+    num_at_once = len(points) * len(_arms(results)) * (looks[-1] - looks[-2])
     try:
-        if left:
-            with workers(results.experiment, results.selections, len(left), report) as carry_out:
-                carry_out(left, take)
+        with workers(results.experiment, results.selections, num_at_once, report) as carry_out:
+            for begin, end in itertools.pairwise(looks):
+                wanted = list(_tasks(results, rates, range(begin, end), points))
+                tasks += wanted
+                done += [(task, kept.runs[task]) for task in wanted if task in kept.runs]
+                carry_out([task for task in wanted if task not in kept.runs], take)
+                _settle(results, tasks, done)
+                points = [point for point in points if wide_effects(results, point)]
     except BaseException:
         if done:
             _settle(results, tasks, done)
             on_stop(results)
         raise
-    _settle(results, tasks, done)
 
 
 def _settle(
@@ -118,21 +91,30 @@ def _settle(
     """Note what was done, keys of `runs` in the order in which the tasks name them."""
     results.order = [task for task, _ in done]
     results.missing = [task for task in tasks if task not in results.order]
+    results.runs = {}
     for task, result in sorted(done, key=lambda item: item[0].repeat):
         results.runs.setdefault((task.point, task.arm), []).append(result)
     names = dict.fromkeys((task.point, task.arm) for task in tasks)
     results.runs = {name: results.runs[name] for name in names if name in results.runs}
 
 
-def _tasks(results: Results, kept: KeptRuns) -> Iterator[Task]:
+def _arms(results: Results) -> list[str]:
+    experiment = results.experiment
+    return [*experiment.arms, *([AA] if experiment.options.aa else [])]
+
+
+def _tasks(
+    results: Results,
+    rates: Mapping[float | None, float],
+    repeats: Sequence[int],
+    points: Sequence[float | None],
+) -> Iterator[Task]:
     """Real arms take turns, forwards and backwards, so that drift hits all of them alike."""
-    experiment, options = results.experiment, results.experiment.options
-    arms = [*experiment.arms, *([AA] if options.aa else [])]
-    rates = _rates(results, kept)
-    for repeat in range(options.repeats):
+    arms = _arms(results)
+    for repeat in repeats if points else ():
         seeds = {arm: _seed(results, arm, repeat) for arm in arms}
         scales = {seed: _time_scales(results, rates, seed) for seed in set(seeds.values())}
-        for point in rates or (None,):
+        for point in points:
             for arm in arms if repeat % 2 == 0 else reversed(arms):
                 yield Task(arm, point, repeat, seeds[arm], scales[seeds[arm]][point])
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -22,6 +23,8 @@ from nanofw.contracts.arrays import FloatArray
 Verdict = Literal["better", "worse", "negligible", "no evidence"]
 POWER = 0.8
 """Chance with which the smallest detectable effect is found."""
+LARGEST_LOG = 700.0
+"""Ratios above e to this are not told apart."""
 MIN_RUNS = 3
 """Fewer paired runs give no verdict."""
 MIN_STRETCHES = 10
@@ -39,6 +42,7 @@ class Effect:
         p_value: of no effect; 1 where all runs agree exactly.
         detectable: smallest effect (above 1 or 0) that this number of runs finds with `POWER`.
         margin: effects up to here (above 1 or 0), either way, do not matter; None: all matter.
+        half_width: half of the interval as a share of the baseline's value; NaN where unknown.
     """
 
     scale: Literal["ratio", "difference"]
@@ -49,6 +53,7 @@ class Effect:
     p_value: float
     detectable: float
     margin: float | None = None
+    half_width: float = math.nan
 
     @property
     def is_negligible(self) -> bool:
@@ -68,6 +73,7 @@ def paired_effect(
     alpha: float,
     margin: float = 0.0,
     num_verdicts: int = 1,
+    share: float = 1.0,
 ) -> Effect:
     """The effect of `other` against `base`, run by run in the same order.
 
@@ -79,16 +85,32 @@ def paired_effect(
             where arms are compared by difference); 0: every effect matters.
         num_verdicts: of the family that this is one of: `detectable` is what Holm's correction
             lets through whatever the others are, so at `alpha / num_verdicts`.
+        share: of alpha that may be spent here, where the runs are looked at several times: the
+            interval is that much wider and the p-value that much greater.
     """
     a, b = np.asarray(base, float), np.asarray(other, float)
     defined = np.isfinite(a) & np.isfinite(b)
     a, b = a[defined], b[defined]
     by_ratio = by_ratio and bool((a > 0).all() and (b > 0).all())
     differences = np.log(b) - np.log(a) if by_ratio else b - a
-    effect = _effect(differences, by_ratio, alpha, alpha / num_verdicts)
-    if not margin or not len(a):
+    effect = _effect(differences, by_ratio, alpha * share, alpha * share / num_verdicts)
+    if not len(a):
         return effect
-    return replace(effect, margin=1 + margin if by_ratio else margin * abs(float(a.mean())))
+    size = 1.0 if by_ratio else abs(float(a.mean()))
+    return replace(
+        effect,
+        p_value=min(1.0, effect.p_value / share),
+        margin=size * margin + by_ratio if margin else None,
+        half_width=_half_width(effect, size),
+    )
+
+
+def _half_width(effect: Effect, size: float) -> float:
+    """Half of the interval as a share of `size`; of a ratio, the factor to either end less 1."""
+    if effect.scale == "ratio":
+        return math.sqrt(effect.high / effect.low) - 1 if effect.low else math.inf
+    half = (effect.high - effect.low) / 2
+    return half / size if size else (half and math.inf)
 
 
 def _effect(differences: FloatArray, by_ratio: bool, alpha: float, strictest: float) -> Effect:
@@ -103,7 +125,7 @@ def _effect(differences: FloatArray, by_ratio: bool, alpha: float, strictest: fl
         low, high = mean - half, mean + half
         p_value = _p_value(mean, error, num)
         detectable = detectable_effect(error * math.sqrt(num), num, strictest)
-    on_scale = math.exp if by_ratio else float
+    on_scale = _ratio if by_ratio else float
     return Effect(
         scale="ratio" if by_ratio else "difference",
         num_runs=num,
@@ -113,6 +135,10 @@ def _effect(differences: FloatArray, by_ratio: bool, alpha: float, strictest: fl
         p_value=p_value,
         detectable=on_scale(detectable),
     )
+
+
+def _ratio(log: float) -> float:
+    return math.exp(min(log, LARGEST_LOG))
 
 
 def _p_value(mean: float, error: float, num: int) -> float:
@@ -125,12 +151,16 @@ def _p_value(mean: float, error: float, num: int) -> float:
 
 def detectable_effect(spread: float, num: int, alpha: float) -> float:
     """Smallest mean difference that `num` pairs with that standard deviation find."""
-    if spread == 0:
-        return 0.0
+    return _detectable_size(num, alpha) * spread if spread else 0.0
+
+
+@lru_cache(maxsize=1000)
+def _detectable_size(num: int, alpha: float) -> float:
+    """The same in standard deviations: all effects of an experiment ask for a few of them."""
     from statsmodels.stats.power import TTestPower
 
     size: Any = TTestPower().solve_power(nobs=num, alpha=alpha, power=POWER)
-    return float(np.squeeze(size)) * spread
+    return float(np.squeeze(size))
 
 
 def holm(p_values: Sequence[float], alpha: float) -> list[float]:
@@ -156,7 +186,13 @@ def verdict(effect: Effect, p_adjusted: float, *, higher_is_better: bool, alpha:
     return "better" if (effect.estimate > none) == higher_is_better else "worse"
 
 
-def rule(alpha: float, corrected: bool, num_verdicts: int, margin: float = 0.0) -> str:
+def rule(
+    alpha: float,
+    corrected: bool,
+    num_verdicts: int,
+    margin: float = 0.0,
+    looks: Sequence[int] = (),
+) -> str:
     """The verdict's rule in words, for reports."""
     family = f"{num_verdicts} verdict{'s' if num_verdicts != 1 else ''}"
     correction = f" after Holm's correction for {family}" if corrected else ""
@@ -165,7 +201,17 @@ def rule(alpha: float, corrected: bool, num_verdicts: int, margin: float = 0.0) 
     )
     return (
         f"{small if margin else ''}better or worse: two-sided paired t-test over runs, "
-        f"p < {alpha:g}{correction}; at least {MIN_RUNS} runs; else no evidence"
+        f"p < {alpha:g}{correction}; at least {MIN_RUNS} runs; else no evidence{_looks_text(looks)}"
+    )
+
+
+def _looks_text(looks: Sequence[int]) -> str:
+    if len(looks) < 2:
+        return ""
+    first = ", ".join(map(str, looks[:-1]))
+    return (
+        f"; looks after {first} and {looks[-1]} runs, alpha spent in proportion to the runs: "
+        "intervals and p-values hold whichever look is the last"
     )
 
 

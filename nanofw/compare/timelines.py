@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from nanofw.compare.results import Results
 from nanofw.compare.run_files import RunFiles
-from nanofw.compare.runner import Results
 from nanofw.decisions.log import DecisionLog, Life, read_log, shown_id
 from nanofw.errors import ConfigError
 

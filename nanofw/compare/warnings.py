@@ -20,10 +20,11 @@ from nanofw.compare.comparability import (
     undefined,
 )
 from nanofw.compare.experiment import AA
+from nanofw.compare.looks import wide_effects
 from nanofw.compare.metrics import Metric
+from nanofw.compare.results import Results
 from nanofw.compare.row import ArmMetric
 from nanofw.compare.run import RunResult
-from nanofw.compare.runner import Results
 from nanofw.compare.statistics import MIN_RUNS, MIN_STRETCHES, num_stretches
 from nanofw.compare.task import arm_at
 from nanofw.plugins import Policy
@@ -40,6 +41,8 @@ def warnings(results: Results, rows: Sequence[ArmMetric]) -> list[str]:
     found = [*_of_capacity(results), *_unequal_features(results), *_unequal_admission(results)]
     by_text: dict[str, list[str]] = {}
     for where, text in (*_of_runs(results), *_of_arms(results), *_of_rows(results, rows)):
+        by_text.setdefault(text, []).append(where)
+    for where, text in _of_width(results):
         by_text.setdefault(text, []).append(where)
     for text, places in by_text.items():
         names = list(dict.fromkeys(places))
@@ -212,6 +215,21 @@ def _of_rows(results: Results, rows: Sequence[ArmMetric]) -> Iterator[tuple[str,
                     f"the baseline against itself is {row.verdict} in {row.metric} "
                     f"(p = {row.p_adjusted:.2g}): runs differ by more than these show, so more or "
                     "longer ones are needed before other verdicts count"
+                ),
+            )
+
+
+def _of_width(results: Results) -> Iterator[tuple[str, str]]:
+    """Loads at which all runs were done and some interval is still wider than asked for."""
+    options = results.experiment.options
+    for point in results.points:
+        for arm, metric, half in wide_effects(results, point):
+            yield (
+                arm_at(arm, point),
+                (
+                    f"after all {options.repeats} runs half of the interval of {metric} is "
+                    f"{half:.2g} of the baseline's value, and until is {options.until:g}: more "
+                    "repeats or longer runs make it narrower"
                 ),
             )
 

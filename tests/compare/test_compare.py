@@ -15,10 +15,11 @@ import yaml
 from nanofw.assembly import build, build_workload, select
 from nanofw.cli.main import main
 from nanofw.compare.analysis import Analysis, analyse
-from nanofw.compare.experiment import load_experiment
+from nanofw.compare.experiment import AA, load_experiment
 from nanofw.compare.report import as_json
+from nanofw.compare.results import Results
 from nanofw.compare.run import measure, run_once
-from nanofw.compare.runner import AA, Results, run_experiment
+from nanofw.compare.runner import run_experiment
 from nanofw.errors import ConfigError
 
 SMALL_POOL = {

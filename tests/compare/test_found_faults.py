@@ -20,9 +20,8 @@ from rich.console import Console
 
 from nanofw.cli.main import main
 from nanofw.compare.arms import select_arms
-from nanofw.compare.experiment import load_experiment
+from nanofw.compare.experiment import AA, load_experiment
 from nanofw.compare.report import as_json, print_report
-from nanofw.compare.runner import AA
 from nanofw.compare.statistics import holm
 from nanofw.errors import ConfigError
 from tests.compare.test_compare import BASE, SMALL_POOL, compare, with_policy, write
