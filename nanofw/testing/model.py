@@ -38,6 +38,7 @@ SMALL: Mapping[str, Any] = {
 }  # fmt: skip
 """A `config.json` in the keys that most families have."""
 BLOCK_SIZE, NUM_BLOCKS = 4, 64
+FOREIGN = "no.such.tensor"
 TOLERANCE = 1e-3
 """Largest difference of two logits that should be equal, as a share of their spread."""
 
@@ -195,6 +196,41 @@ class ModelChecks(ABC):
         moved = float((one[-1] - other[-1]).abs().max())
         assert moved > 0, "the last logits are the same with another first token: nothing attends"
 
+    def test_every_layer_matters(self) -> None:
+        """Other weights in any layer give other logits."""
+        (before,) = self.driver().logits([(0, sequence(20))])
+        moved = list[bool]()
+        for layer in range(len(self.driver().layers())):
+            driver = self.driver()
+            driver.refill(layer)
+            (after,) = driver.logits([(0, sequence(20))])
+            moved.append(bool((after != before).any()))
+        if not any(moved):
+            raise SkipTest("the names of its parameters do not say to which layers they belong")
+        still = [layer for layer, has_moved in enumerate(moved) if not has_moved]
+        assert not still, f"no logit depends on the weights of layer {still[0]}: it is not used"
+
+    def test_the_order_of_tokens_matters(self) -> None:
+        """Where positions rotate, a single layer tells two orders of earlier tokens apart."""
+        spec, count = self.spec(), len(self.driver().layers())
+        ropes = spec.layer_ropes or (spec.rope,) * count
+        rotated = [layer for layer in range(count) if ropes[layer]]
+        if not rotated:
+            raise SkipTest("no layer is known whose positions rotate")
+        one, other = sequence(20), sequence(20)
+        other[15], other[17] = one[17], one[15]
+        for layer in rotated:
+            driver = self.driver()
+            for each in range(count):
+                driver.refill(each) if each == layer else driver.silence(each)
+            first, second = driver.logits([(0, one), (1, other)])
+            if not (first[-1] - second[-1]).abs().max() <= TOLERANCE / 10 * first[-1].std():
+                return  # NaN is the matter of other checks
+        raise AssertionError(
+            "the last logits stay the same when two earlier tokens change places: no layer sees "
+            "batch.positions, though the checkpoint has rotary positions"
+        )
+
     def test_only_what_is_asked_for(self) -> None:
         """Logits of the last token of each row are those of a pass that asks for all."""
         parts = [(0, sequence(7)), (1, sequence(11, 1))]
@@ -239,7 +275,8 @@ class ModelChecks(ABC):
         """A tensor that is missing or unexpected is a `ModelError` that names it."""
         tensors = self.tensors(self.spec())
         if tensors is None:
-            raise SkipTest("the tensors of its checkpoints are not known; tensors() can make some")
+            self._refuse_a_foreign_checkpoint()
+            return
         name = sorted(name for name in tensors if tensors[name].dim() > 1)[-1]
         for what, changed in {
             "lacks": {key: value for key, value in tensors.items() if key != name},
@@ -255,6 +292,19 @@ class ModelChecks(ABC):
                 )
             else:
                 raise AssertionError(f"load() takes a checkpoint that {what} {wrong!r}")
+
+    def _refuse_a_foreign_checkpoint(self) -> None:
+        """What can be asked of every model: not one tensor is its own."""
+        import torch
+
+        try:
+            self.empty().model.load(iter([(FOREIGN, torch.zeros(1))]))
+        except ModelError:
+            return
+        raise AssertionError(
+            f"load() takes a checkpoint whose only tensor is {FOREIGN!r}: it must raise ModelError "
+            "with what is missing and what is unexpected"
+        )
 
     def _decoded(self) -> list[torch.Tensor]:
         driver = self.driver()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 import torch
@@ -62,6 +63,39 @@ class ModelDriver(AttentionBackendDriver):
         self._advance(counts, total)
         sizes = [1 if only_last else len(tokens) for _, tokens in parts]
         return list(found.float().split(sizes))
+
+    def layers(self) -> list[list[torch.Tensor]]:
+        """The parameters of each layer; empty where their names do not number the layers."""
+        if not isinstance(self.model, torch.nn.Module):
+            return []
+        found: dict[str, dict[int, list[torch.Tensor]]] = {}
+        for name, parameter in self.model.named_parameters():
+            numbered = re.match(r"(\D*)(\d+)\.", name)
+            if numbered and parameter.is_floating_point():
+                layers = found.setdefault(numbered[1], {})
+                layers.setdefault(int(numbered[2]), []).append(parameter)
+        numbers = range(self.config.num_layers)
+        lists = [layers for layers in found.values() if set(numbers) <= set(layers)]
+        return [[each for layers in lists for each in layers[n]] for n in numbers] if lists else []
+
+    @torch.no_grad()
+    def refill(self, layer: int) -> None:
+        """Give one layer other numbers, which are large enough to attend by.
+
+        Where `load` keeps matrices in another form, those of norms and biases are changed alone.
+        """
+        numbers = torch.Generator(self.config.device).manual_seed(1)
+        for parameter in self.layers()[layer]:
+            if parameter.dim() > 1:
+                parameter.normal_(std=0.25, generator=numbers)
+            else:
+                parameter.uniform_(1.0, 3.0, generator=numbers)
+
+    @torch.no_grad()
+    def silence(self, layer: int) -> None:
+        """Let one layer add nothing."""
+        for parameter in self.layers()[layer]:
+            parameter.zero_()
 
     def _hidden(self, batch: ForwardBatch, num_wanted: int) -> torch.Tensor:
         hidden = self.model.forward(batch, self.pool)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -18,6 +19,8 @@ from nanofw.contracts.views import RequestView
 from nanofw.replicas.ledger import Ledger, RoutedRequest
 from nanofw.replicas.routing import RouterGuard
 from nanofw.testing.class_state import check_class_state, class_state
+from nanofw.testing.hashes import HashedText, other_hashes
+from nanofw.testing.memory import reachable_bytes
 
 LIMITS = Limits(
     max_num_seqs=8,
@@ -38,10 +41,12 @@ class RouterChecks(ABC):
                 return MyRouter(MyOptions(), config)
 
     Attributes:
-        num_replicas: engines that it routes to.
+        num_replicas: engines that it routes to, two or more.
+        kept_bytes_per_request: what a router may keep of each request that it has seen.
     """
 
     num_replicas: ClassVar[int] = 4
+    kept_bytes_per_request: ClassVar[int] = 24
 
     @abstractmethod
     def make(self, config: RouterConfig) -> Router:
@@ -79,25 +84,71 @@ class RouterChecks(ABC):
         )
         check_class_state(before, type(self._fresh()))
 
+    def test_choices_do_not_depend_on_hashes_of_texts(self) -> None:
+        """The same requests give the same choices in every process, whatever `hash` answers."""
+        first, *others = (self._run(5, salt=salt) for salt in range(1, 5))
+        for other in others:
+            different = [number for number in range(len(first)) if first[number] != other[number]]
+            assert not different, (
+                f"request {different[0]} went to replica {first[different[0]]}, and to "
+                f"{other[different[0]]} with other hashes of texts, as another process has them: "
+                "hash() and the order of a set are other in each process"
+            )
+
+    def test_replicas_may_be_lost_before_anything_was_sent(self) -> None:
+        """`on_lost` is called for any replica, at any time, also twice."""
+        replicas = self._replicas(self._fresh())
+        for number in (*range(self.num_replicas), 0):
+            replicas.guard.lost(number)
+        replicas.serve(_request(Random(0), 0))
+
+    def test_requests_are_forgotten(self) -> None:
+        """What a router keeps does not grow with the number of requests that it has seen."""
+        router, random = self._fresh(), Random(3)
+        replicas = self._replicas(router)
+        sizes = list[int]()
+        for index in range(3 * NUM_REQUESTS):
+            replicas.change(random)
+            replicas.serve(_request(random, index))
+            if (index + 1) % NUM_REQUESTS == 0:
+                sizes.append(reachable_bytes(router))
+        grown, allowed = sizes[-1] - sizes[0], 2 * NUM_REQUESTS * self.kept_bytes_per_request
+        assert grown <= allowed, (
+            f"after {2 * NUM_REQUESTS} more requests the router keeps {grown} bytes more; "
+            f"{allowed} are allowed (kept_bytes_per_request)"
+        )
+
     def _fresh(self) -> Router:
         return self.make(RouterConfig(name="", num_replicas=self.num_replicas, limits=LIMITS))
 
     def _replicas(self, router: Router) -> _Replicas:
-        guard = RouterGuard(router, "the router", self.num_replicas, LIMITS.block_size)
+        guard = _StrictGuard(router, "the router", self.num_replicas, LIMITS.block_size)
         ready = set(range(self.num_replicas))
         return _Replicas(guard, Ledger(self.num_replicas), self.num_replicas, ready)
 
-    def _run(self, seed: int, beside: _Replicas | None = None) -> list[int]:
-        """The choices for random requests, of which some end and some lose their replica."""
-        random, replicas = Random(seed), self._replicas(self._fresh())
-        chosen: list[int] = []
-        for index in range(NUM_REQUESTS):
-            replicas.change(random)
-            request = _request(random, index)
-            if beside is not None and index % 2:
-                beside.serve(request)
-            chosen.append(replicas.serve(request))
+    def _run(self, seed: int, beside: _Replicas | None = None, salt: int = 0) -> list[int]:
+        """The choices for random requests, of which some end and some lose their replica.
+
+        Args:
+            salt: texts have other hashes for each.
+        """
+        random, chosen = Random(seed), list[int]()
+        with other_hashes(salt):
+            replicas = self._replicas(self._fresh())
+            for index in range(NUM_REQUESTS):
+                replicas.change(random)
+                request = _request(random, index, salt)
+                if beside is not None and index % 2:
+                    beside.serve(request)
+                chosen.append(replicas.serve(request))
         return chosen
+
+
+class _StrictGuard(RouterGuard):
+    """A run goes on when `on_lost` raises, and logs it; the checks do not."""
+
+    def tell(self, method: str, function: Callable[..., object], *arguments: Any) -> None:
+        self.call(method, function, *arguments)
 
 
 @dataclass(slots=True)
@@ -149,14 +200,14 @@ class _Replicas:
                 self._place(routed)
 
 
-def _request(random: Random, index: int) -> Request:
+def _request(random: Random, index: int, salt: int = 0) -> Request:
     """One of a few clients, and a prompt that may begin as others do."""
     prefix = [random.randrange(NUM_PREFIXES)] * PREFIX_LENGTH
     own = [random.randrange(100) for _ in range(random.randint(1, 60))]
     return Request(
-        id=f"r{index}",
+        id=HashedText(f"r{index}", salt),
         prompt_token_ids=np.array(prefix * random.randint(0, 1) + own, np.int32),
         sampling=SamplingParams(max_tokens=random.randint(1, 100)),
         arrival=float(index),
-        client=random.choice(["", "ann", "bob", "eve"]),
+        client=HashedText(random.choice(["", "ann", "bob", "eve"]), salt),
     )

@@ -231,10 +231,11 @@ class SamplerChecks(ABC):
     def test_scaled_logits_give_the_same_tokens(self) -> None:
         """With the temperatures applied by `scale`, as for processors that come after them."""
         requests = self.driver.requests()
-        logits = np.stack([made_up_logits(number, 2) for number in range(len(requests))])
-        plain = self.driver.sample(requests, logits).token_ids.tolist()
-        scaled = self.driver.sample(requests, logits, scaled=True).token_ids.tolist()
-        assert scaled == plain, f"after scale() {scaled}, without it {plain}"
+        for step in range(8):
+            logits = np.stack([made_up_logits(number, step) for number in range(len(requests))])
+            plain = self.driver.sample(requests, logits).token_ids.tolist()
+            scaled = self.driver.sample(requests, logits, scaled=True).token_ids.tolist()
+            assert scaled == plain, f"after scale() {scaled}, without it {plain}"
 
     def test_what_has_no_probability_is_never_sampled(self) -> None:
         """Logits of -inf, as a processor or a mask leaves them."""

@@ -21,6 +21,7 @@ SHAPING = (
     SamplingParams(top_p=0.6),
     SamplingParams(min_p=0.3),
     SamplingParams(temperature=1.5, top_k=5, top_p=0.7),
+    SamplingParams(temperature=0.5, top_p=0.85),
     SamplingParams(repetition_penalty=1.7),
     SamplingParams(presence_penalty=1.5),
     SamplingParams(frequency_penalty=1.2),

@@ -14,6 +14,8 @@ FEW = {
     "logits_processor": ("counts_by_line", "touches_others", "odd_seeds_only", "from_the_seed"),
     "cost_model": ("reads_the_clock", "changes_the_plan", "jitter", "busy_host"),
     "executor": ("in_order_of_rows", "wide_tokens", "counting", "one_in_flight"),
+    "model": ("last_layer_left_out", "no_positions", "louder_logits", "reads_in_any_order"),
+    "router": ("hash_of_the_client", "keeps_requests", "homes_of_clients", "own_dice"),
     "workload": ("arrivals_fall", "ids_of_the_class", "tree", "long_tails"),
 }
 """By kind, wrong ones and right ones that cost little time."""
@@ -24,7 +26,6 @@ SURVIVORS = {
         "charges_the_row": "tokens are charged to another class of prompts than the one decoding",
     },
     "sampler": {
-        "cuts_before_cooling": "a cool request with a top_p draws unlikely tokens too often",
         "scale_does_nothing": "a temperature has no effect beside a processor of scaled logits",
     },
 }

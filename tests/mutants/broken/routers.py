@@ -199,12 +199,3 @@ class ShareAsNumber(Plain):
 
     def choose(self, request, replicas):
         return super().choose(request, replicas) / 1
-
-
-@sample()
-class TwoAtLeast(Plain):
-    """It is made with a pair of replicas in mind, and one engine alone fails."""
-
-    def __init__(self, options, config) -> None:
-        super().__init__(options, config)
-        self.first, self.second, *_ = range(config.num_replicas)

@@ -116,3 +116,12 @@ class NeitherBase(Router):
         first = self.num_asked % len(replicas)
         turns = [*replicas[first:], *replicas[:first]]
         return next(replica.number for replica in turns if replica.is_ready)
+
+
+@sample()
+class TwoAtLeast(Plain):
+    """It is made with a pair of replicas in mind: for one engine alone no router is made."""
+
+    def __init__(self, options, config) -> None:
+        super().__init__(options, config)
+        self.first, self.second, *_ = range(config.num_replicas)
