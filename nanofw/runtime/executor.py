@@ -131,6 +131,7 @@ class TorchExecutor(Executor):
         graph_bytes = -_held_bytes(runner.device)
         if config.cuda_graphs and runner.device.type == "cuda":
             runner.capture(CudaCapturer(), prefill_tokens)
+            torch.cuda.empty_cache()  # what ran before it was captured
             phases.end_phase("graphs")
         graph_bytes += _held_bytes(runner.device)
         logger.info(

@@ -7,6 +7,7 @@ from nanofw.contracts.model_spec import ModelSpec
 
 FEWEST_CHUNKS = 16
 TOKENS_PER_CHUNK = 64
+TELLING_ROWS = 32
 
 FEWEST_PREFILL_TOKENS, MOST_PREFILL_TOKENS = 512, 2048
 LAUNCH_FLOPS = 0.25e12
@@ -54,6 +55,14 @@ def max_chunks(num_tokens: int) -> int:
     A kernel has a program for each that may be there, and those of absent ones cost time.
     """
     return max(FEWEST_CHUNKS, num_tokens // TOKENS_PER_CHUNK)
+
+
+def telling_rows(row_sizes: list[int]) -> list[int]:
+    """Of the sizes of decode steps, those that together launch every kernel that all launch.
+
+    Kernels differ by size up to 16 rows; beyond, Triton tells multiples of 16 from other numbers.
+    """
+    return [size for size in row_sizes if size <= TELLING_ROWS or size == row_sizes[-1]]
 
 
 def telling_sizes(sizes: list[int], row_sizes: list[int]) -> list[int]:

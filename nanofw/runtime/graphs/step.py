@@ -30,7 +30,7 @@ from nanofw.kernels.decode_inputs import DecodeInputs, gather_decode_inputs
 from nanofw.runtime.batch import StepBatch
 from nanofw.runtime.graphs.capture import Capturer, GraphParts, Run, Upload
 from nanofw.runtime.graphs.prefill import PrefillGraphs
-from nanofw.runtime.graphs.sizes import buckets, telling_sizes, token_buckets
+from nanofw.runtime.graphs.sizes import buckets, telling_rows, telling_sizes, token_buckets
 
 
 class StepGraphs:
@@ -58,6 +58,8 @@ class StepGraphs:
         self.prefill: PrefillGraphs | None = (
             PrefillGraphs(parts, inputs, sizes, tokens, capturer) if tokens else None
         )
+        if capturer.is_dry:
+            sizes = telling_rows(sizes)
         self.decode: DecodeGraphs = DecodeGraphs(parts, inputs, sizes, capturer)
 
     @property
