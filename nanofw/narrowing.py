@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeGuard
+from typing import Any, TypeAlias, TypeGuard
+
+# An object of JSON whose values its reader knows.
+JsonObject: TypeAlias = dict[str, Any]
+# What a plugin claims: values by capability. docs/plugins/capabilities.md has their types.
+Claims: TypeAlias = Mapping[str, Any]
+# What `stats()` of an engine answers: counters and gauges by name; docs/measuring.md lists them.
+Stats: TypeAlias = Mapping[str, Any]
 
 
 def is_object(value: object) -> TypeGuard[Mapping[str, object]]:

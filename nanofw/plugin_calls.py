@@ -95,7 +95,7 @@ class PluginCalls:
         """A sentence about a call that raised."""
         return f"{self.label}: {failed_call(method, error, __file__, self._file)}"
 
-    def integer(self, method: str, value: Any, least: int | None = None) -> int:
+    def integer(self, method: str, value: object, least: int | None = None) -> int:
         """The answer as a number, which must be an integer, and not less than `least`."""
         number = integer_of(value)
         if number is None or (least is not None and number < least):
@@ -103,7 +103,7 @@ class PluginCalls:
             raise self.wrong(method, value, wanted)
         return number
 
-    def flag(self, method: str, value: Any) -> bool:
+    def flag(self, method: str, value: object) -> bool:
         """The answer as a bool, which it must be."""
         if not is_flag(value):
             raise self.wrong(method, value, "True or False")
@@ -168,7 +168,7 @@ def place_of(error: BaseException, *ours: str | None) -> str:
     return f" ({os.path.basename(last.filename)}, line {last.lineno})"
 
 
-def described(value: Any) -> str:
+def described(value: object) -> str:
     """A value as messages quote it; of an array or a tensor `float32[2, 64] on cpu`."""
     shape, dtype = getattr(value, "shape", None), getattr(value, "dtype", None)
     if not isinstance(shape, tuple) or not shape or dtype is None:

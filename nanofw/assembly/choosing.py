@@ -74,8 +74,8 @@ def _sections_of(kind: Kind, value: Any) -> list[NamedSection]:
     ]
 
 
-def _at(config: Config, path: Sequence[str]) -> Any:
-    value: Any = config
+def _at(config: Config, path: Sequence[str]) -> object:
+    value: object = config
     for key in path:
         value = getattr(value, key)
     return value
@@ -140,10 +140,10 @@ class Chooser:
         passed_over: Sequence[tuple[str, str]] = (),
     ) -> Component:
         """Note a choice, its claims, and whatever it lacks."""
-        answer: Mapping[str, Any] | str = component.plugin.capabilities
+        answer: Mapping[str, object] | str = component.plugin.capabilities
         if not self.option_errors:
             answer = probe(component, needs.device)
-        claims: Mapping[str, Any] = {} if isinstance(answer, str) else answer
+        claims: Mapping[str, object] = {} if isinstance(answer, str) else answer
         found = [answer] if isinstance(answer, str) else problems(component, answer, needs)
         choice = Choice(
             kind=component.kind,
@@ -227,7 +227,7 @@ def _reasons_against(component: Component, needs: Needs) -> list[str]:
     return [claims] if isinstance(claims, str) else problems(component, claims, needs)
 
 
-def _raw_options(section: ComponentSection, model: type[BaseModel] | None) -> dict[str, Any]:
+def _raw_options(section: ComponentSection, model: type[BaseModel] | None) -> dict[str, object]:
     """The options as written; keys of the core go along where the component declares them."""
     fields = model.model_fields if model else {}
     core = section.model_dump(mode="json", include=set(type(section).model_fields) - {"name"})

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 from nanofw.assembly.explanation import Choice
 from nanofw.errors import PluginError, shown
+from nanofw.narrowing import Claims, JsonObject
 from nanofw.plugins import Component
 from nanofw.plugins.capabilities import ANY, CAPABILITIES, capability_problems
 from nanofw.plugins.component import guarded
@@ -20,7 +21,7 @@ PREFERRED_BLOCK_SIZE = 16
 """When every component takes any block size."""
 
 
-def probe(component: Component, device: str) -> Mapping[str, Any] | str:
+def probe(component: Component, device: str) -> Claims | str:
     """The claims, narrowed to this machine; or why the component cannot be used here.
 
     Imports the component's module. Raises `PluginLoadError` with its traceback when that fails.
@@ -39,19 +40,19 @@ def probe(component: Component, device: str) -> Mapping[str, Any] | str:
     return {**claims, **narrowed(claims, checked)}
 
 
-def _checked(answer: Any) -> Mapping[str, Any]:
+def _checked(answer: Any) -> Claims:
     """The answer of a probe. Raises `PluginError` when it is not one."""
     if not isinstance(answer, Mapping):
         raise PluginError(f"probe returned {shown(answer)}, not a mapping of claims or a reason")
-    claims = cast("Mapping[str, Any]", answer)
+    claims = cast("Claims", answer)
     if problems := capability_problems(claims):
         raise PluginError(f"probe returned claims that cannot be: {'; '.join(problems)}")
     return claims
 
 
-def narrowed(claims: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
+def narrowed(claims: Claims, answer: Claims) -> JsonObject:
     """The answer of a probe, never more than the manifest claims."""
-    result: dict[str, Any] = {}
+    result: JsonObject = {}
     for key, value in answer.items():
         bound = claims.get(key)
         if isinstance(value, bool) or not isinstance(value, Collection) or isinstance(value, str):

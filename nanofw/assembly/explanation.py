@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from nanofw.narrowing import Claims, JsonObject
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
@@ -24,8 +26,8 @@ class Choice:
     requested: str
     origin: str
     passed_over: tuple[tuple[str, str], ...] = ()
-    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    claims: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    options: Mapping[str, object] = field(default_factory=dict[str, object])
+    claims: Claims = field(default_factory=dict[str, Any])
 
     @property
     def label(self) -> str:
@@ -77,7 +79,7 @@ class Explanation:
         """The first choice of a kind."""
         return next((choice for choice in self.choices if choice.kind == kind), None)
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Plain values, for JSON."""
         return {
             "choices": [asdict(choice) for choice in self.choices],

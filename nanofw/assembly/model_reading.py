@@ -60,7 +60,7 @@ def _read(loaded: LoadedConfig, registry: Registry, *, weights: bool) -> ModelSp
     if path.startswith("shape:"):
         return read_spec(path, weights=weights)
     folder = locate(path, weights=weights)
-    config_json: Mapping[str, Any] = read_json(folder / CONFIG)
+    config_json: Mapping[str, object] = read_json(folder / CONFIG)
     architecture = stated_architecture(config_json)
     component = _implementation(loaded, registry, architecture)
     if component is not None and name is not None:
@@ -116,7 +116,7 @@ def _check_served(component: Component, architecture: str, folder: Path) -> None
     )
 
 
-def _read_by(component: Component, config_json: Mapping[str, Any], folder: Path) -> ModelSpec:
+def _read_by(component: Component, config_json: Mapping[str, object], folder: Path) -> ModelSpec:
     """What the plugin's reader makes of the folder, checked."""
     target = component.plugin.spec
     assert target is not None

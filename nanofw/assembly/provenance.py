@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
 
 import nanofw
 from nanofw.assembly.selection import Selection
@@ -19,7 +18,7 @@ from nanofw.machine import processor_name
 PACKAGES = ("numpy", "torch", "triton", "tokenspeed-fa3", "flash-attn", "scipy", "statsmodels")
 
 
-def origin(arguments: Sequence[str] = ()) -> dict[str, Any]:
+def origin(arguments: Sequence[str] = ()) -> dict[str, object]:
     """Date, versions, commit, machine; `arguments` are those of the command."""
     return {
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -32,7 +31,7 @@ def origin(arguments: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def run_record(selection: Selection) -> dict[str, Any]:
+def run_record(selection: Selection) -> dict[str, object]:
     """What a run was made of: its resolved configuration, components with origins, facts."""
     return {
         "config": plain(selection.loaded.config),
@@ -47,9 +46,9 @@ def run_record(selection: Selection) -> dict[str, Any]:
     }
 
 
-def machine() -> dict[str, Any]:
+def machine() -> dict[str, object]:
     """Processor, cores and load; the accelerator where torch sees one."""
-    facts: dict[str, Any] = {
+    facts: dict[str, object] = {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": processor_name(),
         "cores": os.cpu_count(),

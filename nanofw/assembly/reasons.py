@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nanofw.assembly.explanation import Choice, Feature
@@ -10,11 +10,12 @@ from nanofw.config.load import LoadedConfig
 from nanofw.config.source import DEFAULT, dotted
 from nanofw.contracts.kinds import KINDS
 from nanofw.errors import CapabilityError, ConfigError
+from nanofw.narrowing import Claims, JsonObject
 from nanofw.plugins import Component, Registry
 from nanofw.plugins.capabilities import ANY, Capability, Needs, asked_of, unknown_capabilities
 
 
-def problems(component: Component, claims: Mapping[str, Any], needs: Needs) -> list[str]:
+def problems(component: Component, claims: Claims, needs: Needs) -> list[str]:
     """Every reason why a component cannot do what the run needs."""
     found: list[str] = []
     for capability in asked_of(component.kind):
@@ -64,7 +65,7 @@ def raise_reasons(reasons: Sequence[str], features: Sequence[Feature], *, strict
         raise CapabilityError(f"the chosen components cannot work together:\n    {listed}")
 
 
-def facts(needs: Needs, max_model_len: int, block_size: int) -> dict[str, Any]:
+def facts(needs: Needs, max_model_len: int, block_size: int) -> JsonObject:
     """Resolved numbers and names, for `explain` and for records."""
     spec = needs.spec
     active = spec.num_parameters - spec.num_layer_parameters + spec.num_active_parameters

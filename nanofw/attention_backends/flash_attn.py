@@ -35,7 +35,7 @@ class FlashAttention(PagedPool):
 
     heads_first = False
 
-    def __init__(self, options: Any, config: AttentionConfig) -> None:
+    def __init__(self, options: object, config: AttentionConfig) -> None:
         super().__init__(config)
         wanted = getattr(options, "version", None)
         found = find_version(torch.cuda.get_device_capability(config.device), wanted)
@@ -125,7 +125,7 @@ class StoreOnly(PagedPool):
 
     heads_first: bool = FlashAttention.heads_first
 
-    def __init__(self, options: Any, config: AttentionConfig) -> None:
+    def __init__(self, options: object, config: AttentionConfig) -> None:
         super().__init__(config)
 
     def prepare(self, batch: ForwardBatch) -> None:
@@ -142,7 +142,7 @@ def _window_size(window: int | None) -> tuple[int, int]:
     return (-1, -1) if window is None else (window - 1, 0)
 
 
-def probe(device: str, options: Any) -> Mapping[str, Any] | str:
+def probe(device: str, options: object) -> Mapping[str, object] | str:
     """What the installed FlashAttention can do on this card, or why there is none."""
     if not device.startswith("cuda"):
         return f"FlashAttention runs on NVIDIA GPUs, not on {device!r}"

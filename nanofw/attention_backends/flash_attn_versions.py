@@ -7,7 +7,6 @@ import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any
 
 INSTALL = (
     "pip install 'nanofw[fa3]' (Hopper), or flash-attn (Ampere and later), "
@@ -37,7 +36,7 @@ class FlashVersion:
 
     number: int
     module: ModuleType
-    limits: Mapping[str, Any]
+    limits: Mapping[str, object]
 
     def __str__(self) -> str:
         version = getattr(self.module, "__version__", None)
@@ -98,7 +97,7 @@ def _missing_feature(number: int, module: ModuleType) -> str | None:
     return f"has no {' and no '.join(absent)}" if absent else None
 
 
-def _build_flags() -> Mapping[str, Any]:
+def _build_flags() -> Mapping[str, object]:
     """How FlashAttention-3 was built; empty where the wheel does not say."""
     try:
         return importlib.import_module("flash_attn_config").CONFIG["build_flags"]
@@ -106,11 +105,11 @@ def _build_flags() -> Mapping[str, Any]:
         return {}
 
 
-def _limits_3() -> dict[str, Any]:
+def _limits_3() -> dict[str, object]:
     flags = _build_flags()
     sizes = [d for d in (64, 96, 128, 192, 256) if not flags.get(f"FLASHATTENTION_DISABLE_HDIM{d}")]
     largest = max(sizes, default=0)
-    limits: dict[str, Any] = {
+    limits: dict[str, object] = {
         # Larger pages are loaded whole: what a failed request left past the context, NaN say,
         # reaches the output.
         "block_sizes": (64, 32, 16, 8, 4, 2, 1),
@@ -127,11 +126,11 @@ def _limits_3() -> dict[str, Any]:
     return limits
 
 
-def _limits_2() -> dict[str, Any]:
+def _limits_2() -> dict[str, object]:
     return {"block_sizes": (256,)}
 
 
-def _limits_4() -> dict[str, Any]:
+def _limits_4() -> dict[str, object]:
     # Pages that are one key tile of the kernel; not captured so far, nor run with capped scores.
     return {
         "block_sizes": (128,),

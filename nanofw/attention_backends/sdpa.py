@@ -16,7 +16,6 @@ perhaps, is multiplied by zero later, and zero times NaN is NaN.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -61,7 +60,7 @@ class SdpaMetadata:
 class SdpaBackend(AttentionBackend):
     """Constructed as `SdpaBackend(options, config)`."""
 
-    def __init__(self, options: Any, config: AttentionConfig) -> None:
+    def __init__(self, options: object, config: AttentionConfig) -> None:
         self._config = config
         windows = config.sliding_windows or (None,) * config.num_layers
         self._windows = tuple(windows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
@@ -38,7 +38,7 @@ class TritonAttention(PagedPool):
     on row and token counts alone and can be captured.
     """
 
-    def __init__(self, options: Any, config: AttentionConfig) -> None:
+    def __init__(self, options: object, config: AttentionConfig) -> None:
         from nanofw.kernels.triton import attention_decode as decode
         from nanofw.kernels.triton import attention_prefill as prefill
         from nanofw.kernels.triton import paging, tile_starts, tuning
@@ -137,7 +137,7 @@ class TritonAttention(PagedPool):
         return out
 
 
-def probe(device: str, options: Any) -> Mapping[str, Any] | str:
+def probe(device: str, options: object) -> Mapping[str, object] | str:
     """What the kernels can do on this device, or why they cannot run."""
     try:
         from nanofw.kernels.triton.common import INTERPRETED

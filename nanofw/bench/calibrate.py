@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from pydantic import NonNegativeInt, PositiveInt
@@ -277,7 +276,7 @@ def _nonnegative(counts: FloatArray, seconds: FloatArray, scale_s: FloatArray) -
     from scipy.optimize import nnls
 
     unit = np.maximum(counts.max(axis=0), 1e-12)
-    answer: Any = nnls(counts / unit / scale_s[:, None], seconds / scale_s)
+    answer: object = nnls(counts / unit / scale_s[:, None], seconds / scale_s)
     return np.asarray(answer[0], float) / unit
 
 

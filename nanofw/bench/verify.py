@@ -121,7 +121,7 @@ class RecordingSampler(Sampler):
         self._inner = options.inner.make(Sampler, config)
         self._ids: dict[int, str] = {}
 
-    def check(self, sampling: SamplingParams, arguments: Any) -> None:
+    def check(self, sampling: SamplingParams, arguments: object) -> None:
         self._inner.check(sampling, arguments)
 
     def add_row(self, new: NewRow) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, cast
+from typing import cast
 
 from nanofw.checkpoints.files import is_inside, read_json, read_json_list, shown
 from nanofw.contracts.requests import Pooling
@@ -61,13 +61,13 @@ def read_embedding_spec(folder: Path) -> EmbeddingSpec:
     return EmbeddingSpec(pooling, "Normalize" in kinds)
 
 
-def _module(item: Any, path: Path) -> tuple[str, str]:
+def _module(item: object, path: Path) -> tuple[str, str]:
     """The class of a module without its package, and its folder."""
-    values = cast("dict[str, Any]", item) if isinstance(item, dict) else {}
+    values = cast("dict[str, object]", item) if isinstance(item, dict) else {}
     kind, place = values.get("type"), values.get("path", "")
     if not isinstance(kind, str) or not (place == "" or is_inside(place)):
         raise ModelError(
-            f"{path}: a module should have a type and a path, not be {shown(cast('Any', item))}"
+            f"{path}: a module should have a type and a path, not be {shown(cast('object', item))}"
         )
     return kind.rpartition(".")[2], cast("str", place)
 
@@ -77,7 +77,7 @@ def _pooling(folder: Path, place: str, modules: Path) -> Pooling:
     if not path.is_file():
         raise ModelError(f"{modules} names {path}, which is not there")
     values = read_json(path)
-    word: Any = values.get("pooling_mode")
+    word: object = values.get("pooling_mode")
     if isinstance(word, str):
         if word not in _WORDS:
             raise ModelError(f"{path}: pooling_mode {shown(word)} is not supported; {_supported()}")

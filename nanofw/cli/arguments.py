@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
 from nanofw.cli.stdout import claim
 
@@ -79,14 +79,14 @@ def own_options(words: Sequence[str], prefix: str, model: type[M]) -> tuple[M, l
     return validate(model, data, values, (prefix,)), others
 
 
-def own_values(words: Sequence[str], prefix: str) -> tuple[dict[str, Any], Values, list[str]]:
+def own_values(words: Sequence[str], prefix: str) -> tuple[dict[str, object], Values, list[str]]:
     """The values of `prefix.key=value` among words, their sources, and the other words."""
     from nanofw.config.layers import override_layer
     from nanofw.config.validation import Values
 
     own = [word for word in words if word.startswith(f"{prefix}.")]
     layer = override_layer(own)
-    data = cast("dict[str, Any]", layer.data.get(prefix, {}))
+    data = cast("dict[str, object]", layer.data.get(prefix, {}))
     values = Values(layer.data, layer.sources, layer.texts, {})
     return data, values, [word for word in words if word not in own]
 

@@ -6,7 +6,7 @@ import importlib.util
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from nanofw.cli.inputs import InputPrompt
 from nanofw.errors import ConfigError, shown
@@ -187,7 +187,7 @@ class BatchJob:
         return plan
 
     def _prompt(self, plan: AnswerPlan) -> Prompt:
-        record: dict[str, Any] = {**plan.records[0], "id": plan.format.id}
+        record: dict[str, object] = {**plan.records[0], "id": plan.format.id}
         prompt = self._encode(parse_prompt(record, plan.sampling))
         plan.format.begin([prompt])
         return prompt
@@ -218,9 +218,9 @@ class BatchJob:
 
 
 def _answer(
-    line: _Line, response: tuple[int, str, dict[str, Any]] | None, error: dict[str, str] | None
+    line: _Line, response: tuple[int, str, dict[str, object]] | None, error: dict[str, str] | None
 ) -> dict[str, object]:
-    made: dict[str, Any] | None = None
+    made: dict[str, object] | None = None
     if response is not None:
         status, request_id, body = response
         made = {"status_code": status, "request_id": request_id, "body": body}

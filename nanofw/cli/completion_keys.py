@@ -67,10 +67,10 @@ def _loaded(given: Sequence[str]) -> LoadedConfig:
 
 
 def _chosen(kind: Kind, loaded: LoadedConfig, registry: Registry) -> Iterable[Entry]:
-    section: Any = loaded.config
+    section: object = loaded.config
     for key in kind.section:
         section = getattr(section, key, None)
-    sections = cast("Sequence[Any]", section) if kind.is_list else [section]
+    sections = cast("Sequence[object]", section) if kind.is_list else [section]
     for item in sections:
         name = getattr(item, "name", None)
         try:

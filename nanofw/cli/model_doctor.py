@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanofw.cli import ExitCode
 from nanofw.cli.tables import console, print_json, readable_bytes, table
+from nanofw.narrowing import JsonObject
 
 if TYPE_CHECKING:
     from nanofw.assembly import Selection
@@ -30,7 +31,7 @@ def main(model: str, settings: Sequence[str], *, as_json: bool) -> int:
     return ExitCode.OK if report["runs"] else ExitCode.BAD_RESULT
 
 
-def describe(model: str, settings: Sequence[str] = ()) -> dict[str, Any]:
+def describe(model: str, settings: Sequence[str] = ()) -> dict[str, object]:
     """What there is to say: `runs`, then `facts`, `backends`, `notes`, or the `reason`."""
     from nanofw.assembly import memory_estimate, select
     from nanofw.config.load import DEFAULT_PRESET, load_config
@@ -52,7 +53,7 @@ def describe(model: str, settings: Sequence[str] = ()) -> dict[str, Any]:
     }
 
 
-def _elsewhere(words: Sequence[str]) -> dict[str, Any]:
+def _elsewhere(words: Sequence[str]) -> dict[str, object]:
     """Whether transformers could run what nanofw itself cannot."""
     from nanofw.assembly import select
     from nanofw.config.load import DEFAULT_PRESET, load_config
@@ -67,9 +68,9 @@ def _elsewhere(words: Sequence[str]) -> dict[str, Any]:
     return {"through_transformers": True, "facts": _facts(selection, {})}
 
 
-def _facts(selection: Selection, memory: Any) -> dict[str, Any]:
+def _facts(selection: Selection, memory: Any) -> JsonObject:
     spec, chosen = selection.spec, selection.components["model"]
-    facts: dict[str, Any] = {
+    facts: JsonObject = {
         "architecture": spec.architecture,
         "run by": f"model {chosen.name} ({chosen.plugin.summary})",
         "parameters": f"{spec.num_parameters:,} in matrices",
@@ -123,7 +124,7 @@ def _backends(selection: Selection) -> list[dict[str, str]]:
     return [{"name": choice.name, "reason": ""}, *others]
 
 
-def _print(report: dict[str, Any]) -> None:
+def _print(report: JsonObject) -> None:
     out = console()
     title = report["model"] if report["runs"] else f"{report['model']} cannot run here"
     if "reason" in report:
@@ -142,5 +143,5 @@ def _print(report: dict[str, Any]) -> None:
         out.print(f"note: {note}")
 
 
-def _rows(items: Iterable[tuple[str, Any]]) -> list[tuple[str, str]]:
+def _rows(items: Iterable[tuple[str, object]]) -> list[tuple[str, str]]:
     return [(key, str(value)) for key, value in items]

@@ -77,7 +77,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def _component(
-    options: argparse.Namespace, registry: Registry, own: dict[str, Any], values: Values
+    options: argparse.Namespace, registry: Registry, own: dict[str, object], values: Values
 ) -> Component:
     """The plugin with its options, and perhaps another class than its descriptor names."""
     from nanofw.config.validation import validate

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from nanofw.contracts.outputs import StepReport
 from nanofw.contracts.requests import FinishReason
 from nanofw.llm.results import RequestResult, Timings
 from nanofw.measure.latencies import PER_REQUEST, title
+from nanofw.narrowing import Stats
 
 PERCENTILES = (50, 90, 99)
 
@@ -73,7 +73,7 @@ class Summary:
         return 0.0 if self.start is None else self.end - self.start
 
     def lines(
-        self, stats: Mapping[str, Any], *, virtual: bool, num_unfinished_tokens: int = 0
+        self, stats: Mapping[str, object], *, virtual: bool, num_unfinished_tokens: int = 0
     ) -> list[str]:
         """The summary for reading.
 
@@ -107,7 +107,7 @@ class Summary:
         )
         return [steps, f"throughput  {rates}"]
 
-    def _kv_lines(self, stats: Mapping[str, Any]) -> list[str]:
+    def _kv_lines(self, stats: Stats) -> list[str]:
         num_blocks = stats["blocks"]["num_blocks"]
         used = readable_percent(self.max_used_blocks / num_blocks if num_blocks else 0.0)
         prompt, cached = stats["num_prompt_tokens"], stats["num_cached_tokens"]

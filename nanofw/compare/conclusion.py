@@ -10,6 +10,7 @@ from nanofw.compare.report import effect_texts, point_title
 from nanofw.compare.results import Results
 from nanofw.compare.row import ArmMetric
 from nanofw.config.load import plain
+from nanofw.narrowing import JsonObject
 
 
 def main_metric(results: Results) -> str:
@@ -65,7 +66,7 @@ def facts(results: Results) -> list[tuple[str, str]]:
     """What was compared: model, machine, engine and traffic of the baseline, and how often."""
     experiment, options = results.experiment, results.experiment.options
     selection = results.selections[experiment.baseline]
-    config: dict[str, Any] = plain(selection.loaded.config)
+    config: JsonObject = plain(selection.loaded.config)
     engine = config["engine"]
     others = len(experiment.arms) - 1
     found = [

@@ -76,7 +76,7 @@ class KeptRuns:
         if self._file is not None:
             self._file.close()
 
-    def _write(self, line: Mapping[str, Any]) -> None:
+    def _write(self, line: Mapping[str, object]) -> None:
         if self._file is not None:
             self._file.write(json.dumps(line) + "\n")
             self._file.flush()

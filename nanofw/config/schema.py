@@ -10,13 +10,14 @@ import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar, get_args
+from typing import Annotated, ClassVar, Literal, TypeAlias, TypeVar, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, create_model
 
 from nanofw.contracts.kinds import KINDS, Kind
 from nanofw.contracts.requests import SamplingParams
 from nanofw.engine.request_checks import MAX_LOGPROBS
+from nanofw.narrowing import JsonObject
 
 Auto: TypeAlias = Literal["auto"]
 Size: TypeAlias = Annotated[int, Field(ge=1, le=1 << 40)]
@@ -79,7 +80,7 @@ def with_sections(*at: str) -> Callable[[type[S]], type[S]]:
     """
 
     def add(declared: type[S]) -> type[S]:
-        fields: dict[str, Any] = {
+        fields: JsonObject = {
             kind.section[-1]: _undeclared(kind)
             for kind in KINDS.values()
             if kind.section[:-1] == at and kind.section[-1] not in declared.model_fields
@@ -93,7 +94,7 @@ def with_sections(*at: str) -> Callable[[type[S]], type[S]]:
     return add
 
 
-def _undeclared(kind: Kind) -> tuple[Any, object]:
+def _undeclared(kind: Kind) -> tuple[object, object]:
     """Type and default of a kind's section."""
     if kind.is_list:
         return tuple[ComponentSection, ...], ()

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from nanofw.narrowing import is_list, is_object
+from nanofw.narrowing import JsonObject, is_list, is_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,10 +54,10 @@ class ReasoningFormat:
     end: str
 
 
-def call_schema(functions: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def call_schema(functions: Sequence[Mapping[str, Any]]) -> JsonObject:
     """The JSON schema of an object with the name of a function and its arguments."""
     definitions: dict[str, object] = {}
-    calls: list[dict[str, Any]] = []
+    calls: list[JsonObject] = []
     for number, function in enumerate(functions):
         key = f"arguments_{number}"
         parameters = function.get("parameters") or {"type": "object"}

@@ -9,7 +9,7 @@ from dataclasses import asdict, fields
 from functools import cache
 from operator import attrgetter
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import msgspec
 import numpy as np
@@ -42,10 +42,10 @@ from nanofw.errors import RequestError
 _BUFFER_BYTES = 1 << 18
 _MAX_TIMES = 4096
 """So many times at least are gathered before a line of them is written."""
-_DEFAULTS: Mapping[str, Any] = {
+_DEFAULTS: Mapping[str, object] = {
     field.name: getattr(SamplingParams(), field.name) for field in fields(SamplingParams)
 }
-_VALUES: Callable[[SamplingParams], tuple[Any, ...]] = attrgetter(*_DEFAULTS)
+_VALUES: Callable[[SamplingParams], tuple[object, ...]] = attrgetter(*_DEFAULTS)
 
 
 @contextmanager
@@ -250,7 +250,7 @@ def _prompt_bytes(request: Request, error: RequestError | None) -> bytes:
     return token_bytes(ids)
 
 
-def _sampling(sampling: SamplingParams) -> dict[str, Any]:
+def _sampling(sampling: SamplingParams) -> dict[str, object]:
     """What is not the default; of a refused request they may be nonsense."""
     if not isinstance(sampling, SamplingParams):  # pyright: ignore[reportUnnecessaryIsInstance]
         return {}

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from nanofw.contracts.arrays import IntArray
+from nanofw.narrowing import JsonObject
 
 VERSION = 1
 
@@ -33,8 +34,8 @@ class RunRecord(_Record, tag="run"):
 
     version: int
     made_by: str
-    config: dict[str, Any]
-    limits: dict[str, Any]
+    config: JsonObject
+    limits: JsonObject
     overlap: bool
     virtual_time: bool
     arm: str = ""
@@ -53,13 +54,13 @@ class RequestRecord(_Record, tag="request"):
     id: str
     now: float
     prompt: bytes
-    sampling: dict[str, Any] = {}
+    sampling: JsonObject = {}
     arrival: float | None = None
     client: str = ""
     priority: int = 0
     deadline: float | None = None
     expected_output_tokens: int | None = None
-    arguments: dict[str, Any] = {}
+    arguments: JsonObject = {}
     cache_salt: str = ""
     refused: str | None = None
 

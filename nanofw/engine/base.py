@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.clock import Clock, RealClock
@@ -24,6 +24,7 @@ from nanofw.errors import (
     refusal_reason,
     shown,
 )
+from nanofw.narrowing import JsonObject, Stats
 
 if TYPE_CHECKING:
     from nanofw.engine.engine import Engine
@@ -206,10 +207,10 @@ class BaseEngine(ABC):
     # -- counters and the end -------------------------------------------------------------
 
     @abstractmethod
-    def stats(self) -> Mapping[str, Any]:
+    def stats(self) -> Stats:
         """Counters and gauges, by name; see `Counters` and `AllocatorStats`."""
 
-    def _request_stats(self) -> dict[str, Any]:
+    def _request_stats(self) -> JsonObject:
         """The part of `stats` that counts requests from their submission to their output."""
         finished = {reason.value: count for reason, count in self._num_finished.items()}
         return {"num_submitted": self._num_submitted, "num_finished": MappingProxyType(finished)}

@@ -61,7 +61,7 @@ class CheckedAllocator(PluginCalls, KVAllocator):
     def num_available(self) -> int:
         """Blocks that no row owns could be taken; never more."""
         try:
-            number: Any = self.plugin.num_available
+            number: object = self.plugin.num_available
         except BaseException as error:
             self.fail("num_available", error)
         if type(number) is not int:
@@ -74,7 +74,7 @@ class CheckedAllocator(PluginCalls, KVAllocator):
 
     def match(self, token_ids: IntArray, salt: int = 0) -> Match:
         """See the contract."""
-        match: Any = self.call("match", self.plugin.match, read_only(token_ids), salt)
+        match: object = self.call("match", self.plugin.match, read_only(token_ids), salt)
         if match is NO_MATCH:
             return match
         if type(match) is not Match:
@@ -103,7 +103,7 @@ class CheckedAllocator(PluginCalls, KVAllocator):
     ) -> Allocation | None:
         """See the contract."""
         shown = read_only(token_ids)
-        given: Any = self.call("acquire", self.plugin.acquire, row, shown, match, salt)
+        given: object = self.call("acquire", self.plugin.acquire, row, shown, match, salt)
         if given is None:
             return None
         if type(given) is not Allocation:
@@ -157,7 +157,7 @@ class CheckedAllocator(PluginCalls, KVAllocator):
 
     def stats(self) -> AllocatorStats:
         """See the contract."""
-        stats: Any = self.call("stats", self.plugin.stats)
+        stats: object = self.call("stats", self.plugin.stats)
         if type(stats) is not AllocatorStats:
             raise self.wrong("stats", stats, "AllocatorStats")
         for field in fields(stats):
@@ -200,10 +200,10 @@ class CheckedAllocator(PluginCalls, KVAllocator):
         if problem := self._owners.settle():
             raise self.error(f"extend(): {problem}")
 
-    def _take_extension(self, given: Any) -> None:
+    def _take_extension(self, given: object) -> None:
         if type(given) is not Extension:
             raise self.wrong("extend", given, "an Extension or None")
-        blocks: Any = given.block_ids
+        blocks: object = given.block_ids
         for array in (blocks, given.rows, given.positions):
             # Native int32 has one dtype object; `_is_int32` looks at the other spellings.
             is_int32 = type(array) is np.ndarray and array.dtype is INT32 and array.ndim == 1

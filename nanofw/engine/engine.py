@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from types import MappingProxyType
@@ -26,6 +26,7 @@ from nanofw.engine.plugin_names import PluginNames
 from nanofw.engine.request_state import RequestState, sample_id
 from nanofw.engine.scheduler import Scheduler, Wait
 from nanofw.errors import ExecutorError, NanofwError, RequestError
+from nanofw.narrowing import Stats
 
 
 class Engine(BaseEngine):
@@ -382,7 +383,7 @@ class Engine(BaseEngine):
         """What the executor tells of itself now. Not for steps: it may take a while."""
         return self._guard.facts(self.executor)
 
-    def stats(self) -> Mapping[str, Any]:
+    def stats(self) -> Stats:
         allocator = asdict(self.scheduler.allocator.stats())
         return MappingProxyType(
             {

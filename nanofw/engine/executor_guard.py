@@ -129,25 +129,25 @@ class ExecutorGuard(PluginCalls):
         if seconds is not None and not (type(seconds) is float and seconds >= 0.0):
             self._check_seconds(seconds)
 
-    def _check_seconds(self, seconds: Any) -> None:
+    def _check_seconds(self, seconds: object) -> None:
         number = number_of(seconds)
         if number is None or not number >= 0.0:
             raise self.wrong("seconds of collect", seconds, "seconds or None")
 
-    def _check_embeddings(self, embeddings: Any) -> None:
+    def _check_embeddings(self, embeddings: object) -> None:
         method, wanted = "embeddings of collect", "float32[hidden] by row"
         if not isinstance(embeddings, Mapping):
             raise self.wrong(method, embeddings, wanted)
-        for row, value in cast("Mapping[Any, Any]", embeddings).items():
+        for row, value in cast("Mapping[object, object]", embeddings).items():
             size = getattr(value, "size", 0)
             if not size or not _is_array(value, np.float32, (size,)) or number_of(row) is None:
                 raise self.wrong(method, value, wanted)
 
-    def _check_logprobs(self, method: str, logprobs: Any) -> None:
+    def _check_logprobs(self, method: str, logprobs: object) -> None:
         wanted = "TokenLogprobs by row"
         if not isinstance(logprobs, Mapping):
             raise self.wrong(method, logprobs, wanted)
-        for row, value in cast("Mapping[Any, Any]", logprobs).items():
+        for row, value in cast("Mapping[object, object]", logprobs).items():
             if not isinstance(value, TokenLogprobs) or number_of(row) is None:
                 raise self.wrong(method, value, wanted)
 

@@ -43,7 +43,7 @@ class PolicyGuard(PluginCalls):
         self._describe: Callable[[], str] | None = None
         problems = hook_problems(kind, Policy)
         for name in ("window", "skip_ahead", "max_rekeys"):
-            value: Any = self.call(name, getattr, policy, name)
+            value: object = self.call(name, getattr, policy, name)
             if type(value) is not int or value < 0:
                 problems.append(f"{name} is {shown(value)}; it must be an integer, 0 or greater")
         if problems:
@@ -129,7 +129,7 @@ class PolicyGuard(PluginCalls):
     def admit(self, state: RequestState) -> bool | Refuse:
         if not self.admits:
             return True
-        answer: Any = self.call("admit", self.policy.admit, state.view, self.view)
+        answer: object = self.call("admit", self.policy.admit, state.view, self.view)
         if type(answer) is Refuse:
             return self._checked_refusal("admit", answer)
         if not is_flag(answer):
@@ -160,7 +160,7 @@ class PolicyGuard(PluginCalls):
 
     def wake(self) -> float | None:
         """When to ask again; None: the policy does not say, or names no later time."""
-        at: Any = self.call("wake", self.policy.wake, self.view)
+        at: object = self.call("wake", self.policy.wake, self.view)
         if at is None:
             return None
         if not _is_time(at):
@@ -172,7 +172,7 @@ class PolicyGuard(PluginCalls):
         return self.call("key", lambda: bool(key < other))
 
     def _listed(
-        self, name: str, hook: Callable[..., Iterable[T]], most: int, *arguments: Any
+        self, name: str, hook: Callable[..., Iterable[T]], most: int, *arguments: object
     ) -> list[T]:
         """What a hook names, which may come without end."""
         found = self.call(name, lambda: list(islice(iter(hook(*arguments)), most + 1)))
@@ -180,7 +180,7 @@ class PolicyGuard(PluginCalls):
             raise self.error(f"{name}() names more than {most}")
         return found
 
-    def _row(self, name: str, row: Any, rows: IntArray) -> int:
+    def _row(self, name: str, row: object, rows: IntArray) -> int:
         """The row as a number, which must be one of the running `rows`."""
         number = integer_of(row)
         if number is None or not (rows == number).any():
@@ -220,7 +220,7 @@ def _has_no_order(key: SortKey) -> bool:
         return key != key
     try:
         _ = key < key
-        parts = cast("Sequence[Any]", key) if isinstance(key, (tuple, list)) else (key,)
+        parts = cast("Sequence[object]", key) if isinstance(key, (tuple, list)) else (key,)
         return any(bool(part != part) for part in parts)
     except Exception:
         return True

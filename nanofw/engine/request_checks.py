@@ -135,7 +135,7 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     _check_tokens(sampling, vocab_size)
 
 
-def by_token_id(biases: Mapping[Any, Any]) -> dict[Any, Any]:
+def by_token_id(biases: Mapping[Any, object]) -> dict[object, object]:
     """A `logit_bias` as JSON and YAML can write it, whose keys may be strings of digits.
 
     Raises:
@@ -147,7 +147,7 @@ def by_token_id(biases: Mapping[Any, Any]) -> dict[Any, Any]:
     return made
 
 
-def _token_key(key: Any) -> Any:
+def _token_key(key: object) -> object:
     if not isinstance(key, str):
         return key
     if not re.fullmatch(r"-?(?:0|[1-9][0-9]{0,18})", key) or key == "-0":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Hashable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from nanofw.contracts.scheduler import Refuse, SortKey
 from nanofw.engine.journal import Journal
@@ -15,7 +15,7 @@ from nanofw.engine.request_state import RequestState
 class QueueEntry(NamedTuple):
     """A waiting request in its heap. Orders are unique, so that states are never compared."""
 
-    key: Any
+    key: object
     is_new: int  # 0 if preempted, else 1
     arrival: float
     order: int
@@ -39,7 +39,7 @@ class WaitingQueue:
         self._guard, self._journal = guard, journal
         self._grouped = guard.orders_groups
         self._heaps: dict[Hashable, list[QueueEntry]] = {}
-        self._groups: list[tuple[Any, int, Hashable]] = []  # (group key, ticket, group)
+        self._groups: list[tuple[object, int, Hashable]] = []  # (group key, ticket, group)
         self._tickets: dict[Hashable, int] = {}  # the one entry of a group that counts
         self._ticket = 0
         self._num_waiting = 0
@@ -154,7 +154,7 @@ class WaitingQueue:
             self._refresh((current, ticket, group))
         return None
 
-    def _refresh(self, entry: tuple[Any, int, Hashable]) -> None:
+    def _refresh(self, entry: tuple[object, int, Hashable]) -> None:
         try:
             heapq.heapreplace(self._groups, entry)
         except Exception as error:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -11,7 +10,7 @@ from nanofw.plugin_calls import WrongAnswer
 
 
 def checked_tensor(
-    part: object, method: str, found: Any, shape: Sequence[int], like: torch.Tensor
+    part: object, method: str, found: object, shape: Sequence[int], like: torch.Tensor
 ) -> torch.Tensor:
     """What a part of the step, a model for example, answered.
 

@@ -12,14 +12,13 @@ from __future__ import annotations
 import os
 import warnings
 from functools import cache
-from typing import Any
 
 import torch
 from torch.nn import functional
 
 from nanofw.kernels.dispatch import uses_triton
 
-_NO_SCALARS: list[Any] = []
+_NO_SCALARS: list[object] = []
 MOST_ROWS = 16
 """Products of more rows are the library's on every device."""
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 from nanofw.contracts.requests import FinishReason
 from nanofw.llm.results import RequestResult
 from nanofw.measure.latencies import PER_REQUEST
+from nanofw.narrowing import Stats
 
 GAUGES: Mapping[str, str] = {
     "num_running": "nanofw_running_requests",
@@ -84,7 +84,7 @@ class RequestMetrics:
         return lines
 
 
-def prometheus_text(stats: Mapping[str, Any], requests: RequestMetrics) -> str:
+def prometheus_text(stats: Stats, requests: RequestMetrics) -> str:
     """Everything that a Prometheus scraper reads.
 
     A counter `num_x` of the engine becomes `nanofw_x_total`, gauges are those of `GAUGES`; KV
@@ -117,7 +117,7 @@ def _family(name: str, kind: str, text: str, samples: Iterable[tuple[str, float]
     return head + [f"{name}{suffix} {value:.17g}" for suffix, value in samples]
 
 
-def _block_lines(blocks: Mapping[str, Any]) -> list[str]:
+def _block_lines(blocks: Stats) -> list[str]:
     states = [(f'{{state="{state}"}}', blocks[f"num_{state}"]) for state in BLOCK_STATES]
     lines = _family("nanofw_kv_blocks", "gauge", "KV blocks of the pool by state.", states)
     known = {"num_blocks", *(f"num_{state}" for state in BLOCK_STATES)}

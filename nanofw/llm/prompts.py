@@ -13,7 +13,7 @@ from nanofw.contracts.requests import Pooling, SamplingParams
 from nanofw.engine.request_checks import by_token_id, is_finite
 from nanofw.errors import RequestError, near, shown
 from nanofw.llm.elsewhere import REQUEST, unknown_key
-from nanofw.narrowing import is_list, is_object
+from nanofw.narrowing import JsonObject, is_list, is_object
 from nanofw.text.stop import StopStrings
 
 StopWhen: TypeAlias = Callable[[str, Sequence[int]], bool]
@@ -69,7 +69,7 @@ class Prompt:
     text: str | None = None
     token_ids: Sequence[int] | IntArray | None = None
     messages: Any = None
-    chat: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    chat: Mapping[str, Any] = field(default_factory=JsonObject)
     sampling: SamplingParams
     id: str | None = None
     client: str = ""
@@ -219,8 +219,8 @@ def _chat_arguments(record: Mapping[str, object]) -> dict[str, object]:
     return arguments
 
 
-def _request_fields(record: Mapping[str, object]) -> dict[str, Any]:
-    fields: dict[str, Any] = {}
+def _request_fields(record: Mapping[str, object]) -> JsonObject:
+    fields: JsonObject = {}
     for name in REQUEST_NAMES:
         if record.get(name) is not None:
             fields[name] = record[name]

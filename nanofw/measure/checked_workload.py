@@ -38,7 +38,7 @@ class CheckedWorkload(PluginCalls, Workload):
 
     @property
     def rate(self) -> float | None:
-        rate: Any = self.call("rate", lambda: self._plugin.rate)
+        rate: object = self.call("rate", lambda: self._plugin.rate)
         if rate is not None and not 0 < (number_of(rate) or 0.0) < math.inf:
             raise self.wrong("rate", rate, "requests per second, or None")
         return rate
@@ -74,7 +74,7 @@ class CheckedWorkload(PluginCalls, Workload):
             self._check(method, request)
             yield request
 
-    def _check(self, method: str, request: Any) -> None:
+    def _check(self, method: str, request: object) -> None:
         if not isinstance(request, Request):
             raise self.wrong(method, request, "a Request")
         for name, value in (("id", request.id), ("client", request.client)):
@@ -90,7 +90,7 @@ class CheckedWorkload(PluginCalls, Workload):
             raise self.wrong(method, request, "a Request whose prompt is a list of token ids")
 
     def _count(self) -> int:
-        number: Any = self.call("num_requests", lambda: self._plugin.num_requests)
+        number: object = self.call("num_requests", lambda: self._plugin.num_requests)
         return self.integer("num_requests", number, 0)
 
     def _texts(self) -> tuple[str, ...]:
@@ -100,5 +100,5 @@ class CheckedWorkload(PluginCalls, Workload):
         return notes
 
     def _flag(self) -> bool:
-        value: Any = self.call("shares_prefixes", lambda: self._plugin.shares_prefixes)
+        value: object = self.call("shares_prefixes", lambda: self._plugin.shares_prefixes)
         return self.flag("shares_prefixes", value)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nanofw.plugins import Plugin, hookimpl
 
-_CAPABILITIES: dict[str, Any] = {
+_CAPABILITIES: dict[str, object] = {
     "devices": ("*",),
     "dtypes": ("float32", "bfloat16", "float16"),
     "activations": ("silu",),
@@ -60,7 +58,7 @@ def model() -> list[Plugin]:
     ]  # fmt: skip
 
 
-def _model(architecture: str, module: str, summary: str, **changes: Any) -> Plugin:
+def _model(architecture: str, module: str, summary: str, **changes: object) -> Plugin:
     return Plugin(
         architecture,
         f"nanofw.models.{module}:{architecture}",

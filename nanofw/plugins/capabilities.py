@@ -10,12 +10,13 @@ from collections.abc import Callable, Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeAlias, cast
+from typing import Any, TypeAlias, TypeGuard, cast
 
 from nanofw.contracts.kinds import KINDS
 from nanofw.contracts.logits_processor import HostProcessor
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import nearest, shown
+from nanofw.narrowing import Claims
 
 ANY = "*"
 """In a list of values: every value."""
@@ -68,28 +69,29 @@ class ValueType:
     """
 
     text: str
-    accepts: Callable[[Any], bool]
+    accepts: Callable[[object], bool]
     is_list: bool = False
 
 
-def _is_flag(value: Any) -> bool:
+def _is_flag(value: object) -> bool:
     return isinstance(value, bool)
 
 
-def _is_name(value: Any) -> bool:
+def _is_name(value: object) -> bool:
     return isinstance(value, str) and value != ""
 
 
-def _is_whole(value: Any) -> bool:
+def is_whole(value: object) -> TypeGuard[int]:
+    """Whether the value is a whole number from 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def _is_target(value: Any) -> bool:
+def _is_target(value: object) -> bool:
     return isinstance(value, str) and _TARGET.fullmatch(value) is not None
 
 
-def _all(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    def check(value: Any) -> bool:
+def _all(accepts: Callable[[object], bool]) -> Callable[[object], bool]:
+    def check(value: object) -> bool:
         return isinstance(value, (list, tuple, AbstractSet)) and all(
             accepts(item) for item in cast("Items", value)
         )
@@ -99,7 +101,7 @@ def _all(accepts: Callable[[Any], bool]) -> Callable[[Any], bool]:
 
 FLAG = ValueType("true or false", _is_flag)
 NAME = ValueType("a name", _is_name)
-COUNT = ValueType("a whole number from 0", _is_whole)
+COUNT = ValueType("a whole number from 0", is_whole)
 TARGET = ValueType("'package.module:function'", _is_target)
 FLAG_OR_TARGET = ValueType(
     "true, false or 'package.module:Class'", lambda value: _is_flag(value) or _is_target(value)
@@ -107,7 +109,7 @@ FLAG_OR_TARGET = ValueType(
 NAMES = ValueType("a list of names", _all(_is_name), is_list=True)
 NUMBERS = ValueType(
     "a list of whole numbers, or of '*'",
-    _all(lambda item: item == ANY or (_is_whole(item) and item > 0)),
+    _all(lambda item: item == ANY or (is_whole(item) and item > 0)),
     is_list=True,
 )
 MADE_KINDS = ValueType("a list of kinds", _all(lambda item: item in KINDS))
@@ -145,8 +147,8 @@ class Capability:
     word: str = ""
     is_required: bool = False
     is_shown: bool = True
-    contracts: Mapping[Any, type] = field(default_factory=dict[Any, type])
-    methods: Mapping[Any, str] = field(default_factory=dict[Any, str])
+    contracts: Mapping[object, type] = field(default_factory=dict[object, type])
+    methods: Mapping[object, str] = field(default_factory=dict[object, str])
     hint: str = ""
 
 
@@ -370,7 +372,7 @@ def capability_problems(claims: Mapping[Any, Any]) -> list[str]:
     return problems
 
 
-def unknown_capabilities(claims: Mapping[str, Any]) -> list[str]:
+def unknown_capabilities(claims: Claims) -> list[str]:
     """The keys that no run asks for: they are carried along, and mean nothing here."""
     return [key for key in claims if key not in CAPABILITIES]
 
@@ -381,7 +383,7 @@ def asked_of(kind: str) -> list[Capability]:
     return [one for one in asked if kind in one.kinds]
 
 
-def contract_of(kind: str, claims: Mapping[str, Any]) -> type:
+def contract_of(kind: str, claims: Claims) -> type:
     """What a component with these claims derives from."""
     for key, capability in CAPABILITIES.items():
         if kind in capability.kinds and key in claims and claims[key] in capability.contracts:
@@ -389,7 +391,7 @@ def contract_of(kind: str, claims: Mapping[str, Any]) -> type:
     return KINDS[kind].base
 
 
-def promise_of(kind: str, claims: Mapping[str, Any]) -> tuple[str, str] | None:
+def promise_of(kind: str, claims: Claims) -> tuple[str, str] | None:
     """A claim and the optional method that a component with it writes; None: there is none."""
     for key, capability in CAPABILITIES.items():
         if kind in capability.kinds and key in claims and claims[key] in capability.methods:

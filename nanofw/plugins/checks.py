@@ -23,7 +23,7 @@ from nanofw.plugins.descriptor import Plugin, Requirement
 from nanofw.plugins.discovery import Discovery, Entry, normalized
 
 
-def check_descriptor(value: Any, kind: str, module: str) -> Plugin:
+def check_descriptor(value: object, kind: str, module: str) -> Plugin:
     """The value that a hook returned, with `":Class"` targets made absolute, or PluginError."""
     if not isinstance(value, Plugin):
         raise PluginError(f"{module}.{kind}() returned {value!r}, not a Plugin")
@@ -88,7 +88,7 @@ def _check_model_fields(value: Plugin, what: str) -> None:
         raise PluginError(f"{what}: spec and architectures are for models, not for a {value.kind}")
 
 
-def check_options_model(model: Any, what: str) -> type[BaseModel]:
+def check_options_model(model: object, what: str) -> type[BaseModel]:
     """The model, when it is one that can validate options; PluginError when not."""
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
         raise PluginError(f"{what}: its options should be a pydantic model class, not {model!r}")

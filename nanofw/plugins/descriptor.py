@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, ClassVar, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
+
+from nanofw.narrowing import Claims
 
 
 class Options(BaseModel):
@@ -68,7 +69,7 @@ class Plugin:
     _: KW_ONLY
     api: str
     options: OptionsModel | None = None
-    capabilities: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    capabilities: Claims = field(default_factory=dict[str, Any])
     spec: str | None = None
     architectures: tuple[str, ...] = ()
     requires: tuple[Requirement | str, ...] = ()

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 from nanofw.contracts.kinds import KINDS
 from nanofw.errors import PluginError, nearest
@@ -55,7 +55,7 @@ class Subject:
         return load_plugin(self.entry)
 
     @property
-    def target(self) -> Any:
+    def target(self) -> object:
         return Component(plugin=self.plugin, entry=self.entry).load()
 
 

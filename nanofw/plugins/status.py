@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from pydantic import BaseModel
 
 from nanofw.contracts.kinds import KINDS
 from nanofw.errors import PluginError
+from nanofw.narrowing import JsonObject
 from nanofw.plugins.checks import missing_requirements
 from nanofw.plugins.component import options_model
 from nanofw.plugins.discovery import Entry
@@ -41,7 +41,7 @@ class PluginStatus:
     summary: str = ""
     api: str = ""
 
-    def as_dict(self) -> dict[str, Any]:
+    def as_dict(self) -> JsonObject:
         """Plain values, for JSON."""
         entry = self.entry
         return {
@@ -144,7 +144,7 @@ def needs_torch(error: PluginError) -> bool:
     return isinstance(cause, ModuleNotFoundError) and cause.name == "torch"
 
 
-def description(entry: Entry) -> dict[str, Any]:
+def description(entry: Entry) -> JsonObject:
     """Everything that a manifest says, its options field by field: plain values."""
     plugin = load_plugin(entry)
     model = options_model(plugin, entry)
@@ -163,9 +163,9 @@ def description(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _fields(model: type[BaseModel]) -> list[dict[str, Any]]:
+def _fields(model: type[BaseModel]) -> list[JsonObject]:
     schema = model.model_json_schema()
-    fields: list[dict[str, Any]] = []
+    fields: list[JsonObject] = []
     for name, field in model.model_fields.items():
         shape = schema["properties"].get(name, {})
         fields.append(
@@ -179,7 +179,7 @@ def _fields(model: type[BaseModel]) -> list[dict[str, Any]]:
     return fields
 
 
-def _type(shape: dict[str, Any]) -> str:
+def _type(shape: JsonObject) -> str:
     if "anyOf" in shape:
         return " | ".join(_type(item) for item in shape["anyOf"])
     if "const" in shape or "enum" in shape:

@@ -14,6 +14,7 @@ from ray.exceptions import ActorUnavailableError, RayError
 
 from nanofw.config.load import LoadedConfig
 from nanofw.contracts.clock import RealClock
+from nanofw.narrowing import JsonObject
 from nanofw.replicas.actor import RemoteReplica
 from nanofw.replicas.messages import ReplicaCommand, ReplicaFailed, ReplicaReady, StopReplica
 from nanofw.replicas.placement import DistantReplicas, ReplicaEvents, ReplicaState
@@ -130,7 +131,7 @@ class ReplicaActors(DistantReplicas):
 
     def _reserve(
         self, count: int, size: int, bundle: dict[str, float]
-    ) -> list[tuple[dict[str, Any], Any]]:
+    ) -> list[tuple[JsonObject, Any]]:
         """Options of each replica's actor, and the placement group of its ranks if it has several.
 
         Ray keeps what an actor itself reserves until the job ends, even if the actor dies.

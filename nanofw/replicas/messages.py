@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.requests import FinishReason, Request
+from nanofw.narrowing import Stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +71,7 @@ class ReplicaStats:
     """The answer to `AskStats`."""
 
     number: int
-    stats: Mapping[str, Any]
+    stats: Stats
 
 
 @dataclass(frozen=True, slots=True)

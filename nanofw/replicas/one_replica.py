@@ -6,7 +6,6 @@ import os
 import traceback
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
 
 from nanofw.assembly import Selection, build, select
 from nanofw.config.load import LoadedConfig
@@ -16,6 +15,7 @@ from nanofw.contracts.outputs import RequestOutput, StepOutput
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.engine.engine import Engine
 from nanofw.errors import NanofwError, RequestError, RequestShed
+from nanofw.narrowing import JsonObject, Stats
 from nanofw.plugins import Component, load_plugin
 from nanofw.replicas.messages import ReplicaFailed, ReplicaReady
 
@@ -101,7 +101,7 @@ def failed(error: BaseException, finished: tuple[RequestOutput, ...] = ()) -> Re
     )
 
 
-def plain(stats: Mapping[str, Any]) -> dict[str, Any]:
+def plain(stats: Stats) -> JsonObject:
     """`Engine.stats()` without views of mappings, which do not travel."""
     return {
         name: dict(value) if isinstance(value, Mapping) else value for name, value in stats.items()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from nanofw.contracts.outputs import StepOutput
 from nanofw.contracts.requests import Request
 from nanofw.engine.engine import Engine
 from nanofw.errors import ExecutorError, NanofwError
+from nanofw.narrowing import Stats
 from nanofw.replicas.messages import (
     AskStats,
     ReplicaCommand,
@@ -104,7 +105,7 @@ class Replicas(ABC):
         """
 
     @abstractmethod
-    def stats(self) -> dict[int, Mapping[str, Any]]:
+    def stats(self) -> dict[int, Stats]:
         """`Engine.stats()` of those that are alive and answer, by number."""
 
     @abstractmethod
@@ -118,7 +119,7 @@ class DistantReplicas(Replicas):
     def __init__(self, clock: Clock) -> None:
         self.clock: Clock = clock
         self._held = ReplicaEvents()  # came while an answer was waited for
-        self._answers: dict[int, Mapping[str, Any]] = {}
+        self._answers: dict[int, Stats] = {}
         self._question = 0
 
     def poll(self, timeout_s: float) -> ReplicaEvents:
@@ -137,7 +138,7 @@ class DistantReplicas(Replicas):
     def _failed(self, number: int, failed: ReplicaFailed) -> None:
         """The engine of a replica cannot go on: end it, or start it again."""
 
-    def stats(self) -> dict[int, Mapping[str, Any]]:
+    def stats(self) -> dict[int, Stats]:
         self._question += 1
         self._answers = {}
         for number in self.alive:

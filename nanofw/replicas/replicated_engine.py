@@ -18,6 +18,7 @@ from nanofw.contracts.views import RequestView
 from nanofw.engine.base import BaseEngine
 from nanofw.engine.engine import Engine
 from nanofw.errors import ExecutorError, PluginError, RouterError
+from nanofw.narrowing import JsonObject, Stats
 from nanofw.plugins import Component
 from nanofw.replicas.ledger import Ledger, RoutedRequest
 from nanofw.replicas.messages import AbortRequest, AddRequest, FinishSample, ReplicaReady
@@ -273,7 +274,7 @@ class ReplicatedEngine(BaseEngine):
 
     # -- facts ----------------------------------------------------------------------------
 
-    def stats(self) -> Mapping[str, Any]:
+    def stats(self) -> Stats:
         """Those of `Engine.stats`, summed over the replicas that are there.
 
         Under `replicas` each has its own: `number`, whether it is `ready`, `outstanding_tokens`,
@@ -290,9 +291,7 @@ class ReplicatedEngine(BaseEngine):
         )
         return MappingProxyType({**total, **self._request_stats()})
 
-    def _record(
-        self, number: int, is_ready: bool, stats: Mapping[str, Any] | None
-    ) -> Mapping[str, Any]:
+    def _record(self, number: int, is_ready: bool, stats: Stats | None) -> Stats:
         view = ReplicaView(number)
         self._ledger.fill(view)
         return MappingProxyType(
@@ -330,7 +329,7 @@ def _moved(time: float | None, offset: float) -> float | None:
     return None if time is None else time + offset
 
 
-def _add(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
+def _add(total: JsonObject, stats: Stats) -> None:
     for name, value in stats.items():
         if isinstance(value, Mapping):
             _add(total.setdefault(name, {}), value)

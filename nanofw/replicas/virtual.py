@@ -7,14 +7,14 @@ engine can bring anything earlier. So a router sees what had happened by then, a
 from __future__ import annotations
 
 import heapq
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from nanofw.assembly import Selection, build
 from nanofw.contracts.clock import Clock, VirtualClock
 from nanofw.contracts.outputs import StepOutput
 from nanofw.engine.engine import Engine
 from nanofw.errors import RequestError
+from nanofw.narrowing import Stats
 from nanofw.replicas.messages import AbortRequest, AddRequest, FinishSample, ReplicaCommand
 from nanofw.replicas.one_replica import failed, plain, ready, refused, selected_alone
 from nanofw.replicas.placement import ReplicaEvents, Replicas, ReplicaState
@@ -82,7 +82,7 @@ class VirtualReplicas(Replicas):
             self._step(behind, events)
         return events
 
-    def stats(self) -> dict[int, Mapping[str, Any]]:
+    def stats(self) -> dict[int, Stats]:
         return {number: plain(self._engines[number].stats()) for number in self.alive}
 
     def close(self) -> None:

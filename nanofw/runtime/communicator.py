@@ -55,7 +55,7 @@ class GroupCommunicator:
         return torch.cat(parts.split(tensor.shape[0]), dim=dim)
 
 
-def open_store(size: int, device: torch.device, host: str = LOOPBACK) -> tuple[Any, str]:
+def open_store(size: int, device: torch.device, host: str = LOOPBACK) -> tuple[object, str]:
     """Where rank 0 waits for the others: a store, and its address for them.
 
     Ranks of one host that compute on its CPU meet in a file, in a folder that only their user can
@@ -75,7 +75,7 @@ def open_store(size: int, device: torch.device, host: str = LOOPBACK) -> tuple[A
     return store, str(port)
 
 
-def join_store(address: str, size: int, host: str = LOOPBACK) -> Any:
+def join_store(address: str, size: int, host: str = LOOPBACK) -> object:
     """The store of rank 0, as another rank sees it."""
     if os.path.isabs(address):
         return FileStore(address, size)

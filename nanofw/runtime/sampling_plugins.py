@@ -102,7 +102,7 @@ class SamplingPlugins:
         """A tuple of names that a sampler on the device declares."""
         if self.device_sampler is None:
             return ()
-        names: Any = self.calls.call(attribute, getattr, self.sampler, attribute)
+        names: object = self.calls.call(attribute, getattr, self.sampler, attribute)
         if isinstance(names, tuple) and all(type(name) is str for name in names):
             return names
         raise self.calls.wrong(attribute, names, "a tuple of names")
@@ -129,7 +129,7 @@ class SamplingPlugins:
         self._ids[new.row], self._rows[new.request_id] = new.request_id, new.row
         self.calls.call("add_row", self.sampler.add_row, new)
         for processor in self.processors:
-            has_work: Any = processor.calls.call("add_row", processor.target.add_row, new)
+            has_work: object = processor.calls.call("add_row", processor.target.add_row, new)
             processor.active[new.row] = processor.calls.flag("add_row", has_work)
 
     def remove_row(self, row: int) -> None:
@@ -173,7 +173,7 @@ class SamplingPlugins:
         if sampler is None:
             return None
         self.calls.call("sync", sampler.sync)
-        variant: Any = self.calls.call("variant", sampler.variant, rows.copy())
+        variant: object = self.calls.call("variant", sampler.variant, rows.copy())
         if variant is None or (type(variant) is str and variant in self.variants):
             return variant
         raise self.calls.wrong("variant", variant, f"one of {self.variants}, or None")
@@ -197,7 +197,7 @@ class SamplingPlugins:
         """Whether the sampler needs only the logits of each rank's own tokens."""
         if not self.shards:
             return False
-        answer: Any = self.calls.call("can_shard", self.sampler.can_shard, rows.copy())
+        answer: object = self.calls.call("can_shard", self.sampler.can_shard, rows.copy())
         return self.calls.flag("can_shard", answer)
 
     def sample(
@@ -235,7 +235,7 @@ class SamplingPlugins:
 def _made(component: Component, config: SamplerConfig) -> Processor:
     target = component.make(LogitsProcessor, config)
     kind, calls = type(target), calls_of(component)
-    stage: Any = calls.call("stage", getattr, target, "stage")
+    stage: object = calls.call("stage", getattr, target, "stage")
     if type(stage) is not str or stage not in STAGES:
         wanted = " or ".join(map(repr, STAGES))
         raise PluginLoadError(f"{component.label}: stage is {shown(stage)}; it must be {wanted}")
@@ -272,14 +272,14 @@ def checked_logits(
 
 
 def _checked_tokens(
-    calls: PluginCalls, method: str, found: Any, logits: torch.Tensor
+    calls: PluginCalls, method: str, found: object, logits: torch.Tensor
 ) -> SampledTokens:
     """What a sampler made of logits: a token for each line of them, where they are."""
     if not isinstance(found, SampledTokens):
         raise calls.error(f"{method}() returned {_kind(found)}; it must be SampledTokens")
     shape, device = logits.shape[:1], logits.device
     for name, dtype in (("token_ids", torch.int32), ("failed", torch.bool)):
-        value: Any = getattr(found, name)
+        value: object = getattr(found, name)
         if not (
             isinstance(value, torch.Tensor)
             and value.dtype == dtype
@@ -291,6 +291,6 @@ def _checked_tokens(
     return found
 
 
-def _kind(value: Any) -> str:
+def _kind(value: object) -> str:
     """`float32[2, 64] on cpu`, or the type of what is not a tensor."""
     return described(value) if isinstance(value, torch.Tensor) else type(value).__name__

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
@@ -17,6 +17,7 @@ from nanofw.errors import RequestError
 from nanofw.llm.async_llm import AsyncLLM
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import RequestResult, StreamEvent
+from nanofw.narrowing import JsonObject
 from nanofw.server.bodies import parsed, received
 from nanofw.server.door import Client, OpenPrompts
 from nanofw.server.errors import ApiError, error_of, json_response, refusal
@@ -28,12 +29,12 @@ from nanofw.server.service import Service
 from nanofw.server.streams import ClientWatch, Events, numbered
 
 G = TypeVar("G", bound=EngineRequest)
-Encode: TypeAlias = Callable[[AsyncLLM, dict[str, Any], SamplingParams], Awaitable[Prompt]]
+Encode: TypeAlias = Callable[[AsyncLLM, JsonObject, SamplingParams], Awaitable[Prompt]]
 CLOSED_REQUEST = 499
 """The status in logs of a request whose client went away; nobody is answered."""
 
 
-async def _encode_text(llm: AsyncLLM, record: dict[str, Any], sampling: SamplingParams) -> Prompt:
+async def _encode_text(llm: AsyncLLM, record: JsonObject, sampling: SamplingParams) -> Prompt:
     return await llm.encode(record, sampling)
 
 
@@ -48,7 +49,7 @@ class AnswerPlan:
         encode: makes the prompt of a record; raises `RequestError`.
     """
 
-    records: list[dict[str, Any]]
+    records: list[JsonObject]
     sampling: SamplingParams
     format: WholeFormat
     encode: Encode = _encode_text
@@ -86,7 +87,7 @@ class Call:
             self.entry.leave(results)
         path = self.request.url.path
         self.service.metrics.answered(path, self.status)
-        facts: dict[str, Any] = {
+        facts: JsonObject = {
             "request_id": self.request.state.request_id,
             "id": None if self.plan is None else self.plan.format.id,
             "client": self.client,
@@ -229,7 +230,7 @@ async def _encoded(call: Call, plan: AnswerPlan) -> list[Prompt]:
     return prompts
 
 
-async def _whole(call: Call, events: Events) -> dict[str, Any]:
+async def _whole(call: Call, events: Events) -> JsonObject:
     """The answer that is not streamed."""
     assert call.plan is not None
     async with aclosing(events):

@@ -13,6 +13,7 @@ from starlette.responses import Response
 from nanofw.contracts.reply_format import ReasoningFormat, ToolCall, ToolFormat
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import Completion, RequestResult, StreamEvent
+from nanofw.narrowing import JsonObject
 from nanofw.server.answers import AnswerPlan, serve_text
 from nanofw.server.errors import ApiError
 from nanofw.server.formats import Format
@@ -53,17 +54,17 @@ class ChatFormat(Format):
     def _reader(self) -> ReplyReader:
         return ReplyReader(self.tools, reasoning=self.reasoning, in_reasoning=self.in_reasoning)
 
-    def opening(self, number: int) -> list[dict[str, Any]]:
+    def opening(self, number: int) -> list[JsonObject]:
         self.readers = {index: self._reader() for index in range(self.num_samples)}
         delta = {"role": "assistant", "content": ""}
         return [self._delta(index, delta) for index in range(self.num_samples)]
 
-    def _delta(self, index: int, delta: dict[str, Any], logprobs: Any = None) -> dict[str, Any]:
+    def _delta(self, index: int, delta: JsonObject, logprobs: Any = None) -> JsonObject:
         return self.event(
             {"index": index, "delta": delta, "logprobs": logprobs, "finish_reason": None}
         )
 
-    def piece(self, number: int, event: StreamEvent) -> list[dict[str, Any]]:
+    def piece(self, number: int, event: StreamEvent) -> list[JsonObject]:
         reader = self.readers[event.index]
         num_before = reader.num_calls
         deltas = _deltas(reader.push(event.text), num_before)
@@ -75,14 +76,14 @@ class ChatFormat(Format):
             *(self._delta(event.index, delta) for delta in others),
         ]
 
-    def ending(self, number: int, result: RequestResult) -> list[dict[str, Any]]:
+    def ending(self, number: int, result: RequestResult) -> list[JsonObject]:
         return [event for output in result.outputs for event in self._end_sample(output, result)]
 
-    def _end_sample(self, output: Completion, result: RequestResult) -> list[dict[str, Any]]:
+    def _end_sample(self, output: Completion, result: RequestResult) -> list[JsonObject]:
         reader = self.readers[output.index]
         num_before = reader.num_calls
         deltas = _deltas(reader.finish(), num_before)
-        choice: dict[str, Any] = {
+        choice: JsonObject = {
             "index": output.index,
             "delta": {},
             "logprobs": None,
@@ -93,12 +94,12 @@ class ChatFormat(Format):
             choice["finish_reason"] = "tool_calls"
         return [*(self._delta(output.index, delta) for delta in deltas), self.event(choice)]
 
-    def choices(self, number: int, result: RequestResult) -> list[dict[str, Any]]:
+    def choices(self, number: int, result: RequestResult) -> list[JsonObject]:
         return [self._choice(output, result) for output in result.outputs]
 
-    def _choice(self, output: Completion, result: RequestResult) -> dict[str, Any]:
+    def _choice(self, output: Completion, result: RequestResult) -> JsonObject:
         reply = self._reader().read(output.text)
-        message: dict[str, Any] = {
+        message: JsonObject = {
             "role": "assistant",
             "content": reply.content if reply.content or not reply.tool_calls else None,
             "refusal": None,
@@ -119,13 +120,13 @@ class ChatFormat(Format):
         }
 
 
-def _deltas(parts: Sequence[ReplyPart], num_calls: int) -> list[dict[str, Any]]:
+def _deltas(parts: Sequence[ReplyPart], num_calls: int) -> list[JsonObject]:
     """What a stream says of parts of a reply.
 
     Args:
         num_calls: calls that came before them.
     """
-    deltas: list[dict[str, Any]] = []
+    deltas: list[JsonObject] = []
     for part in parts:
         if part.call is not None:
             call = {"index": num_calls, **_call_record(part.call)}
@@ -138,7 +139,7 @@ def _deltas(parts: Sequence[ReplyPart], num_calls: int) -> list[dict[str, Any]]:
     return deltas
 
 
-def _call_record(call: ToolCall) -> dict[str, Any]:
+def _call_record(call: ToolCall) -> JsonObject:
     return {
         "id": f"call_{uuid.uuid4().hex}",
         "type": "function",
@@ -161,9 +162,9 @@ def chat_plan(reader: Reader, body: ChatRequest, client: str) -> AnswerPlan:
     return AnswerPlan([record], reader.defaults.chat, answer)
 
 
-def _check_variables(record: dict[str, Any], body: ChatRequest, reader: Reader) -> None:
+def _check_variables(record: JsonObject, body: ChatRequest, reader: Reader) -> None:
     """Hand variables to the chat template, and refuse those that it does not read."""
-    given: dict[str, Any] = dict(body.chat_template_kwargs or {})
+    given: JsonObject = dict(body.chat_template_kwargs or {})
     if body.reasoning_effort is not None:
         given["reasoning_effort"] = body.reasoning_effort
     for name in given:

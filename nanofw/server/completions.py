@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -12,6 +11,7 @@ from starlette.responses import Response
 from nanofw.llm.logprobs import PositionLogprobs
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import Completion, RequestResult, StreamEvent
+from nanofw.narrowing import JsonObject
 from nanofw.server.answers import AnswerPlan, serve_text
 from nanofw.server.formats import Format
 from nanofw.server.logprobs import for_completion
@@ -55,18 +55,18 @@ class CompletionFormat(Format):
         known = [int(i) for i in prompt.token_ids or () if 0 <= i < self.tokenizer.vocab_size]
         return self.tokenizer.decode(known)
 
-    def opening(self, number: int) -> list[dict[str, Any]]:
+    def opening(self, number: int) -> list[dict[str, object]]:
         if not self.echo:
             return []
         text = self.echoed[number]
         return [self._text_event(self.index(number, i), text) for i in range(self.num_samples)]
 
-    def _text_event(self, index: int, text: str, logprobs: Any = None) -> dict[str, Any]:
+    def _text_event(self, index: int, text: str, logprobs: object = None) -> dict[str, object]:
         return self.event(
             {"index": index, "text": text, "logprobs": logprobs, "finish_reason": None}
         )
 
-    def piece(self, number: int, event: StreamEvent) -> list[dict[str, Any]]:
+    def piece(self, number: int, event: StreamEvent) -> list[JsonObject]:
         ids = {"token_ids": event.token_ids} if self.token_ids and event.token_ids else {}
         if not event.text and not event.logprobs and not ids:
             return []
@@ -78,7 +78,7 @@ class CompletionFormat(Format):
         piece = {"index": index, "text": event.text, "logprobs": logprobs, "finish_reason": None}
         return [self.event({**piece, **ids})]
 
-    def ending(self, number: int, result: RequestResult) -> list[dict[str, Any]]:
+    def ending(self, number: int, result: RequestResult) -> list[dict[str, object]]:
         return [
             self.event(
                 {
@@ -92,10 +92,10 @@ class CompletionFormat(Format):
             for output in result.outputs
         ]
 
-    def choices(self, number: int, result: RequestResult) -> list[dict[str, Any]]:
+    def choices(self, number: int, result: RequestResult) -> list[dict[str, object]]:
         return [self._choice(number, result, output) for output in result.outputs]
 
-    def _choice(self, number: int, result: RequestResult, output: Completion) -> dict[str, Any]:
+    def _choice(self, number: int, result: RequestResult, output: Completion) -> dict[str, object]:
         if self.no_output:
             nothing: list[PositionLogprobs] | None = None if output.logprobs is None else []
             output = replace(output, text="", token_ids=(), logprobs=nothing)
@@ -108,7 +108,7 @@ class CompletionFormat(Format):
             **self.ids(output, result),
         }
 
-    def _logprobs(self, result: RequestResult, output: Completion) -> dict[str, Any] | None:
+    def _logprobs(self, result: RequestResult, output: Completion) -> dict[str, object] | None:
         if output.logprobs is None:
             return None
         positions = [*(result.prompt_logprobs or ()), *output.logprobs]
@@ -117,7 +117,7 @@ class CompletionFormat(Format):
             first = self.tokenizer.decode(result.prompt_token_ids[:1], skip_special_tokens=False)
         return for_completion(positions, first)
 
-    def reasons(self, output: Completion) -> dict[str, Any]:
+    def reasons(self, output: Completion) -> dict[str, object]:
         if self.no_output:
             return {"finish_reason": "length", "stop_reason": None}
         return Format.reasons(self, output)

@@ -15,6 +15,7 @@ from nanofw.llm.async_llm import AsyncLLM
 from nanofw.llm.embeddings import POOLED, embedding_of
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import RequestResult
+from nanofw.narrowing import JsonObject
 from nanofw.server.answers import AnswerPlan, serve_text
 from nanofw.server.errors import ApiError
 from nanofw.server.formats import ListFormat
@@ -38,7 +39,7 @@ class EmbeddingFormat(ListFormat):
     def _id_prefix(self) -> str:
         return "embd"
 
-    def _item(self, index: int, result: RequestResult) -> dict[str, Any]:
+    def _item(self, index: int, result: RequestResult) -> JsonObject:
         found = embedding_of(result, normalize=self.normalize)
         if found.embedding is None:
             raise ApiError(500, str(found.error))
@@ -69,7 +70,7 @@ def embedding_plan(service: Service, body: EmbeddingRequest, client: str) -> Ans
 
 
 def _pooled_encoder(pooling: Pooling) -> Any:
-    async def encode(llm: AsyncLLM, record: dict[str, Any], sampling: SamplingParams) -> Prompt:
+    async def encode(llm: AsyncLLM, record: JsonObject, sampling: SamplingParams) -> Prompt:
         return replace(await llm.encode(record, sampling), pooling=pooling)
 
     return encode

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import Any
 
 import msgspec
 from starlette.responses import Response
@@ -24,7 +23,7 @@ PING_INTERVAL_S = 15.0
 _encode = msgspec.json.Encoder().encode
 
 
-def event_of(record: dict[str, Any]) -> bytes:
+def event_of(record: dict[str, object]) -> bytes:
     """An event with an object of JSON."""
     return b"data: " + _encode(record) + b"\n\n"
 

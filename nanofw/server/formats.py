@@ -7,16 +7,16 @@ import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from nanofw import __version__
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import Completion, RequestResult, StreamEvent
+from nanofw.narrowing import JsonObject
 
 FINGERPRINT = f"nanofw-{__version__}"
 
 
-def usage_of(results: Sequence[RequestResult], num_dropped: int = 0) -> dict[str, Any]:
+def usage_of(results: Sequence[RequestResult], num_dropped: int = 0) -> JsonObject:
     """The tokens of a request.
 
     Args:
@@ -57,7 +57,7 @@ class WholeFormat(ABC):
         """Called with the encoded prompts, before anything else."""
 
     @abstractmethod
-    def whole(self, results: Sequence[RequestResult]) -> dict[str, Any]:
+    def whole(self, results: Sequence[RequestResult]) -> JsonObject:
         """The answer. Raises `ApiError`."""
 
 
@@ -78,41 +78,41 @@ class Format(WholeFormat):
         """The value of `object`."""
 
     @abstractmethod
-    def opening(self, number: int) -> list[dict[str, Any]]:
+    def opening(self, number: int) -> list[JsonObject]:
         """Events before the first one of a prompt's answer."""
 
     @abstractmethod
-    def piece(self, number: int, event: StreamEvent) -> list[dict[str, Any]]:
+    def piece(self, number: int, event: StreamEvent) -> list[JsonObject]:
         """The events of a piece of text; none for one that has nothing to show."""
 
     @abstractmethod
-    def ending(self, number: int, result: RequestResult) -> list[dict[str, Any]]:
+    def ending(self, number: int, result: RequestResult) -> list[JsonObject]:
         """The events with which a prompt's answer ends."""
 
     @abstractmethod
-    def choices(self, number: int, result: RequestResult) -> list[dict[str, Any]]:
+    def choices(self, number: int, result: RequestResult) -> list[JsonObject]:
         """The choices of a prompt in an answer that is not streamed."""
 
     def num_dropped(self, results: Sequence[RequestResult]) -> int:
         """Generated tokens that are not part of the answer."""
         return 0
 
-    def whole(self, results: Sequence[RequestResult]) -> dict[str, Any]:
+    def whole(self, results: Sequence[RequestResult]) -> JsonObject:
         """The answer that is not streamed."""
         choices = [c for number, r in enumerate(results) for c in self.choices(number, r)]
         usage = usage_of(results, self.num_dropped(results))
         return {**self._head(is_chunk=False), "choices": choices, "usage": usage}
 
-    def usage_event(self, results: Sequence[RequestResult]) -> dict[str, Any]:
+    def usage_event(self, results: Sequence[RequestResult]) -> JsonObject:
         """The event with the usage, after all others."""
         usage = usage_of(results, self.num_dropped(results))
         return {**self._head(is_chunk=True), "choices": [], "usage": usage}
 
-    def event(self, choice: Mapping[str, Any]) -> dict[str, Any]:
+    def event(self, choice: Mapping[str, object]) -> JsonObject:
         """An event with one choice."""
         return {**self._head(is_chunk=True), "choices": [choice]}
 
-    def _head(self, *, is_chunk: bool) -> dict[str, Any]:
+    def _head(self, *, is_chunk: bool) -> JsonObject:
         return {
             "id": self.id,
             "object": self._object(is_chunk=is_chunk),
@@ -125,15 +125,15 @@ class Format(WholeFormat):
         """Of a choice: prompt by prompt, and within a prompt sample by sample."""
         return number * self.num_samples + sample_index
 
-    def reasons(self, output: Completion) -> dict[str, Any]:
+    def reasons(self, output: Completion) -> JsonObject:
         """Why a choice ended."""
         return {"finish_reason": str(output.finish_reason), "stop_reason": output.stop_reason}
 
-    def ids(self, output: Completion, result: RequestResult) -> dict[str, Any]:
+    def ids(self, output: Completion, result: RequestResult) -> JsonObject:
         """The ids of a choice's tokens, where they are wanted; its prompt's with the first."""
         if not self.token_ids:
             return {}
-        record: dict[str, Any] = {"token_ids": output.token_ids}
+        record: JsonObject = {"token_ids": output.token_ids}
         if output.index == 0:
             record["prompt_token_ids"] = result.prompt_token_ids
         return record
@@ -146,7 +146,7 @@ class ListFormat(WholeFormat):
     def begin(self, prompts: Sequence[Prompt]) -> None:
         pass
 
-    def whole(self, results: Sequence[RequestResult]) -> dict[str, Any]:
+    def whole(self, results: Sequence[RequestResult]) -> JsonObject:
         num_tokens = sum(len(result.prompt_token_ids) for result in results)
         return {
             "id": self.id,
@@ -158,5 +158,5 @@ class ListFormat(WholeFormat):
         }
 
     @abstractmethod
-    def _item(self, index: int, result: RequestResult) -> dict[str, Any]:
+    def _item(self, index: int, result: RequestResult) -> JsonObject:
         """What the list has for a prompt. Raises `ApiError`."""

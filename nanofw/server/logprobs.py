@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from nanofw.llm.logprobs import Logprob, PositionLogprobs
+from nanofw.narrowing import JsonObject
 
 LEAST = -9999.0
 """What stands for a probability of zero, whose logarithm JSON does not have."""
@@ -14,7 +14,7 @@ LEAST = -9999.0
 
 def for_completion(
     positions: Iterable[PositionLogprobs | None], first_token: str = "", offset: int = 0
-) -> dict[str, Any]:
+) -> JsonObject:
     """The four lists of a completion's choice.
 
     Args:
@@ -22,7 +22,7 @@ def for_completion(
         first_token: its text.
         offset: characters of the choice's text before the first of them.
     """
-    record: dict[str, Any] = {
+    record: JsonObject = {
         "tokens": [],
         "token_logprobs": [],
         "top_logprobs": [],
@@ -51,18 +51,18 @@ def _by_text(logprobs: Iterable[Logprob]) -> dict[str, float]:
     return found
 
 
-def for_chat(positions: Sequence[PositionLogprobs]) -> dict[str, Any]:
+def for_chat(positions: Sequence[PositionLogprobs]) -> dict[str, object]:
     """The list of a chat's choice."""
     return {"content": [_position(position) for position in positions], "refusal": None}
 
 
-def _position(position: PositionLogprobs) -> dict[str, Any]:
+def _position(position: PositionLogprobs) -> dict[str, object]:
     own, *_ = position.values()
     by_rank = sorted(position.values(), key=lambda logprob: logprob.rank)
     return {**_token(own), "top_logprobs": [_token(one) for one in by_rank if one.is_top]}
 
 
-def _token(one: Logprob) -> dict[str, Any]:
+def _token(one: Logprob) -> dict[str, object]:
     text = one.decoded_token
     # a token that is a part of a character has no text of its own, and its bytes are not kept
     data = None if "\ufffd" in text else list(text.encode("utf-8"))

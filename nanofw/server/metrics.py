@@ -7,7 +7,6 @@ that `AsyncLLM.metrics` gives them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 from prometheus_client import (
     CollectorRegistry,
@@ -20,6 +19,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from nanofw.llm.results import RequestResult, Timings
+from nanofw.narrowing import Stats
 
 MAX_CLIENTS = 1000
 """Clients with metrics of their own; further ones share the label `other`."""
@@ -138,9 +138,7 @@ class ServerMetrics:
             self._clients.add(client)
         return client
 
-    def text(
-        self, stats: Mapping[str, Any] | None, open_by_client: Mapping[str, int], turned_away: int
-    ) -> str:
+    def text(self, stats: Stats | None, open_by_client: Mapping[str, int], turned_away: int) -> str:
         """All of them in the text format.
 
         Args:
@@ -174,7 +172,7 @@ class EngineCollector(Collector):
 
     def __init__(self, model: str, policy: str, router: str = "") -> None:
         self._model, self._policy, self._router = model, policy, router
-        self.stats: Mapping[str, Any] | None = None
+        self.stats: Stats | None = None
         self.clients: Mapping[str, int] = {}
         self.turned_away = 0
 
@@ -199,7 +197,7 @@ class EngineCollector(Collector):
             yield from self._engine_metrics(self.stats)
             yield from replica_metrics(self.stats.get("replicas", ()))
 
-    def _engine_metrics(self, stats: Mapping[str, Any]) -> Iterator[Metric]:
+    def _engine_metrics(self, stats: Stats) -> Iterator[Metric]:
         usage = _usage(stats)
         for name, text, value in (
             ("num_requests_running", "Requests in the running set.", stats.get("num_running", 0)),
@@ -226,20 +224,20 @@ class EngineCollector(Collector):
             yield counter
 
 
-def _usage(stats: Mapping[str, Any]) -> float:
+def _usage(stats: Stats) -> float:
     """The share of the KV blocks that requests hold."""
     blocks = stats.get("blocks", {})
     num_blocks = blocks.get("num_blocks", 0)
     return blocks.get("num_used", 0) / num_blocks if num_blocks else 0.0
 
 
-def replica_metrics(replicas: Sequence[Mapping[str, Any]]) -> Iterator[Metric]:
+def replica_metrics(replicas: Sequence[Stats]) -> Iterator[Metric]:
     """What each replica does, as the engine before them counts and as it says itself.
 
     Args:
         replicas: `ReplicatedEngine.stats()["replicas"]`.
     """
-    gauges: Mapping[str, tuple[str, Callable[[Mapping[str, Any]], float]]] = {
+    gauges: Mapping[str, tuple[str, Callable[[Stats], float]]] = {
         "ready": ("1: it serves.", lambda replica: float(replica["ready"])),
         "requests_running": ("Its running requests.", lambda replica: replica["routed_running"]),
         "requests_waiting": ("Its other requests.", lambda replica: replica["routed_waiting"]),

@@ -5,9 +5,9 @@ from __future__ import annotations
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from nanofw.contracts.plan import StepPlan
 from nanofw.contracts.requests import FinishReason
 from nanofw.engine.request_state import SAMPLE_SEPARATOR, sample_id
 from nanofw.llm.results import RequestResult
+from nanofw.narrowing import Stats
 
 MAX_ENDED = 1000
 """Requests that latencies are of."""
@@ -145,7 +146,7 @@ class Overview:
         self._totals(client).num_refused += 1
         self._decide("turned away", "", client, reason)
 
-    def record(self, stats: Mapping[str, Any]) -> dict[str, object]:
+    def record(self, stats: Stats) -> dict[str, object]:
         """Everything as a JSON object.
 
         Args:

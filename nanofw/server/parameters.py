@@ -12,6 +12,7 @@ from nanofw.config.schema import ServerLimits
 from nanofw.config.source import DEFAULT
 from nanofw.contracts.requests import SamplingParams
 from nanofw.engine.request_checks import is_finite
+from nanofw.narrowing import JsonObject
 from nanofw.server.errors import ApiError
 from nanofw.server.schemas import (
     ChatRequest,
@@ -87,13 +88,13 @@ class Defaults:
         )
 
 
-def engine_record(request: EngineRequest, limits: ServerLimits, client: str) -> dict[str, Any]:
+def engine_record(request: EngineRequest, limits: ServerLimits, client: str) -> JsonObject:
     """The keys of a prompt that all requests share.
 
     Raises:
         ApiError: a value is out of bounds.
     """
-    record: dict[str, Any] = {"client": client}
+    record: JsonObject = {"client": client}
     for name in REQUEST_NAMES:
         value = getattr(request, name)
         if value is not None:
@@ -108,7 +109,7 @@ def engine_record(request: EngineRequest, limits: ServerLimits, client: str) -> 
     return record
 
 
-def common_record(request: Generation, limits: ServerLimits, client: str) -> dict[str, Any]:
+def common_record(request: Generation, limits: ServerLimits, client: str) -> JsonObject:
     """The keys of a prompt that completions and chats share. Raises as `engine_record`."""
     record = engine_record(request, limits, client)
     for name in SAMPLING_NAMES:
@@ -127,7 +128,7 @@ def common_record(request: Generation, limits: ServerLimits, client: str) -> dic
 
 def completion_records(
     request: CompletionRequest, limits: ServerLimits, client: str
-) -> list[dict[str, Any]]:
+) -> list[JsonObject]:
     """A prompt of `AsyncLLM` for each prompt of a completion."""
     common = common_record(request, limits, client)
     if request.max_tokens is not None:
@@ -147,7 +148,7 @@ def completion_records(
     return [{**prompt, **common} for prompt in prompt_records(request.prompt, "prompt", limits)]
 
 
-def prompt_records(prompt: Texts, param: str, limits: ServerLimits) -> list[dict[str, Any]]:
+def prompt_records(prompt: Texts, param: str, limits: ServerLimits) -> list[JsonObject]:
     """A record for each text, or list of token ids, that a parameter has.
 
     Raises:
@@ -168,7 +169,7 @@ def prompt_records(prompt: Texts, param: str, limits: ServerLimits) -> list[dict
 
 def chat_record(
     request: ChatRequest, limits: ServerLimits, client: str, defaults: Defaults
-) -> dict[str, Any]:
+) -> JsonObject:
     """The prompt of `AsyncLLM` for a chat."""
     record = {**common_record(request, limits, client), **template_record(request, limits)}
     most = [n for n in (request.max_completion_tokens, request.max_tokens) if n is not None]
@@ -190,7 +191,7 @@ def chat_record(
     return record
 
 
-def template_record(request: ChatRequest | TokenizeRequest, limits: ServerLimits) -> dict[str, Any]:
+def template_record(request: ChatRequest | TokenizeRequest, limits: ServerLimits) -> JsonObject:
     """The keys of a prompt that its chat template reads."""
     messages = request.messages or []
     if not messages:
@@ -198,7 +199,7 @@ def template_record(request: ChatRequest | TokenizeRequest, limits: ServerLimits
     if len(messages) > limits.max_messages:
         reason = f"messages has {len(messages)} of them; at most {limits.max_messages} are read"
         raise ApiError(400, reason, param="messages")
-    record: dict[str, Any] = {"messages": messages}
+    record: JsonObject = {"messages": messages}
     for name in TEMPLATE_NAMES:
         value = getattr(request, name)
         if value is not None:
@@ -230,8 +231,8 @@ def _format_schema(request: ChatRequest) -> Any:
 
 
 def constrain(
-    record: dict[str, Any],
-    argument: dict[str, Any],
+    record: JsonObject,
+    argument: JsonObject,
     param: str,
     limits: ServerLimits,
     defaults: Defaults,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
@@ -107,6 +107,6 @@ def _invalid(error: ValidationError, model: type[Body]) -> ApiError:
 
 
 def _sentence(detail: ErrorDetails, place: list[str]) -> str:
-    value: Any = detail["input"]
+    value: object = detail["input"]
     given = "" if detail["type"] == "missing" else f", not {shown(value)}"
     return f"{'.'.join(place)}: {detail['msg'][:1].lower()}{detail['msg'][1:]}{given}"

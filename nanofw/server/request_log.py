@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import msgspec
 
@@ -24,7 +23,7 @@ def log_to_stderr() -> None:
     logger.propagate = False
 
 
-def log_request(facts: dict[str, Any], results: Sequence[RequestResult], total_s: float) -> None:
+def log_request(facts: dict[str, object], results: Sequence[RequestResult], total_s: float) -> None:
     """Write the line of a request.
 
     Args:
@@ -34,7 +33,7 @@ def log_request(facts: dict[str, Any], results: Sequence[RequestResult], total_s
     """
     if not logger.isEnabledFor(logging.INFO):
         return
-    record: dict[str, Any] = {
+    record: dict[str, object] = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         **facts,
         "total_s": round(total_s, 6),

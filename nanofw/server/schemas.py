@@ -10,10 +10,9 @@ from typing import Annotated, Any, ClassVar, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, GetCoreSchemaHandler, Tag
 
 from nanofw.contracts.requests import Pooling
-from nanofw.narrowing import is_object
+from nanofw.narrowing import JsonObject, is_object
 
 T = TypeVar("T")
-JsonObject: TypeAlias = dict[str, Any]
 
 
 class _FailsFast:
@@ -52,7 +51,7 @@ class EngineRequest(Body):
     priority: int | None = None
     deadline_s: float | None = None
     expected_output_tokens: int | None = None
-    arguments: dict[str, Any] | None = None
+    arguments: JsonObject | None = None
     cache_salt: str | None = None
 
     @property

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -13,6 +12,7 @@ from nanofw.llm.async_llm import AsyncLLM
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import RequestResult
 from nanofw.llm.scores import SCORED, score_of
+from nanofw.narrowing import JsonObject
 from nanofw.server.answers import AnswerPlan, serve_text
 from nanofw.server.errors import ApiError
 from nanofw.server.formats import ListFormat
@@ -30,7 +30,7 @@ class ScoreFormat(ListFormat):
     def _id_prefix(self) -> str:
         return "score"
 
-    def _item(self, index: int, result: RequestResult) -> dict[str, Any]:
+    def _item(self, index: int, result: RequestResult) -> JsonObject:
         found = score_of(result)
         if found.logprob is None:
             raise ApiError(500, str(found.error))
@@ -58,7 +58,7 @@ def score_plan(service: Service, body: ScoreRequest, client: str) -> AnswerPlan:
     return AnswerPlan(records, SCORED, answer, _encode)
 
 
-async def _encode(llm: AsyncLLM, record: dict[str, Any], sampling: SamplingParams) -> Prompt:
+async def _encode(llm: AsyncLLM, record: JsonObject, sampling: SamplingParams) -> Prompt:
     prompt = {name: value for name, value in record.items() if name != _CONTINUATION}
     made = await llm.encode_pair(prompt, record[_CONTINUATION])
     if made.refusal is not None:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from nanofw.contracts.reply_format import ToolFormat
+from nanofw.narrowing import JsonObject
 from nanofw.server.errors import ApiError
 from nanofw.server.parameters import constrain
 from nanofw.server.reading import Reader
 from nanofw.server.schemas import ChatRequest, NamedTool
 
 
-def apply_tools(record: dict[str, Any], request: ChatRequest, reader: Reader) -> ToolFormat | None:
+def apply_tools(record: JsonObject, request: ChatRequest, reader: Reader) -> ToolFormat | None:
     """How calls in the reply are written; None: there will not be any.
 
     A call that is forced is constrained by a grammar: the function's name, and arguments that its

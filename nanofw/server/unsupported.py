@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from nanofw.errors import near, shown
 from nanofw.server.errors import ApiError
@@ -50,13 +49,13 @@ REFUSED: Mapping[str, tuple[str, tuple[object, ...]]] = {
 """Name -> reason, and values that say the same as leaving it out; null always does."""
 
 
-def without_neutral(values: Mapping[str, Any]) -> dict[str, Any]:
+def without_neutral(values: Mapping[str, object]) -> dict[str, object]:
     """The parameters without those that ask for nothing.
 
     Raises:
         ApiError: one that is not supported.
     """
-    kept: dict[str, Any] = {}
+    kept: dict[str, object] = {}
     for name, value in values.items():
         refused = REFUSED.get(name)
         if refused is None:

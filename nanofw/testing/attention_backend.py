@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 from unittest import SkipTest
 
 from nanofw.contracts.attention_backend import AttentionBackend, AttentionConfig
+from nanofw.narrowing import Claims
 from nanofw.testing.class_state import check_class_state, class_state
 
 if TYPE_CHECKING:
@@ -33,14 +34,16 @@ class AttentionBackendChecks(ABC):
         device: where to run.
     """
 
-    capabilities: ClassVar[Mapping[str, Any]] = {}
+    capabilities: ClassVar[Claims] = {}
     device: str = "cpu"
 
     @abstractmethod
     def make(self, config: AttentionConfig) -> AttentionBackend:
         """A fresh backend."""
 
-    def driver(self, num_blocks: int = 24, seed: int = 0, **changes: Any) -> AttentionBackendDriver:
+    def driver(
+        self, num_blocks: int = 24, seed: int = 0, **changes: object
+    ) -> AttentionBackendDriver:
         """A driver of a fresh backend; `changes` are fields of `AttentionConfig`."""
         import torch
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import torch
@@ -82,7 +81,7 @@ class AttentionBackendDriver:
         self.config = config
         self.num_blocks = num_blocks
         self.scale: float = config.head_dim**-0.5
-        self.pool: list[Any] = backend.allocate(num_blocks)
+        self.pool: list[object] = backend.allocate(num_blocks)
         assert len(self.pool) == config.num_layers, "allocate gives one entry per layer"
         self.rows: dict[int, _RowKV] = {}
         self._random = np.random.default_rng(seed)

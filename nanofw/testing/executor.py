@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 from unittest import SkipTest
 
 import numpy as np
@@ -28,6 +28,7 @@ from nanofw.engine.engine import Engine
 from nanofw.engine.host_processors import HostProcessors
 from nanofw.engine.scheduler import Scheduler
 from nanofw.kv_allocators.paged_prefix import PagedPrefixAllocator
+from nanofw.narrowing import Claims
 from nanofw.plugins.capabilities import BUILT_BY_EXECUTOR
 from nanofw.testing.class_state import check_class_state, class_state
 from nanofw.testing.memory import reachable_bytes
@@ -67,7 +68,7 @@ class ExecutorChecks(ABC):
         kept_bytes_per_request: how much the executor may remember of each finished request.
     """
 
-    capabilities: ClassVar[Mapping[str, Any]] = {}
+    capabilities: ClassVar[Claims] = {}
     device: str = "cpu"
     seeds: ClassVar[range] = range(2)
     kept_bytes_per_request: ClassVar[int] = 64

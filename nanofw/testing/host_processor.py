@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 from unittest import SkipTest
 
 import numpy as np
@@ -46,8 +46,8 @@ class HostProcessorChecks(ABC):
     """
 
     name: str
-    arguments: ClassVar[Sequence[Any]] = (None,)
-    wrong_arguments: ClassVar[Sequence[Any]] = ()
+    arguments: ClassVar[Sequence[object]] = (None,)
+    wrong_arguments: ClassVar[Sequence[object]] = ()
     num_steps: ClassVar[int] = 8
     kept_bytes_per_request: ClassVar[int] = 16
 

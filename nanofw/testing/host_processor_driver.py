@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -25,7 +24,7 @@ class MaskedRequest:
     """
 
     number: int
-    argument: Any
+    argument: object
     id: str = ""
     tokens: list[int] = field(default_factory=list[int])
     masks: list[BoolArray] = field(default_factory=list[BoolArray])
@@ -65,7 +64,7 @@ class HostProcessorDriver:
         """Whether the processor constrains the request."""
         self.processor.check(request.argument)
         prompt = np.array((*PROMPT, *range(request.number)), np.int32)
-        answer: Any = self.processor.start(request.id, request.argument, prompt)
+        answer: object = self.processor.start(request.id, request.argument, prompt)
         assert isinstance(answer, (bool, np.bool_)), (
             f"start() returned {answer!r} for {request.argument!r}, not True or False"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 from unittest import SkipTest
 
 import numpy as np
@@ -50,9 +50,9 @@ class LogitsProcessorChecks(ABC):
     """
 
     name: str
-    capabilities: ClassVar[Mapping[str, Any]] = {}
-    arguments: ClassVar[Sequence[Any]] = (None,)
-    wrong_arguments: ClassVar[Sequence[Any]] = ()
+    capabilities: ClassVar[Mapping[str, object]] = {}
+    arguments: ClassVar[Sequence[object]] = (None,)
+    wrong_arguments: ClassVar[Sequence[object]] = ()
     device: str = "cpu"
     kept_bytes_per_request: ClassVar[int] = 16
 
@@ -70,11 +70,11 @@ class LogitsProcessorChecks(ABC):
         """Of the requests, one for each argument, and three at least."""
         return list(range(max(NUM_REQUESTS, len(self.arguments))))
 
-    def argument(self, number: int) -> Any:
+    def argument(self, number: int) -> object:
         """What a request brings."""
         return self.arguments[number % len(self.arguments)]
 
-    def _driver(self, arguments: Sequence[Any]) -> LogitsProcessorDriver:
+    def _driver(self, arguments: Sequence[object]) -> LogitsProcessorDriver:
         return LogitsProcessorDriver(self.make, self.device, self.name, arguments)
 
     def test_it_keeps_the_form_of_the_contract(self) -> None:

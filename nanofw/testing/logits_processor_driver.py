@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -32,7 +31,7 @@ class LogitsProcessorDriver:
         make: Callable[[SamplerConfig], LogitsProcessor],
         device: str,
         name: str,
-        arguments: Sequence[Any],
+        arguments: Sequence[object],
     ) -> None:
         self._make, self._device, self._name = make, device, name
         self.arguments = arguments
@@ -55,7 +54,7 @@ class LogitsProcessorDriver:
 
     def add(self, processor: LogitsProcessor, number: int, row: int, num_outputs: int = 0) -> bool:
         """Whether the processor has something to do for a request that enters a row."""
-        has_work: Any = processor.add_row(self.row(number, row, num_outputs))
+        has_work: object = processor.add_row(self.row(number, row, num_outputs))
         assert isinstance(has_work, (bool, np.bool_)), (
             f"add_row() returned {has_work!r} for {self.arguments[number]!r}, not True or False"
         )
@@ -81,7 +80,7 @@ class LogitsProcessorDriver:
         given = torch.from_numpy(logits).to(self._device)
         shape, dtype = given.shape, given.dtype
         positions = np.full(len(rows), len(PROMPT) + num_outputs, np.int32)
-        found: Any = processor.apply(given, np.array(list(rows), np.int32), positions)
+        found: object = processor.apply(given, np.array(list(rows), np.int32), positions)
         assert isinstance(found, torch.Tensor), (
             f"apply() returned {type(found).__name__}, not a tensor"
         )

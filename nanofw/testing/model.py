@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 from unittest import SkipTest
 
 from nanofw.checkpoints.config import read_checkpoint
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from nanofw.testing.model_driver import ModelDriver
 
-SMALL: Mapping[str, Any] = {
+SMALL: Mapping[str, object] = {
     "vocab_size": 128, "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 3,
     "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
     "max_position_embeddings": 128, "rms_norm_eps": 1e-6, "rope_theta": 10000.0,
@@ -65,8 +65,8 @@ class ModelChecks(ABC):
     """
 
     name: str
-    config_json: ClassVar[Mapping[str, Any]] = {}
-    reader: ClassVar[Callable[[Mapping[str, Any], Path], ModelSpec] | None] = None
+    config_json: ClassVar[Mapping[str, object]] = {}
+    reader: ClassVar[Callable[[Mapping[str, object], Path], ModelSpec] | None] = None
     device: str = "cpu"
 
     @abstractmethod
@@ -85,7 +85,7 @@ class ModelChecks(ABC):
         theirs = _theirs(json.dumps(self.checkpoint()))
         return None if theirs is None else theirs.logits(token_ids)
 
-    def checkpoint(self) -> dict[str, Any]:
+    def checkpoint(self) -> dict[str, object]:
         """The `config.json`."""
         made = {"architectures": [self.name], **SMALL, **self.config_json}
         model_type = _model_type(made["architectures"][0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 from unittest import SkipTest
 
 import numpy as np
@@ -39,8 +39,8 @@ class SamplerChecks(ABC):
     """
 
     name: str = "sampler"
-    arguments: ClassVar[Sequence[Any]] = (None,)
-    wrong_arguments: ClassVar[Sequence[Any]] = ()
+    arguments: ClassVar[Sequence[object]] = (None,)
+    wrong_arguments: ClassVar[Sequence[object]] = ()
     device: str = "cpu"
     kept_bytes_per_request: ClassVar[int] = 16
 

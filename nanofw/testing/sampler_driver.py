@@ -67,7 +67,7 @@ class SamplerDriver:
         make: Callable[[SamplerConfig], Sampler],
         device: str,
         name: str,
-        arguments: Sequence[Any],
+        arguments: Sequence[object],
     ) -> None:
         self._make, self._device, self._name = make, device, name
         self._arguments = arguments

@@ -19,6 +19,7 @@ from nanofw.contracts.sampler import Sampler
 from nanofw.contracts.scheduler import Policy
 from nanofw.contracts.workload import Workload
 from nanofw.errors import CapabilityError, ConfigError, PluginError, near
+from nanofw.narrowing import Claims
 from nanofw.plugins import Component, load_target
 from nanofw.plugins.capabilities import ANY, contract_of
 from nanofw.plugins.component import guarded
@@ -84,7 +85,7 @@ def suite_of(component: Component) -> Checks:
     return own
 
 
-def bound(component: Component, settings: Mapping[str, Any] | None = None) -> Checks:
+def bound(component: Component, settings: Claims | None = None) -> Checks:
     """An object of the component's checks, which makes it as a run does.
 
     Its attribute `options` has the component's.
@@ -133,7 +134,7 @@ def _maker(component: Component) -> Callable[..., Any]:
     return make
 
 
-def _claims_on(component: Component, device: str) -> Mapping[str, Any]:
+def _claims_on(component: Component, device: str) -> Claims:
     """What the component claims on a device. Raises CapabilityError when it cannot run there."""
     claimed = claims(component, device)
     if isinstance(claimed, str):

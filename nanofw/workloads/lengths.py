@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import numpy as np
 from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
@@ -80,7 +80,7 @@ class Empirical(Options):
         return rng.choice(np.array(self.values, np.int64), num)
 
 
-def _plain_number(value: object) -> Any:
+def _plain_number(value: object) -> object:
     """`512` is short for a fixed length."""
     return {"distribution": "fixed", "tokens": value} if isinstance(value, int) else value
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from pydantic import Field, NonNegativeFloat, PositiveFloat
@@ -12,6 +12,7 @@ from pydantic import Field, NonNegativeFloat, PositiveFloat
 from nanofw.contracts.arrays import FloatArray, IntArray, LongArray
 from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.contracts.workload import WorkloadConfig
+from nanofw.narrowing import JsonObject
 from nanofw.plugins import Options
 from nanofw.workloads.lengths import Fixed, Lengths
 from nanofw.workloads.prompts import key_of, tokens_by_key
@@ -89,7 +90,7 @@ class RequestMix:
         self._priorities: list[int] = list(options.priorities)
         self._sampled = self._sample(num)
         sampling = config.sampling
-        values: dict[str, Any] = {f.name: getattr(sampling, f.name) for f in fields(sampling)}
+        values: dict[str, object] = {f.name: getattr(sampling, f.name) for f in fields(sampling)}
         self._sampling = values | {"ignore_eos": True}
 
     @property
@@ -113,7 +114,7 @@ class RequestMix:
         room = config.max_model_len - len(tokens)
         output = max(1, min(int(sampled.outputs[i]), room))
         seed = key_of(config.seed, self._stream, i, 1)
-        sampling: dict[str, Any] = {**self._sampling, "max_tokens": output, "seed": seed}
+        sampling: JsonObject = {**self._sampling, "max_tokens": output, "seed": seed}
         deadline = None
         if options.deadline_s is not None:
             deadline = arrival + options.deadline_s + output * options.deadline_per_token_s

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 import torch
 
-WarmUp = Callable[[Any, Any, tuple[Any, ...], dict[str, Any]], None]
+WarmUp = Callable[[object, object, tuple[object, ...], dict[str, object]], None]
 """Takes a kernel, a grid, arguments and options; compiles what their launch would run."""
 
 _thread = threading.local()

@@ -8,7 +8,6 @@ can the copy engine fetch it.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import triton
@@ -141,7 +140,7 @@ class PagedAttention:
         query, out, pages = self.query.stride(), self.out.stride(), self.key_pages.stride()
         return *query[:2], *out[:2], pages[0], pages[2], pages[1], self.block_tables.stride(0)
 
-    def sizes(self, config: DecodeConfig | PrefillConfig) -> dict[str, Any]:
+    def sizes(self, config: DecodeConfig | PrefillConfig) -> dict[str, object]:
         """The constants that both kernels are compiled for."""
         _, page, num_kv_heads, head_dim = self.key_pages.shape
         return {
@@ -151,7 +150,7 @@ class PagedAttention:
             "num_warps": config.num_warps, "num_stages": config.num_stages,
         }  # fmt: skip
 
-    def descriptors(self, config: DecodeConfig | PrefillConfig) -> tuple[Any, Any]:
+    def descriptors(self, config: DecodeConfig | PrefillConfig) -> tuple[object, object]:
         """Of keys and values, for the copy engine to fetch boxes of [tile, head_dim]; or None each.
 
         Each head's page must be one piece of memory: then the transposed pages are contiguous.

@@ -28,7 +28,7 @@ _CHOSEN = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "top_k_e
 _EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts")
 
 
-def read(config_json: Mapping[str, Any], folder: Path) -> ModelSpec:
+def read(config_json: Mapping[str, object], folder: Path) -> ModelSpec:
     """The description of a checkpoint that transformers can load.
 
     Raises:
@@ -90,7 +90,7 @@ def load_config(folder: Path) -> Any:
         ) from error
 
 
-def _refuse(config: Any, config_json: Mapping[str, Any], place: str) -> None:
+def _refuse(config: Any, config_json: Mapping[str, object], place: str) -> None:
     auto: Any = importlib.import_module("transformers.models.auto.modeling_auto")
     reason = None
     if config_json.get("quantization_config"):

@@ -8,8 +8,6 @@ model counts itself are found so.
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 from torch import nn
 
@@ -99,7 +97,7 @@ def _dependence(
     late_states: torch.Tensor,
 ) -> str | None:
     """Where tokens depend on others beside the attention; None: nowhere."""
-    pairs: list[tuple[str, Any, Any]] = [
+    pairs: list[tuple[str, object, object]] = [
         (f"layer {layer}", getattr(whole[layer][0], part)[_LATE:], getattr(late[layer][0], part))
         for layer in sorted(whole)
         for part in ("query", "key", "value")

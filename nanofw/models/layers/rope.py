@@ -95,7 +95,7 @@ def layer_ropes(
 ) -> list[RotaryEmbedding]:
     """The rope of each layer; layers whose parameters are equal share one."""
     wanted = spec.layer_ropes or (spec.rope,) * spec.num_layers
-    made: list[tuple[Mapping[str, Any] | None, RotaryEmbedding]] = []
+    made: list[tuple[Mapping[str, object] | None, RotaryEmbedding]] = []
     result: list[RotaryEmbedding] = []
     for parameters in wanted:
         rope = next((rope for known, rope in made if known == parameters), None)

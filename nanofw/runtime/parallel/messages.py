@@ -17,6 +17,7 @@ from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.plan import HostMasks, StepPlan, StepResult
 from nanofw.contracts.requests import SamplingParams
 from nanofw.errors import ExecutorError
+from nanofw.narrowing import JsonObject
 from nanofw.plugins import Entry
 
 
@@ -38,7 +39,7 @@ class ComponentData(msgspec.Struct, frozen=True):
     target: str
     api: str
     options_model: str | None
-    options: dict[str, Any] | None
+    options: JsonObject | None
     entry: Entry | None
 
 
@@ -65,7 +66,7 @@ class Start(Message, frozen=True):
     overlap: bool
     cuda_graphs: bool
     prefill_graphs: bool
-    options: dict[str, Any]
+    options: JsonObject
     components: dict[str, ComponentData]
     logits_processors: list[ComponentData]
 
@@ -98,7 +99,7 @@ class Check(Message, frozen=True):
     """Can sampler and logits processors do this?"""
 
     sampling: SamplingParams
-    arguments: dict[str, Any]
+    arguments: JsonObject
 
 
 class GetFacts(Message, frozen=True):
@@ -195,7 +196,7 @@ def _plain(value: Any) -> Any:
     )
 
 
-def _packed(value: Any) -> Any:
+def _packed(value: object) -> object:
     """The same for what only messages of our own hold: arrays and paths."""
     if isinstance(value, np.ndarray):
         if value.dtype == np.int32 and value.ndim == 1:  # nearly all of them
@@ -231,7 +232,7 @@ def encode(message: Message) -> bytes:
     return encoder.encode(message)
 
 
-def encode_plan(fields: Mapping[str, Any], *, follows: bool) -> bytes:
+def encode_plan(fields: Mapping[str, object], *, follows: bool) -> bytes:
     """Encode a `Plan` of which only these fields are sent; the rest is that of an empty plan."""
     return _encoder.encode((Plan.__name__, fields, follows))
 

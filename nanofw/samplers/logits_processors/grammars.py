@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -232,49 +233,56 @@ def as_text(arguments: Any) -> tuple[str, str]:
     return kind, FORMS[kind](value)
 
 
-def _schema(value: Any) -> str:
-    value = _json(json.loads, value) if isinstance(value, str) else value
+def _schema(value: object) -> str:
+    value = _loads(value) if isinstance(value, str) else value
     if value is False:
         raise ValueError("json_schema is false, which nothing matches")
     if value is not True and not isinstance(value, Mapping):
         raise ValueError(f"json_schema must be an object, or its JSON text, not {value!r}")
-    return _json(_dumps, {} if value is True else value)
+    return _dumps({} if value is True else value)
 
 
-def _dumps(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+def _loads(text: str) -> object:
+    with _problems_of_json():
+        return json.loads(text)
 
 
-def _json(function: Callable[[Any], Any], value: Any) -> Any:
+def _dumps(value: object) -> str:
+    with _problems_of_json():
+        return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+
+
+@contextmanager
+def _problems_of_json() -> Iterator[None]:
     try:
-        return function(value)
+        yield
     except (TypeError, ValueError) as error:
-        raise ValueError(f"json_schema is no JSON: {error}") from None
+        raise ValueError(f"json_schema is not JSON: {error}") from None
     except RecursionError:
         raise ValueError("json_schema is nested too deeply") from None
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> object:
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} is no type of JSON")
+    raise TypeError(f"{type(value).__name__} is not a type of JSON")
 
 
-def _regex(value: Any) -> str:
+def _regex(value: object) -> str:
     return _string("regex", value)
 
 
-def _lark(value: Any) -> str:
+def _lark(value: object) -> str:
     return _string("lark", value)
 
 
-def _string(kind: str, value: Any) -> str:
+def _string(kind: str, value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{kind} must be a string, not {value!r}")
     return value
 
 
-def _choice(value: Any) -> str:
+def _choice(value: object) -> str:
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or not len(value):
         raise ValueError(f"choice must be a list of at least one string, not {value!r}")
     for text in value:
@@ -283,7 +291,7 @@ def _choice(value: Any) -> str:
     return "|".join(f"(?:{re.escape(text)})" for text in dict.fromkeys(value))
 
 
-FORMS: Mapping[str, Callable[[Any], str]] = {
+FORMS: Mapping[str, Callable[[object], str]] = {
     "json_schema": _schema,
     "regex": _regex,
     "choice": _choice,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -19,7 +19,7 @@ class SuppressTokensOptions(Options):
 class StructuredOptions(Options):
     """`logits_processors: [{name: structured, ...}]`."""
 
-    default: dict[str, Any] | None = None
+    default: dict[str, object] | None = None
     """What requests without an argument `structured` must match: a mapping with one of
     json_schema, regex, choice, lark."""
     json_whitespace: Literal["none", "space", "any"] = "space"

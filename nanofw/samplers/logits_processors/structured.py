@@ -70,14 +70,14 @@ class Structured(HostProcessor):
         except ValueError as error:
             raise ConfigError(str(error), key="logits_processors.structured.default") from None
 
-    def check(self, arguments: Any) -> None:
+    def check(self, arguments: object) -> None:
         """Compile the grammar, or raise ValueError with the reason.
 
         None stands for the option `default`, and False for no grammar.
         """
         self._grammar(arguments)
 
-    def start(self, request_id: str, arguments: Any, prompt: IntArray) -> bool:
+    def start(self, request_id: str, arguments: object, prompt: IntArray) -> bool:
         """A request was accepted; whether it is constrained. The prompt is not looked at."""
         grammar = self._grammar(arguments)
         if grammar is not None:

@@ -40,7 +40,7 @@ class SuppressTokens(LogitsProcessor):
         self._own: dict[int, np.ndarray] = {}
         self._groups = RowGroups(self._make)
 
-    def check(self, arguments: Any) -> None:
+    def check(self, arguments: object) -> None:
         """Raise ValueError unless the arguments are None or a list of tokens."""
         if arguments is None:
             return
@@ -79,7 +79,7 @@ class SuppressTokens(LogitsProcessor):
         token_ids = np.concatenate([ids for _, ids in found])
         return to_device(lines, self._device), to_device(token_ids, self._device)
 
-    def _check_ids(self, token_ids: Iterable[Any]) -> None:
+    def _check_ids(self, token_ids: Iterable[object]) -> None:
         for token_id in token_ids:
             if isinstance(token_id, bool) or not isinstance(token_id, (int, np.integer)):
                 raise ValueError(f"{token_id!r} is not a token id")

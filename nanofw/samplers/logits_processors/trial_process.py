@@ -38,7 +38,7 @@ class TrialProcess:
         timeout_s: most seconds for one grammar.
     """
 
-    def __init__(self, setup: Mapping[str, Any], timeout_s: float) -> None:
+    def __init__(self, setup: Mapping[str, object], timeout_s: float) -> None:
         self._setup, self._timeout_s = dict(setup), timeout_s
         self._process: subprocess.Popen[bytes] | None = None
 
