@@ -132,7 +132,8 @@ def run_generate(model: Any, workload: Workload, *, by_length: bool) -> dict[str
 
 
 def make_engine(folder: Path, settings: list[str]) -> Engine:
-    overrides = [f"model.path={folder}", "engine.device=cpu", *settings]
+    threads = f"executor={{name: torch, num_threads: {torch.get_num_threads()}}}"
+    overrides = [f"model.path={folder}", "engine.device=cpu", threads, *settings]
     return assemble(load_config(None, overrides))
 
 

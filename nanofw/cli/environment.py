@@ -16,7 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Required, TypedDict
 
 import nanofw
-from nanofw.machine import num_usable_cores, processor_name
+from nanofw.machine import (
+    matrix_instructions,
+    num_free_cores,
+    num_usable_cores,
+    processor_name,
+)
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -31,7 +36,9 @@ class SystemFacts(TypedDict):
     python: str
     system: str
     processor: str
+    matrix_instructions: str | None
     cores: int
+    free_cores: int
     omp_num_threads: str | None
     memory_bytes: int | None
     nvidia_driver: str | None
@@ -122,7 +129,9 @@ def system() -> SystemFacts:
         "python": f"{platform.python_version()} in {sys.prefix}",
         "system": f"{platform.system()} {platform.release()} {platform.machine()}",
         "processor": processor_name(),
+        "matrix_instructions": ", ".join(matrix_instructions()) or None,
         "cores": num_usable_cores(),
+        "free_cores": num_free_cores(),
         "omp_num_threads": os.environ.get("OMP_NUM_THREADS"),
         "memory_bytes": _main_memory(),
         "nvidia_driver": _nvidia_driver(),

@@ -37,6 +37,7 @@ from nanofw.runtime.parallel.messages import RankLost
 from nanofw.runtime.phases import Phases
 from nanofw.runtime.results import Timer, Transfer
 from nanofw.runtime.runner import Runner
+from nanofw.runtime.threads import settle_threads
 
 if TYPE_CHECKING:
     from nanofw.kernels.aot.compiler import AheadCompiler
@@ -77,8 +78,9 @@ class TorchExecutor(Executor):
         self._next_step = 0
         self._runner: Runner | None = None
         self._host_phases: dict[str, float] = {"apply": 0.0, "forward": 0.0, "sample": 0.0}
-        if options is not None and options.num_threads is not None:
-            torch.set_num_threads(options.num_threads)
+        num_threads = None if options is None else options.num_threads
+        if num_threads is not None or (config.device == "cpu" and communicator.size == 1):
+            settle_threads(num_threads)
         phases = Phases()
         prefill_tokens = largest_prefill(options, config)
         threads = options.compile_threads if options is not None else None

@@ -16,7 +16,9 @@ class TorchOptions(Options):
     """`executor: {name: torch, ...}`."""
 
     num_threads: Annotated[PositiveInt, Field(le=4096)] | None = Field(
-        None, description="CPU threads of one operation; null: as PyTorch decides."
+        None,
+        description="CPU threads of one operation; null: OMP_NUM_THREADS, else the cores "
+        "that are free at the start.",
     )
     prefill_graph_tokens: NonNegativeInt | None = Field(
         None,

@@ -12,6 +12,7 @@ from torch.nn import functional
 from nanofw.contracts.communicator import Communicator, SingleRank
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import ModelError
+from nanofw.kernels import products
 from nanofw.models.layers import (
     GatedMLP,
     MergedColumnParallelLinear,
@@ -218,3 +219,23 @@ def test_linear_rope_divides_positions() -> None:
 def test_unknown_rope_type_is_refused_with_the_known_ones() -> None:
     with pytest.raises(ModelError, match=r"spiral.*default, linear"):
         RotaryEmbedding(spec(rope={"rope_type": "spiral"}), 64, CPU["device"])
+
+
+@pytest.mark.parametrize("layout", ["plain", "transposed"])
+def test_a_tied_head_holds_its_weight_once(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    vocab, size = 700, 128
+    ways = {"plain": "rows", "transposed": "torch"}
+    choice = products.Choice(layout, (ways[layout],) * len(products.ROWS))
+    shape = products.WeightShape(size, vocab, torch.float32, is_shared=True)
+    monkeypatch.setattr(products, "_known", {products._name(shape): choice})
+    layers = nn.Module()
+    layers.embed = VocabParallelEmbedding(vocab, size, communicator=SingleRank(), **CPU)
+    layers.head = ParallelHead(vocab, size, tied=layers.embed, communicator=SingleRank(), **CPU)
+    table = random(vocab, size)
+    filled(layers, layers.embed.targets("embed"), {"embed": table})
+    ids, x = torch.tensor([0, 699, 5], dtype=torch.int32), random(3, size, seed=1)
+    assert torch.equal(layers.embed(ids), table[ids])
+    torch.testing.assert_close(layers.head(x), functional.linear(x, table), rtol=1e-4, atol=1e-4)
+    held = layers.head._constant.stored
+    assert layers.embed.weight.data_ptr() == held.data_ptr()
+    assert sum(p.numel() for p in layers.parameters()) == table.numel() == held.numel()

@@ -244,7 +244,7 @@ def check(
 def use_triton_on_a_cpu() -> None:
     from nanofw.models.layers import linear
 
-    linear.can_pack = lambda weight: False
+    linear.is_chosen = lambda weight: False
     for module in list(sys.modules.values()):
         if module.__name__.startswith("nanofw.") and hasattr(module, "uses_triton"):
             module.uses_triton = lambda tensor: True  # pyright: ignore[reportAttributeAccessIssue]

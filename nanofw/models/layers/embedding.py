@@ -92,8 +92,16 @@ class ParallelHead(Linear):
         self.range: VocabularyRange = VocabularyRange(vocab_size, communicator)
         num_rows = 0 if tied is not None else self.range.width
         super().__init__(hidden_size, num_rows, dtype=dtype, device=device)
+        self._tied = tied
         if tied is not None:
             self.weight: nn.Parameter | None = tied.weight
+            self._is_shared = True
+
+    def finish_loading(self) -> None:
+        """As of every linear layer; a tied embedding reads the weight as the head holds it."""
+        super().finish_loading()
+        if self._tied is not None and self._constant is not None:
+            self._tied.weight = nn.Parameter(self._constant.readable(), requires_grad=False)
 
     def targets(self, name: str) -> Targets:
         """Where the checkpoint's tensor `name` goes; only for a head that is not tied."""

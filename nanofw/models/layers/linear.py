@@ -17,7 +17,8 @@ from torch import nn
 from nanofw.contracts.communicator import Communicator
 from nanofw.contracts.model_spec import heads_of_rank
 from nanofw.errors import ModelError
-from nanofw.kernels.linear import can_pack, linear, pack, packed_linear
+from nanofw.kernels.linear import linear
+from nanofw.kernels.products import ConstantWeight, WeightShape, choose, is_chosen
 from nanofw.models.layers.layer import Layer
 from nanofw.models.layers.loading import Targets, empty_parameter, fill
 
@@ -27,6 +28,7 @@ class Linear(Layer):
 
     weight: nn.Parameter | None
     bias: nn.Parameter | None
+    _is_shared = False
 
     def __init__(
         self,
@@ -40,19 +42,29 @@ class Linear(Layer):
         super().__init__()
         self.weight = empty_parameter(out_features, in_features, dtype=dtype, device=device)
         self.bias = empty_parameter(out_features, dtype=dtype, device=device) if bias else None
-        self._packed: torch.Tensor | None = None
+        self._constant: ConstantWeight | None = None
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., in_features] -> [..., out_features]."""
-        if self._packed is not None:
-            return packed_linear(x, self._packed, self.bias)
+        if self._constant is not None:
+            return self._constant.multiply(x, self.bias)
         assert self.weight is not None
         return linear(x, self.weight, self.bias)
 
+    @property
+    def weight_shape(self) -> WeightShape | None:
+        """What the way of its products is chosen by; None: there is no choice."""
+        if self.weight is None or not is_chosen(self.weight):
+            return None
+        outputs, inputs = self.weight.shape
+        return WeightShape(inputs, outputs, self.weight.dtype, self._is_shared)
+
     def finish_loading(self) -> None:
-        """Bring the weight into the layout that the device multiplies fastest with."""
-        if self.weight is not None and can_pack(self.weight):
-            self._packed, self.weight = pack(self.weight), None
+        """Bring the weight into the layout that the CPU multiplies fastest with."""
+        shape = self.weight_shape
+        if self.weight is not None and shape is not None:
+            self._constant = ConstantWeight(self.weight, choose([shape])[shape])
+            self.weight = None
 
 
 @dataclass(frozen=True, slots=True)

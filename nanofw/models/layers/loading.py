@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from nanofw.errors import ModelError
+from nanofw.kernels.products import choose
 
 Targets = dict[str, Callable[[torch.Tensor], None]]
 """Checkpoint name -> what takes the tensor of that name."""
@@ -117,6 +118,8 @@ def fill_random(model: nn.Module, *, deviation: float = 0.02) -> None:
 
 
 def _finish(model: nn.Module) -> None:
+    shapes = (getattr(module, "weight_shape", None) for module in model.modules())
+    choose([shape for shape in shapes if shape is not None])  # all at once: see there
     for module in model.modules():
         finish = getattr(module, "finish_loading", None)
         if finish is not None:
