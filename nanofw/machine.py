@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import platform
 from pathlib import Path
@@ -95,9 +96,8 @@ def set_numpy_threads(count: int) -> None:
 def _numpy_library_call(name: str) -> Any:
     """A function of OpenBLAS, under the prefixes with which NumPy is built; None: there is none."""
     try:
-        from numpy._core import _multiarray_umath
-
-        library = ctypes.CDLL(_multiarray_umath.__file__)
+        module = importlib.import_module("numpy._core._multiarray_umath")
+        library = ctypes.CDLL(module.__file__)
     except (ImportError, OSError, AttributeError):
         return None
     for prefix, suffix in (("scipy_openblas", "64_"), ("scipy_openblas", ""), ("openblas", "")):
