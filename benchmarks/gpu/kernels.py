@@ -1,8 +1,9 @@
 """Our kernels on this GPU: right, and how fast, beside the FlashAttention that is installed.
 
     python benchmarks/gpu/kernels.py [check] [decode] [prefill] [layers] [one_row] [few_rows]
-    python benchmarks/gpu/kernels.py [sampling]
+    python benchmarks/gpu/kernels.py [contexts] [sampling]
     python benchmarks/gpu/kernels.py sweep_decode sweep_prefill sweep_one_row sweep_few_rows
+    python benchmarks/gpu/kernels.py sweep_contexts
 
 Attention of 8 KV heads of 128, bfloat16, pages in random order, without the KV store. Each
 section prints a table; several sections may be named, none means all but the sweeps.
@@ -21,6 +22,7 @@ from typing import Any
 
 import torch
 from attention_times import HEAD_DIM, KV_HEADS, check, decode, prefill, sweep_decode, sweep_prefill
+from few_rows_attention import contexts, sweep_contexts
 from products import VOCABULARY, few_rows, one_row, sweep_few_rows, sweep_one_row
 from timing import mean_us, table
 
@@ -122,8 +124,8 @@ def _sampling_row(dtype: torch.dtype, lines: int) -> dict[str, object]:
 SECTIONS = {
     f.__name__: f
     for f in (
-        check, decode, prefill, layers, one_row, few_rows, sampling,
-        sweep_decode, sweep_prefill, sweep_one_row, sweep_few_rows,
+        check, decode, contexts, prefill, layers, one_row, few_rows, sampling,
+        sweep_decode, sweep_prefill, sweep_one_row, sweep_few_rows, sweep_contexts,
     )
 }  # fmt: skip
 

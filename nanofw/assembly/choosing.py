@@ -20,7 +20,7 @@ from nanofw.config.source import KeyPath, dotted
 from nanofw.contracts.kinds import KINDS, Kind
 from nanofw.errors import CapabilityError, ConfigError, NanofwError, PluginError, PluginLoadError
 from nanofw.plugins import Component, Entry, Registry, load_plugin
-from nanofw.plugins.capabilities import Needs
+from nanofw.plugins.capabilities import FEW_LONG_ROWS, LONG_CONTEXT, Needs
 from nanofw.plugins.checks import missing_requirements
 from nanofw.plugins.component import guarded, options_model
 
@@ -105,6 +105,13 @@ class Chooser:
         if named.section.name != AUTO:
             return self.take(candidates[0], named.section.name, needs)
         passed_over: list[tuple[str, str]] = []
+        if faster := _faster_for_few_long_rows(candidates, needs):
+            before = candidates[: candidates.index(faster)]
+            reason = (
+                f"{faster.name} is faster where at most {needs.max_num_seqs} requests run at once "
+                f"(engine.max_num_seqs), of up to {needs.max_model_len:,} tokens"
+            )
+            return self.take(faster, AUTO, needs, [(one.name, reason) for one in before])
         for component in candidates:
             reasons = _reasons_against(component, needs)
             if not reasons:
@@ -214,6 +221,20 @@ def _recorded(component: Component) -> dict[str, Any]:
         component.label,
         "show its options",
     )
+
+
+def _faster_for_few_long_rows(candidates: Sequence[Component], needs: Needs) -> Component | None:
+    """The first that fits and claims that few rows of long contexts are its strength."""
+    if needs.max_model_len < LONG_CONTEXT:
+        return None
+    for component in candidates:
+        at_most = component.plugin.capabilities.get(FEW_LONG_ROWS, 0)
+        if needs.max_num_seqs > at_most or _reasons_against(component, needs):
+            continue
+        claims = probe(component, needs.device)
+        if not isinstance(claims, str) and needs.max_num_seqs <= claims.get(FEW_LONG_ROWS, 0):
+            return component
+    return None
 
 
 def _reasons_against(component: Component, needs: Needs) -> list[str]:

@@ -39,6 +39,8 @@ def read_needs(loaded: LoadedConfig, executor: Component, registry: Registry) ->
         device=device,
         tensor_parallel_size=config.engine.tensor_parallel_size,
         replicas=config.engine.replicas,
+        max_num_seqs=config.engine.max_num_seqs,
+        max_model_len=config.engine.max_model_len or spec.max_model_len,
         block_size=None if block_size == AUTO else block_size,
         virtual_time=virtual_time,
         built_by_executor=built,

@@ -151,4 +151,5 @@ def probe(device: str, options: object) -> Mapping[str, object] | str:
     )
     if isinstance(found, str):
         return found
-    return {**found.limits, "uses": str(found)}
+    measured = {} if found.number == 3 else {"few_long_rows": 0}
+    return {**found.limits, **measured, "uses": str(found)}

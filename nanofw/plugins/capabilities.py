@@ -20,6 +20,9 @@ from nanofw.narrowing import Claims
 
 ANY = "*"
 """In a list of values: every value."""
+FEW_LONG_ROWS = "few_long_rows"
+LONG_CONTEXT = 16_384
+"""Tokens of a request from which on a backend may be taken for its speed with few long rows."""
 BUILT_BY_EXECUTOR = tuple(
     kind.name for kind in KINDS.values() if kind.made_by == "executor" and len(kind.section) == 1
 )
@@ -40,6 +43,8 @@ class Needs:
         device: `cpu`, `cuda:1`, ...
         tensor_parallel_size: ranks.
         replicas: engines.
+        max_num_seqs: requests running at once.
+        max_model_len: tokens of a request, as asked for or as the model can.
         block_size: None: not fixed by the configuration.
         virtual_time: the executor moves the clock.
         built_by_executor: kinds whose components the executor makes itself.
@@ -49,6 +54,8 @@ class Needs:
     device: str
     tensor_parallel_size: int
     replicas: int
+    max_num_seqs: int
+    max_model_len: int
     block_size: int | None
     virtual_time: bool
     built_by_executor: tuple[str, ...]
@@ -328,6 +335,14 @@ CAPABILITIES: Mapping[str, Capability] = _by_key(
         kinds=("attention_backend",),
         value=FLAG,
         text="never a reason to refuse: whether it has `forward_fused`",
+    ),
+    Capability(
+        key=FEW_LONG_ROWS,
+        kinds=("attention_backend",),
+        value=COUNT,
+        text="never a reason to refuse: `auto` takes it before the others when at most so many "
+        f"requests run at once (`engine.max_num_seqs`), of {LONG_CONTEXT:,} tokens or more "
+        "(`engine.max_model_len`)",
     ),
     Capability(
         key="lookahead",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -136,6 +137,51 @@ def test_auto_says_why_each_was_passed_over(
             model=tiny,
             **{**MACHINE, "attention_backend": {"name": "auto"}},
         )
+
+
+@pytest.mark.parametrize(
+    ("rows", "length", "chosen"),
+    [(2, 20_000, "second"), (3, 20_000, "first"), (2, 10_000, "first")],
+)
+def test_auto_takes_the_backend_that_is_faster_for_few_long_rows(
+    rows: int,
+    length: int,
+    chosen: str,
+    choose: Choose,
+    local: Local,
+    tiny: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = Path(tiny["path"]) / "config.json"
+    stated = json.loads(config.read_text("utf-8"))
+    config.write_text(json.dumps({**stated, "max_position_embeddings": 32_768}), encoding="utf-8")
+    second = local(
+        """
+        class Thing:
+            def __init__(self, *arguments): ...
+
+        @hookimpl
+        def attention_backend():
+            claims = {"devices": ("cpu",), "dtypes": ("float32",), "block_sizes": (16,),
+                      "head_dims": ("*",), "few_long_rows": 2}
+            return [Plugin("second", ":Thing", api="attention_backend/2", capabilities=claims)]
+        """
+    )
+    _try_in_order(monkeypatch, ("first", "second"))
+    choice = choose(
+        f"engine.max_num_seqs={rows}",
+        f"engine.max_model_len={length}",
+        "kv_allocator.num_blocks=2000",
+        plugins=[machine(local), second],
+        model=tiny,
+        **{**MACHINE, "attention_backend": {"name": "auto"}},
+    ).explanation.choice("attention_backend")
+    assert choice is not None
+    assert choice.name == chosen
+    passed = dict(choice.passed_over)
+    assert ("second is faster where at most 2 requests run" in passed.get("first", "")) == (
+        chosen == "second"
+    )
 
 
 def test_B037_a_policy_without_overlap_is_named_as_the_cause(choose: Choose, local: Local) -> None:
