@@ -6,9 +6,9 @@ BIN := $(VENV)/bin
 # A torch that is there already is kept. The upper bound keeps the CPU build where the index has one.
 TORCH := 'torch>=2.11,<2.14'
 QUICK := tests/engine tests/schedulers tests/kv_allocators tests/plugins tests/text
-UNMARKED := not slow and not gpu and not multigpu and not weights
+UNMARKED := not slow and not clients and not gpu and not multigpu and not weights
 
-.PHONY: help demo check format quick test slow coverage gpu fuzz site clean
+.PHONY: help demo check format quick test slow clients coverage gpu fuzz site clean
 
 help:
 	@echo "make demo    create the environment and run the embedded model"
@@ -16,6 +16,7 @@ help:
 	@echo "make test    create the environment if needed; checks and tests"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make slow    the long tests: full products, soak runs"
+	@echo "make clients the server's tests with lm-eval, LangChain, LiteLLM and guidellm, in an environment of their own"
 	@echo "make fuzz    the fuzzers at length: folders, chats, traces, requests, configurations; about half an hour"
 	@echo "make site    the documentation as a site, in build/site"
 	@echo "make gpu     the tests that need an accelerator"
@@ -55,7 +56,19 @@ coverage: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(WORKERS) --dist worksteal -m '$(UNMARKED)' --cov --cov-report=term:skip-covered
 
 slow: $(VENV)/.dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'slow and not gpu and not multigpu and not weights'
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'slow and not clients and not gpu and not multigpu and not weights'
+
+# Programs of others that are clients of the server; docs/serving.md names the versions that were tried.
+CLIENTS := 'lm-eval[api,hf]' langchain-openai litellm guidellm
+CLIENTS_VENV ?= build/clients
+$(CLIENTS_VENV)/.clients: pyproject.toml
+	$(PYTHON) -m venv $(CLIENTS_VENV)
+	$(CLIENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
+	$(CLIENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' $(CLIENTS)
+	@touch $@
+
+clients: $(CLIENTS_VENV)/.clients
+	OMP_NUM_THREADS=1 $(CLIENTS_VENV)/bin/python -m pytest -q -m clients tests/server/clients
 
 # FOLDERS of each family; the seeds are FIRST to FIRST + FOLDERS - 1.
 FOLDERS ?= 500

@@ -22,7 +22,7 @@ from nanofw.server.bodies import parsed, received
 from nanofw.server.door import Client, OpenPrompts
 from nanofw.server.errors import ApiError, error_of, json_response, refusal
 from nanofw.server.event_stream import DONE, EventStream, event_of
-from nanofw.server.formats import Format, WholeFormat
+from nanofw.server.formats import Format, RunningUsage, WholeFormat
 from nanofw.server.request_log import log_request
 from nanofw.server.schemas import EngineRequest, Generation
 from nanofw.server.service import Service
@@ -174,6 +174,8 @@ async def _answer(
     try:
         prompts = await _encoded(call, plan)
         plan.format.begin(prompts)
+        if body.wants_running_usage and isinstance(plan.format, Format):
+            plan.format.running_usage = RunningUsage.of(prompts)
         events = numbered([service.generate(prompt, arrival) for prompt in prompts])
         if not call.is_stream:
             return json_response(await _whole(call, events))
@@ -262,6 +264,8 @@ async def _chunks(
                 chunk += map(event_of, answer.opening(number))
             now = time.monotonic()
             for event in some:
+                if answer.running_usage is not None:
+                    answer.running_usage.num_output_tokens += len(event.token_ids)
                 if event.result is None:
                     call.note(number, event, now)
                     chunk += map(event_of, answer.piece(number, event))

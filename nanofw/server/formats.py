@@ -34,6 +34,27 @@ def usage_of(results: Sequence[RequestResult], num_dropped: int = 0) -> JsonObje
     }
 
 
+@dataclass(slots=True)
+class RunningUsage:
+    """The tokens of a stream so far, of all its prompts and samples."""
+
+    num_prompt_tokens: int
+    num_output_tokens: int = 0
+
+    @classmethod
+    def of(cls, prompts: Sequence[Prompt]) -> RunningUsage:
+        """Of encoded prompts, of which nothing was sent yet."""
+        return cls(sum(len(p.token_ids) for p in prompts if p.token_ids is not None))
+
+    def to_record(self) -> dict[str, int]:
+        """As answers have it."""
+        return {
+            "prompt_tokens": self.num_prompt_tokens,
+            "completion_tokens": self.num_output_tokens,
+            "total_tokens": self.num_prompt_tokens + self.num_output_tokens,
+        }
+
+
 @dataclass(slots=True, kw_only=True)
 class WholeFormat(ABC):
     """The answer to one request, in one body.
@@ -68,10 +89,12 @@ class Format(WholeFormat):
     Attributes:
         num_samples: of each prompt.
         token_ids: choices have those of their tokens.
+        running_usage: of a stream whose events have it; None: they do not.
     """
 
     num_samples: int = 1
     token_ids: bool = False
+    running_usage: RunningUsage | None = field(default=None, init=False)
 
     @abstractmethod
     def _object(self, *, is_chunk: bool) -> str:
@@ -110,7 +133,10 @@ class Format(WholeFormat):
 
     def event(self, choice: Mapping[str, object]) -> JsonObject:
         """An event with one choice."""
-        return {**self._head(is_chunk=True), "choices": [choice]}
+        event = {**self._head(is_chunk=True), "choices": [choice]}
+        if self.running_usage is not None:
+            event["usage"] = self.running_usage.to_record()
+        return event
 
     def _head(self, *, is_chunk: bool) -> JsonObject:
         return {

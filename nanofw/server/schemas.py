@@ -38,6 +38,8 @@ class StreamOptions(Body):
 
     include_usage: bool = False
     """A last event without choices has the usage."""
+    continuous_usage_stats: bool = False
+    """Every event has the usage so far."""
 
 
 class EngineRequest(Body):
@@ -62,6 +64,11 @@ class EngineRequest(Body):
     @property
     def wants_usage(self) -> bool:
         """Whether a stream ends with its usage."""
+        return False
+
+    @property
+    def wants_running_usage(self) -> bool:
+        """Whether every event of a stream has the usage so far."""
         return False
 
 
@@ -99,6 +106,10 @@ class Generation(EngineRequest):
     @property
     def wants_usage(self) -> bool:
         return self.stream_options is not None and self.stream_options.include_usage
+
+    @property
+    def wants_running_usage(self) -> bool:
+        return self.stream_options is not None and self.stream_options.continuous_usage_stats
 
 
 class CompletionRequest(Generation):

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 from nanofw.contracts.reply_format import ToolFormat
-from nanofw.narrowing import JsonObject
+from nanofw.narrowing import JsonObject, is_list, is_object
 from nanofw.server.errors import ApiError
 from nanofw.server.parameters import constrain
 from nanofw.server.reading import Reader
 from nanofw.server.schemas import ChatRequest, NamedTool
+
+_BY_NAME = ("properties", "$defs", "definitions")
+_PARTS = ("items", "prefixItems", "additionalProperties", "anyOf", "oneOf")
+_TOGETHER = frozenset(
+    {"allOf", "not", "if", "dependentSchemas", "unevaluatedProperties", "patternProperties"}
+)
+"""With these, parts of a schema that stand apart describe one object."""
 
 
 def apply_tools(record: JsonObject, request: ChatRequest, reader: Reader) -> ToolFormat | None:
@@ -45,9 +52,50 @@ def apply_tools(record: JsonObject, request: ChatRequest, reader: Reader) -> Too
     if isinstance(choice, NamedTool):
         functions = [item for item in functions if item["name"] == choice.function.name]
     several = not isinstance(choice, NamedTool) and request.parallel_tool_calls is not False
+    functions = [
+        {name: closed(value) if name == "parameters" else value for name, value in item.items()}
+        for item in functions
+    ]
     grammar = written.grammar(functions, several=several)
     constrain(record, {"lark": grammar}, "tool_choice", reader.limits, reader.defaults)
     return written
+
+
+def closed(schema: object) -> object:
+    """The same schema, in which objects have no properties but those that it names.
+
+    Clients leave `additionalProperties: false` out, or remove it, and a model that may add
+    properties may never end. What a schema says of further properties holds.
+    """
+    try:
+        return schema if _is_composed(schema) else _closed(schema)
+    except RecursionError:
+        return schema
+
+
+def _is_composed(schema: object) -> bool:
+    if is_list(schema):
+        return any(map(_is_composed, schema))
+    if not is_object(schema):
+        return False
+    also = {"$ref", "anyOf", "oneOf"} if "properties" in schema else set[str]()
+    return bool((_TOGETHER | also) & schema.keys()) or any(map(_is_composed, schema.values()))
+
+
+def _closed(schema: object) -> object:
+    if is_list(schema):
+        return [_closed(part) for part in schema]
+    if not is_object(schema):
+        return schema
+    made: dict[str, object] = {}
+    for key, value in schema.items():
+        if key in _BY_NAME and is_object(value):
+            made[key] = {name: _closed(part) for name, part in value.items()}
+        else:
+            made[key] = _closed(value) if key in _PARTS else value
+    if is_object(schema.get("properties")):
+        made.setdefault("additionalProperties", False)
+    return made
 
 
 def _check(request: ChatRequest) -> None:

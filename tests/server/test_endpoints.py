@@ -115,6 +115,21 @@ def test_a_stream_says_what_the_whole_says(server: Running) -> None:
         assert mine[-1]["token_ids"] == choice["token_ids"]
 
 
+def test_every_event_has_the_usage_so_far(server: Running) -> None:
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {"max_tokens": 5, "n": 2, "stream": True, "stream_options": options, "ignore_eos": True}
+    for path, more in (
+        ("/v1/completions", {"prompt": PROMPT}),
+        ("/v1/chat/completions", CHAT),
+    ):
+        usages = [event["usage"] for event in events_of(post(server, path, {**more, **body}))]
+        counts = [usage["completion_tokens"] for usage in usages]
+        assert counts == sorted(counts)
+        assert set(range(2, 11, 2)) <= set(counts)
+        assert {usage["prompt_tokens"] for usage in usages} == {usages[-1]["prompt_tokens"]}
+        assert usages[-1]["total_tokens"] == usages[-2]["total_tokens"]
+
+
 def test_several_prompts_are_texts_or_token_ids(server: Running) -> None:
     tokens = whole(server, "/tokenize", prompt=PROMPT)["tokens"]
     assert whole(server, "/detokenize", tokens=tokens)["prompt"] == PROMPT
@@ -216,7 +231,7 @@ TOOLS = [
 
 def test_calls_of_tools_are_forced_and_parsed(client: openai.OpenAI, server: Running) -> None:
     chat: Any = {"model": "demo", **CHAT, "tools": TOOLS, "max_tokens": 60}
-    named = {"type": "function", "function": {"name": "flee"}}
+    named, named_go = ({"type": "function", "function": {"name": n}} for n in ("flee", "go"))
     for choice, names in (("required", {"go", "flee"}), (named, {"flee"})):
         forced: Any = {**chat, "tool_choice": choice, "parallel_tool_calls": False}
         answer = client.chat.completions.create(**forced)
@@ -231,6 +246,12 @@ def test_calls_of_tools_are_forced_and_parsed(client: openai.OpenAI, server: Run
         assert streamed.function is not None
         assert streamed.function.arguments == call.function.arguments
         assert chunks[-1].finish_reason == "tool_calls"
+    opened: Any = json.loads(json.dumps(TOOLS[:1]).replace(', "additionalProperties": false', ""))
+    assert opened != TOOLS[:1]
+    answer = client.chat.completions.create(**{**chat, "tools": opened, "tool_choice": named_go})
+    (call,) = answer.choices[0].message.tool_calls or ()
+    assert call.type == "function"
+    assert set(json.loads(call.function.arguments)) == {"to"}
     free = client.chat.completions.create(**{**chat, "max_tokens": 6}, tool_choice="auto")
     assert free.choices[0].message.tool_calls is None
     assert free.choices[0].message.content
