@@ -10,20 +10,23 @@
 A cost model is fitted to closed loops and waves (`nanofw calibrate`); then two workloads that it
 has not seen run at each load under each policy, really and simulated. One turn is a workload at a
 load with one seed: first come, shortest first, and first come again on the same traffic (A/A), in
-this or the opposite order. Turns whose A/A runs differ by more than 10% in mean E2E are void
-and repeated while there is time; turns end when `--seconds` leave no room for another one. What
-is known is printed, and written to the file, after each turn.
+this or the opposite order. Turns end when `--seconds` leave no room for another one. What is known
+is printed, and written to the file, after each turn. One run of each workload comes before, which
+does not count: kernels that are met for the first time are compiled.
 
-After each round of turns some loops of the calibration run again, since machines drift; at the end
-the cost model is fitted to all of them, and every turn simulated with it.
+After every `--calibrate-every` rounds of turns some loops of the calibration run again, since
+machines drift; at the end the cost model is fitted to all of them, and every turn simulated with
+it.
 
-The limit of a metric's error is the larger of 5% and twice the A/A spread; where that exceeds
-10% the figure is void. Policies must be ranked alike wherever the real verdict is not "no
-evidence". `engine.overlap` is the same in both, and said.
+A line is void where the 95% interval of its mean A/A difference exceeds 10% on either side. Else
+the error of a mean may be 5%, that of a p90 10%. Policies must be ranked alike wherever the real
+verdict is not "no evidence". `engine.overlap` is the same in both, and said.
 
 `--model 0.6b` makes a checkpoint of that shape with random weights in `$MODELS` and runs it.
 `--scale` multiplies all lengths. `--clock process` counts the process's own processor time and
-skips waiting: for one thread on a CPU that others use too.
+skips waiting: for one thread on a CPU that others use too. `--clock precise` spins for the last
+millisecond of each wait, so that waking up costs no time that the simulation does not have.
+`--repeats 0` calibrates and no more.
 """
 
 from __future__ import annotations
@@ -34,19 +37,19 @@ import os
 import sys
 import tempfile
 import time
-from collections import deque
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from benchmarks.sim.clocks import PreciseClock, ProcessClock
 from benchmarks.sim.fidelity_lines import ARMS, METRICS, POLICIES, Turn, lines_of, show
 from benchmarks.sim.lent import RealEngines
-from benchmarks.sim.process_clock import ProcessClock
 from nanofw.assembly import Selection, select
 from nanofw.assembly.provenance import commit, machine
 from nanofw.bench.calibrate import Design, MeasuredStep, fit, record_on, table
-from nanofw.compare.experiment import AA, ExperimentOptions
+from nanofw.compare.experiment import ExperimentOptions
 from nanofw.compare.run import RunResult, run_on, run_once
+from nanofw.compare.runner import AA
 from nanofw.config.layers import (
     ConfigLayer,
     defaults,
@@ -119,9 +122,8 @@ class Bench:
         chosen = select(resolve(self.layers))
         self.layers.append(python_layer({"engine": {"overlap": chosen.overlap}}))
         self.first = select(resolve(self.layers))
-        self.engines = RealEngines(
-            self.first, ProcessClock() if options.clock == "process" else None
-        )
+        clocks = {"process": ProcessClock(), "precise": PreciseClock()}
+        self.engines = RealEngines(self.first, clocks.get(options.clock))
         self.steps: list[MeasuredStep] = []
         self.cost_file = folder / "cost.json"
         self.simulation_s = 0.0  # the longest of a turn
@@ -216,6 +218,10 @@ class Bench:
         self.simulate(cell, turn)
         return turn
 
+    def warm_up(self, cell: Cell) -> None:
+        with self.engines.engine(cell.real["fcfs"]) as engine:
+            run_on(engine, cell.real["fcfs"], MEASURED, seed=0, time_scale=cell.time_scale)
+
     def simulate(self, cell: Cell, turn: Turn) -> None:
         """With the cost model as it is fitted now."""
         before = self.spent()
@@ -265,25 +271,25 @@ def make_model(name: str) -> Path:
 
 def run_turns(bench: Bench, cells: list[Cell]) -> None:
     """Turns in turn over all cells, until all are done or the time is."""
-    waiting = deque(
+    if bench.options.repeats:
+        for cell in cells:
+            bench.warm_up(cell)
+    waiting = [
         (cell, FIRST_SEED + repeat) for repeat in range(bench.options.repeats) for cell in cells
-    )
+    ]
     longest = 0.0
-    number = 0
-    while waiting:
+    for number, (cell, seed) in enumerate(waiting):
         again = bench.simulation_s * (number + 1)  # of all turns, at the end
         if bench.left() < 1.1 * longest + again + 1:
-            print(f"{bench.spent():5.0f} s  no time for {len(waiting)} more turns", flush=True)
+            print(f"{bench.spent():5.0f} s  no time for {len(waiting) - number} more turns",
+                  flush=True)  # fmt: skip
             break
-        cell, seed = waiting.popleft()
         before = bench.spent()
-        if number and number % len(cells) == 0:
+        if number and number % (len(cells) * bench.options.calibrate_every) == 0:
             bench.calibrate()
         turn = bench.turn(cell, seed, backwards=bool(number // len(cells) % 2))
-        longest, number = max(longest, bench.spent() - before), number + 1
+        longest = max(longest, bench.spent() - before)
         cell.turns.append(turn)
-        if turn.is_void:
-            waiting.append((cell, seed))
         print(f"{bench.spent():5.0f} s  {cell.workload} {cell.load} {turn}", flush=True)
         bench.save(cells)
     for cell in cells:
@@ -302,7 +308,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--users", type=int, default=8)
     made.add_argument("--scale", type=int, default=1)
     made.add_argument("--calibrations", type=int, default=2)
-    made.add_argument("--clock", choices=("wall", "process"), default="wall")
+    made.add_argument("--calibrate-every", type=int, default=1, help="rounds of turns")
+    made.add_argument("--clock", choices=("wall", "precise", "process"), default="wall")
     made.add_argument("--json", type=Path)
     made.add_argument("--steps", type=Path, help="where the calibration's steps are written")
     return made

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nanofw.compare.experiment import AA
+from nanofw.compare.runner import AA
 from nanofw.compare.statistics import paired_effect, verdict
 
 METRICS = tuple(f"{name}.{s}" for name in ("ttft", "tpot", "e2e") for s in ("mean", "p90"))
@@ -20,8 +20,10 @@ POLICIES = {
 }
 ARMS = (*POLICIES, AA)
 VOID = 0.1
-"""A/A spread beyond which figures say more about the machine than about the simulator."""
-LIMIT = 0.05
+"""A line whose A/A difference may be larger, by its 95% interval on either side, says more about
+the machine than about the simulator."""
+LIMITS = {"mean": 0.05, "p90": 0.1}
+"""Of a metric's error, by its statistic."""
 
 
 @dataclass(slots=True)
@@ -33,18 +35,15 @@ class Turn:
     simulated: dict[str, dict[str, float]] = field(default_factory=dict[str, dict[str, float]])
     notes: list[str] = field(default_factory=list[str])
 
-    def spread(self, metric: str) -> float:
-        """Relative difference of the two real runs of the same arm."""
-        return abs(self.real[AA][metric] / self.real["fcfs"][metric] - 1)
-
-    @property
-    def is_void(self) -> bool:
-        return not self.spread(PRIMARY) <= VOID
+    def measured(self, arm: str, metric: str) -> float:
+        """Of the first arm the mean of its two runs."""
+        value = self.real[arm][metric]
+        return (value + self.real[AA][metric]) / 2 if arm == "fcfs" else value
 
     def plain(self) -> dict[str, Any]:
         return {
-            "seed": self.seed, "void": self.is_void, "real": self.real,
-            "simulated": self.simulated, "notes": sorted(set(self.notes)),
+            "seed": self.seed, "real": self.real, "simulated": self.simulated,
+            "notes": sorted(set(self.notes)),
         }  # fmt: skip
 
     def __str__(self) -> str:
@@ -53,32 +52,40 @@ class Turn:
             f"{1e3 * self.simulated[arm][metric]:.1f} ms"
             for arm, metric in itertools.product(POLICIES, ("ttft.mean", "tpot.mean", PRIMARY))
         ]
-        void = "  VOID, again later" if self.is_void else ""
         notes = "".join(f"\n         ({note})" for note in sorted(set(self.notes)))
-        return f"seed {self.seed}: {', '.join(parts)}; A/A {self.spread(PRIMARY):.1%}{void}{notes}"
+        same = self.real[AA][PRIMARY] / self.real["fcfs"][PRIMARY] - 1
+        return f"seed {self.seed}: {', '.join(parts)}; A/A {same:+.1%}{notes}"
 
 
 def lines_of(turns: Sequence[Turn]) -> list[dict[str, Any]]:
-    """A line for each arm and metric, and one for the ranking; void turns do not count."""
-    good = [turn for turn in turns if not turn.is_void]
-    if not good:
+    """A line for each arm and metric, and one for the ranking."""
+    if not turns:
         return []
     lines: list[dict[str, Any]] = []
     for arm, metric in itertools.product(POLICIES, METRICS):
-        measured = float(np.mean([turn.real[arm][metric] for turn in good]))
-        predicted = float(np.mean([turn.simulated[arm][metric] for turn in good]))
-        noise, error = float(np.mean([t.spread(metric) for t in good])), predicted / measured - 1
+        measured = float(np.mean([turn.measured(arm, metric) for turn in turns]))
+        predicted = float(np.mean([turn.simulated[arm][metric] for turn in turns]))
+        low, high = _same_arm(turns, metric)
+        error, limit = predicted / measured - 1, LIMITS[metric.rsplit(".", 1)[1]]
         lines.append({
-            "arm": arm, "metric": metric, "turns": len(good), "measured": measured,
-            "simulated": predicted, "error": error, "aa": noise, "void": noise > VOID,
-            "limit": max(LIMIT, 2 * noise), "met": abs(error) <= max(LIMIT, 2 * noise),
+            "arm": arm, "metric": metric, "turns": len(turns), "measured": measured,
+            "simulated": predicted, "error": error, "aa_low": low, "aa_high": high,
+            "void": not (low >= -VOID and high <= VOID), "limit": limit,
+            "met": abs(error) <= limit,
         })  # fmt: skip
-    return [*lines, _ranking(good)]
+    return [*lines, _ranking(turns)]
+
+
+def _same_arm(turns: Sequence[Turn], metric: str) -> tuple[float, float]:
+    """95% interval of the mean relative difference of two real runs of one arm; NaN: not known."""
+    first, again = ([turn.real[arm][metric] for turn in turns] for arm in ("fcfs", AA))
+    effect = paired_effect(first, again, by_ratio=True, alpha=0.05)
+    return effect.low - 1, effect.high - 1
 
 
 def _ranking(turns: Sequence[Turn]) -> dict[str, Any]:
     """Whether the policies come out in the same order, where the real runs say that they differ."""
-    base, other = ([turn.real[arm][PRIMARY] for turn in turns] for arm in POLICIES)
+    base, other = ([turn.measured(arm, PRIMARY) for turn in turns] for arm in POLICIES)
     effect = paired_effect(base, other, by_ratio=True, alpha=0.05)
     word = verdict(effect, effect.p_value, higher_is_better=False, alpha=0.05)
     simulated = paired_effect(
@@ -101,6 +108,7 @@ def show(line: dict[str, Any]) -> str:
     else:
         text = (
             f"measured {1e3 * measured:9.2f} ms  simulated {1e3 * predicted:9.2f} ms  "
-            f"error {line['error']:+7.1%}  A/A {line['aa']:6.1%}{'  void' if line['void'] else ''}"
+            f"error {line['error']:+7.1%}  A/A {line['aa_low']:+6.1%} to {line['aa_high']:+6.1%}"
+            f"{'  void' if line['void'] else ''}"
         )
     return f"{where} {text}{'' if line['met'] or line.get('void') else '  NOT MET'}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,7 +84,8 @@ def test_where_the_real_run_is_a_simulation_the_figures_agree(tmp_path: Path) ->
     assert all(abs(line["error"]) < 0.02 for line in firm), firm
     # Tails of a hundred requests, and who is shortest, move when two of them change places.
     assert all(abs(line.get("error", 0.0)) < 0.2 for line in lines), lines
-    assert max(line.get("aa", 0.0) for line in lines) == pytest.approx(0.0, abs=1e-9)
+    spreads = [line[side] for line in lines for side in ("aa_low", "aa_high") if side in line]
+    assert spreads == pytest.approx([0.0] * 48, abs=1e-9)
     assert (tmp_path / "f.json").is_file()
 
 
@@ -91,15 +93,29 @@ def values(e2e: float) -> dict[str, float]:
     return {f"{name}.{s}": e2e for name in ("ttft", "tpot", "e2e") for s in ("mean", "p90")}
 
 
-def test_void_turns_do_not_count_and_errors_are_told() -> None:
-    good = Turn(1, {"fcfs": values(1.0), "A/A": values(1.01), "shortest": values(0.8)},
-                {"fcfs": values(1.2), "shortest": values(0.8)})  # fmt: skip
-    void = Turn(2, {"fcfs": values(1.0), "A/A": values(1.2), "shortest": values(9.0)},
-                {"fcfs": values(5.0), "shortest": values(5.0)})  # fmt: skip
-    assert (good.is_void, void.is_void) == (False, True)
-    lines = {(line["arm"], line["metric"]): line for line in lines_of([good, void])}
-    assert lines["fcfs", "e2e.mean"]["error"] == pytest.approx(0.2)
+def turn(seed: int, again: float, simulated: float) -> Turn:
+    real = {"fcfs": values(1.0), "A/A": values(again), "shortest": values(0.8)}
+    return Turn(seed, real, {"fcfs": values(simulated), "shortest": values(0.8)})
+
+
+def test_a_line_is_void_where_runs_of_one_arm_may_differ_by_more_than_a_tenth() -> None:
+    close = lines_by_name([turn(i, 1.0 + 0.08 * (-1) ** i, 1.04) for i in range(12)])
+    wide = lines_by_name([turn(i, 1.0 + 0.08 * (-1) ** i, 1.04) for i in range(3)])
+    assert -0.1 < close["fcfs", "e2e.mean"]["aa_low"] < 0 < close["fcfs", "e2e.mean"]["aa_high"]
+    assert not close["fcfs", "e2e.mean"]["void"]
+    assert wide["fcfs", "e2e.mean"]["void"]
+    assert lines_by_name([turn(0, 1.0, 1.0)])["fcfs", "e2e.mean"]["void"]
+
+
+def test_errors_of_means_and_tails_have_their_limits() -> None:
+    lines = lines_by_name([turn(i, 1.0 + 0.01 * (-1) ** i, 1.08) for i in range(4)])
+    assert lines["fcfs", "e2e.mean"]["error"] == pytest.approx(0.08, abs=1e-3)
     assert not lines["fcfs", "e2e.mean"]["met"]
+    assert lines["fcfs", "e2e.p90"]["met"]
     assert lines["shortest", "e2e.mean"]["met"]
-    assert lines["shortest", "ranking"]["measured"] == pytest.approx(0.8)
-    assert lines_of([void]) == []
+    assert lines["shortest", "ranking"]["measured"] == pytest.approx(0.8, abs=0.01)
+    assert lines_of([]) == []
+
+
+def lines_by_name(turns: list[Turn]) -> dict[tuple[str, str], dict[str, Any]]:
+    return {(line["arm"], line["metric"]): line for line in lines_of(turns)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from benchmarks.sim.process_clock import ProcessClock
+from benchmarks.sim.clocks import ProcessClock
 
 
 def test_waiting_is_skipped_and_work_is_counted() -> None:

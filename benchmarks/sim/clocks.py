@@ -1,4 +1,4 @@
-"""A clock for measuring on a machine that others use too."""
+"""Clocks for measuring: on a machine that others use too, or without the time to wake up."""
 
 from __future__ import annotations
 
@@ -20,3 +20,18 @@ class ProcessClock:
 
     def wait_until(self, deadline: float) -> None:
         self._skipped += max(0.0, deadline - self.now())
+
+
+class PreciseClock:
+    """The machine's monotonic clock; the last millisecond of a wait is spent awake.
+
+    A thread that sleeps wakes up some 0.1 ms late, which a first token of 5 ms shows.
+    """
+
+    def now(self) -> float:
+        return time.monotonic()
+
+    def wait_until(self, deadline: float) -> None:
+        while (left := deadline - time.monotonic()) > 0:
+            if left > 1e-3:
+                time.sleep(left - 1e-3)
