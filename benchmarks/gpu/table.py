@@ -1,7 +1,7 @@
 r"""The closing table: nanofw beside nano-vllm on one card, every round of each.
 
     NANO_VLLM=checkout [VLLM_FA3=library] MODELS=folder \
-        python benchmarks/gpu/table.py [SECONDS] [MODEL...]
+        python benchmarks/gpu/table.py [SECONDS] [rounds | alone] [0.6b | 8b]
 
 Three rounds of each engine with the 0.6b shape, two with 8b, in turn; then what nanofw alone is
 asked: `AsyncLLM`, gaps beside long prompts, prompts of 30,000 tokens with either attention backend.
@@ -20,24 +20,34 @@ from timing import table
 
 ROUNDS = {"0.6b": 3, "8b": 2}
 ALONE = (
-    "nanofw_async:{}:2:first",
-    "nanofw:{}:0:long",
-    "nanofw+flash_attn:{}:0:long",
-    "nanofw:{}:0:gaps",
-    "nanofw:{}:0:gaps:max_num_batched_tokens=1024",
+    "nanofw_async:0.6b:2:first",
+    *(
+        run.format(model)
+        for model in ROUNDS
+        for run in (
+            "nanofw:{}:0:long",
+            "nanofw+flash_attn:{}:0:long",
+            "nanofw:{}:0:gaps",
+            "nanofw:{}:0:gaps:max_num_batched_tokens=1024",
+        )
+    ),
 )
 Values = Callable[[dict[str, Any]], list[float]]
 
 
-def runs(models: list[str]) -> list[str]:
+def runs(words: list[str]) -> list[str]:
     """The engines in turn, the second model's rounds after the first's, then nanofw alone."""
+    if unknown := set(words) - {*ROUNDS, "rounds", "alone"}:
+        sys.exit(f"what is {', '.join(unknown)}? rounds, alone, or a model: {', '.join(ROUNDS)}")
     rounds = [
         f"{engine}:{model}:2:steps:first"
-        for model in models
+        for model in ROUNDS
         for number in range(ROUNDS[model])
         for engine in (("nanofw", "nano_vllm") if number % 2 == 0 else ("nano_vllm", "nanofw"))
     ]
-    return rounds + [run.format(model) for model in models for run in ALONE]
+    wanted = [*(rounds if "alone" not in words else ()), *(ALONE if "rounds" not in words else ())]
+    models = set(words) & set(ROUNDS) or set(ROUNDS)
+    return [run for run in wanted if run.split(":")[1] in models]
 
 
 def _pick(*keys: str) -> Values:
@@ -92,9 +102,7 @@ def _kind(result: dict[str, Any]) -> str:
 def main() -> None:
     words = sys.argv[1:]
     seconds = float(words.pop(0)) if words and words[0].replace(".", "").isdigit() else 900.0
-    if unknown := set(words) - set(ROUNDS):
-        sys.exit(f"no model {', '.join(unknown)}; there are {', '.join(ROUNDS)}")
-    results = run_all(runs(words or list(ROUNDS)), seconds)
+    results = run_all(runs(words), seconds)
     print()
     print(table(lines(results)))
 
