@@ -1,4 +1,5 @@
-"""Writes the tables of the docs that come from the source: kinds, capabilities, rules.
+"""Writes the tables of the docs that come from the source: kinds, capabilities, rules,
+keys of the configuration.
 
     python tools/doc_tables.py [--check]
 
@@ -14,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
+import config_pages
 import contract_pages
 
 from nanofw.contracts.kinds import KINDS, Kind
@@ -88,6 +90,9 @@ TABLES: dict[str, Callable[[], str]] = {
     "kinds": kinds,
     "capabilities": capabilities,
     "rules": rules,
+    "keys of a run": config_pages.run_keys,
+    "keys of an experiment": config_pages.experiment_keys,
+    "options of plugins": config_pages.plugin_options,
     "types of requests": partial(contract_pages.types, "requests"),
     "types of steps": partial(contract_pages.types, "steps"),
 }

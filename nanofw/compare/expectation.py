@@ -10,7 +10,9 @@ class Expectation(Section):
     """A shape that the result must have; `nanofw compare` fails when it has not."""
 
     metric: str
+    """What is looked at."""
     arm: str
+    """Whose value it is."""
     load: float | None = None
     """One of `loads` or `rates`; null: all of them."""
     against: str | None = None

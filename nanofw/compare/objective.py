@@ -13,6 +13,7 @@ class Objective(Section):
     """A bound on a metric's mean over runs: `min` or `max`."""
 
     metric: str
+    """What is bounded, such as `ttft.p99` or `attainment`."""
     min: float | None = None
     """Least value."""
     max: float | None = None

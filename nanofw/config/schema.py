@@ -216,7 +216,7 @@ class LoggingSection(Section):
     level: LogLevel = "warning"
     """Of all modules of nanofw."""
     modules: Annotated[Mapping[str, LogLevel], Field(max_length=1000)] = {}
-    """Module -> level, for one module or package: `nanofw.engine.scheduler: debug`."""
+    """Module -> level, for one module or package: `nanofw.plugins: debug`."""
 
 
 class PluginsSection(Section):

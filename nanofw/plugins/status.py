@@ -167,12 +167,13 @@ def _fields(model: type[BaseModel]) -> list[JsonObject]:
     schema = model.model_json_schema()
     fields: list[JsonObject] = []
     for name, field in model.model_fields.items():
+        default = field.get_default(call_default_factory=True)
         shape = schema["properties"].get(name, {})
         fields.append(
             {
                 "key": name,
                 "type": _type(shape),
-                "default": "required" if field.is_required() else field.get_default(),
+                "default": "required" if field.is_required() else default,
                 "text": shape.get("description", ""),
             }
         )

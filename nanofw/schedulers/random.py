@@ -11,6 +11,7 @@ class RandomOptions(Options):
     """`scheduler: {name: random, ...}`."""
 
     seed: int = 0
+    """Start of the random order."""
 
 
 class Random(Policy):

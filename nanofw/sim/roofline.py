@@ -33,8 +33,11 @@ class RooflineOptions(Options):
     device: str = "h100-sxm"
     """Whose figures to take; the three below replace single ones."""
     peak_tflops: PositiveFloat | None = None
+    """Peak rate of dense matrix products; null: that of `device`."""
     bandwidth_gb_s: PositiveFloat | None = None
+    """Memory bandwidth; null: that of `device`."""
     memory_gb: Annotated[float, Field(gt=0, le=1e6)] | None = None
+    """Memory for weights and KV; null: that of `device`."""
     compute_efficiency: Share = 0.65
     """Share of the peak that matrix products reach."""
     bandwidth_efficiency: Share = 0.8

@@ -16,6 +16,7 @@ class ClosedLoopOptions(MixOptions):
     """`workload: {name: closed_loop, ...}`."""
 
     num_requests: Count = 1000
+    """Requests in all."""
     concurrency: Count = 16
     """Users, so requests in the system at once."""
     think_s: NonNegativeFloat = 0.0

@@ -21,9 +21,11 @@ class ConversationsOptions(MixOptions):
     """`workload: {name: conversations, ...}`. `prompt` is what a user adds in each turn."""
 
     num_conversations: Count = 200
+    """Conversations in all."""
     rate: PositiveFloat = 1.0
     """Mean number of conversations that begin per second, Poisson."""
     turns: Lengths = Uniform(distribution="uniform", low=2, high=8)
+    """Distribution of the requests of a conversation."""
     think_s: NonNegativeFloat = 5.0
     """Mean time between an answer and the next turn, exponential."""
 

@@ -36,6 +36,7 @@ class PrefixGroups(Options):
     """Prompts of a group begin alike: system prompts, documents, few-shot examples."""
 
     groups: Count
+    """Groups of prompts."""
     length: Lengths
     """Tokens that a group shares; a prompt's own length comes on top."""
     zipf: NonNegativeFloat = 0.0
@@ -48,8 +49,11 @@ class MixOptions(Options):
     """Lengths, clients and the like."""
 
     prompt: Lengths = Fixed(tokens=128)
+    """Distribution of the tokens of a prompt."""
     output: Lengths = Fixed(tokens=64)
+    """Distribution of the tokens that a request generates."""
     prefix: PrefixGroups | None = None
+    """Prompts that begin alike; null: none do."""
     clients: dict[str, PositiveFloat] = Field(default_factory=lambda: {"": 1.0}, min_length=1)
     """Share of the requests by client."""
     priorities: dict[int, PositiveFloat] = Field(default_factory=lambda: {0: 1.0}, min_length=1)

@@ -25,6 +25,7 @@ class OpenLoopOptions(MixOptions):
     """What all open loops have."""
 
     num_requests: Count = 1000
+    """Requests in all."""
     rate: PositiveFloat = 1.0
     """Mean arrivals per second."""
     start_s: NonNegativeFloat = 0.0
@@ -56,7 +57,9 @@ class OnOffOptions(OpenLoopOptions):
     """
 
     on_s: PositiveFloat = 10.0
+    """Seconds with arrivals."""
     off_s: PositiveFloat = 10.0
+    """Seconds without, after which arrivals come again."""
 
     def gaps(self, rng: np.random.Generator, num: int) -> FloatArray:
         return on_off_gaps(rng, num, self.rate, self.on_s, self.off_s)
@@ -121,6 +124,7 @@ class StreamsOptions(Options):
     """`workload: {name: streams, streams: [{name: poisson, ...}, ...]}`."""
 
     streams: Annotated[tuple[Stream, ...], Field(min_length=1)]
+    """Options of open loops, each with its `name`."""
 
 
 class Streams(Workload):

@@ -27,6 +27,7 @@ class ReplayOptions(Options):
     file: Path
     """The trace."""
     format: Literal["auto", "nanofw", "azure", "mooncake", "bailian", "burstgpt"] = "auto"
+    """How the file is written; auto: by its first line."""
     num_requests: PositiveInt | None = None
     """Length of the part that is replayed; null: all of it."""
     part: Literal["first", "random"] = "first"
@@ -41,6 +42,7 @@ class FixedOptions(Options):
     """`workload: {name: fixed, requests: [{prompt_tokens: 8, output_tokens: 4}, ...]}`."""
 
     requests: Annotated[tuple[TraceRow, ...], Field(min_length=1)]
+    """Each with `arrival`, `prompt_tokens` and `output_tokens`, as a line of a trace."""
     prefix_block_tokens: PositiveInt = 16
     """Tokens that each of a request's `prefix_hashes` stands for."""
 

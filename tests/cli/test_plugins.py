@@ -108,6 +108,11 @@ def test_no_name_is_cut_at_80_columns(
         assert "…" not in text
 
 
+def test_a_default_that_is_made_anew_is_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plugins", "show", "scheduler", "fair_share"]) == 0
+    assert "weights: object = {}" in capsys.readouterr().out
+
+
 def test_show_prints_options_with_defaults(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plugins", "show", "executor", "sim"]) == 0
     text = capsys.readouterr().out
