@@ -80,9 +80,10 @@ SYNTAX: Mapping[str, Syntax] = {
         commands={
             "list": _configured(json=False, check=False),
             "show": _configured("kind", "name", json=False),
-            "test": _configured("kind", "name", target=False, json=False),
+            "test": _configured("kind", "name", target=False, limit_s=False, json=False),
             "new": Syntax(
-                options={"--package": False, "--into": True}, places=("kind", "new_name")
+                options={"--package": False, "--host": False, "--into": True},
+                places=("kind", "new_name"),
             ),
         }
     ),

@@ -22,6 +22,10 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         "--package", metavar="NAME", help="of the package (default: nanofw- and the plugin's name)"
     )
     parser.add_argument(
+        "--host", action="store_true",
+        help="a logits processor that masks tokens on the host, as a grammar does",
+    )  # fmt: skip
+    parser.add_argument(
         "--into", type=Path, default=Path(), metavar="FOLDER", help="where (default: here)"
     )
     return parser
@@ -32,7 +36,7 @@ def main(options: argparse.Namespace) -> int:
     from nanofw.scaffold import names_of, write_package
 
     try:
-        names = names_of(options.kind, options.name, options.package)
+        names = names_of(options.kind, options.name, options.package, is_host=options.host)
         root = write_package(names, options.into)
     except PluginError:
         raise

@@ -22,11 +22,14 @@ if TYPE_CHECKING:
     from nanofw.plugins import Component, Registry
     from nanofw.testing import CheckResult
 
+LIMIT_S = 120.0
+LONGEST_LIMIT_S = 86_400.0
 EPILOG = """\
 options.KEY=VALUE sets an option of the plugin, checks.KEY=VALUE an attribute of
 the checks, for example options.weight=2 or checks.device=cuda; other words are a
-configuration, whose plugins.load names local files. Exit code 1: a check failed;
-2: the plugin is not there, or cannot be used here; 3: it cannot be loaded.
+configuration, whose plugins.load names local files. Exit code 1: a check failed, or
+did not end in time; 2: the plugin is not there, or cannot be used here; 3: it cannot
+be loaded.
 """
 
 
@@ -51,29 +54,48 @@ def add_parser(commands: Any) -> argparse.ArgumentParser:
         help="test this class in place of the plugin's, with the plugin's options and claims; "
         "MODULE may be a file",
     )  # fmt: skip
+    parser.add_argument(
+        "--limit-s", type=float, default=LIMIT_S, metavar="SECONDS",
+        help="how long a check may take before it has failed (default: %(default)g)",
+    )  # fmt: skip
     parser.add_argument("--json", action="store_true", help="write JSON")
     return parser
 
 
 def main(options: argparse.Namespace) -> int:
     """Entry of the command."""
-    own, values, words = own_values(options.config, "options")
-    settings, _, words = own_values(words, "checks")
-    component = _component(options, registry_of(words), own, values)
     from nanofw.testing.score_card import check_names, score
-    from nanofw.testing.suites import bound
+    from nanofw.testing.time_limit import TookTooLong, time_limit
 
-    component.check_target()
-    checks = bound(component, settings)
+    if not 0 < options.limit_s <= LONGEST_LIMIT_S:
+        wanted = f"must be a number of seconds, at most {LONGEST_LIMIT_S:g}"
+        raise ConfigError(f"{wanted}, not {options.limit_s:g}", key="--limit-s")
+    try:
+        with time_limit(options.limit_s):
+            component, checks = _bound(options)
+    except TookTooLong as error:
+        what = f"{options.kind} {options.name!r} cannot be loaded"
+        raise PluginLoadError(f"{what}: {error}") from None
     names, results = check_names(checks), list["CheckResult"]()
     with progress() as report:
         for number, name in enumerate(names):
             report(number, len(names), name)
-            results.append(score(checks, name))
+            results.append(score(checks, name, options.limit_s))
         report(len(names), len(names), "")
     _show(component, options, results)
     is_right = all(result.outcome != "failed" for result in results)
     return ExitCode.OK if is_right else ExitCode.BAD_RESULT
+
+
+def _bound(options: argparse.Namespace) -> tuple[Component, Any]:
+    """The plugin, and the checks that make it."""
+    from nanofw.testing.suites import bound
+
+    own, values, words = own_values(options.config, "options")
+    settings, _, words = own_values(words, "checks")
+    component = _component(options, registry_of(words), own, values)
+    component.check_target()
+    return component, bound(component, settings)
 
 
 def _component(

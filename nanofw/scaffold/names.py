@@ -42,6 +42,7 @@ class PackageNames:
         distribution: what pip installs, and the folder.
         module: what Python imports.
         class_name: of the plugin's class.
+        is_host: a logits processor that works on the host.
     """
 
     kind: str
@@ -49,6 +50,7 @@ class PackageNames:
     distribution: str
     module: str
     class_name: str
+    is_host: bool = False
 
     @property
     def noun(self) -> str:
@@ -56,11 +58,14 @@ class PackageNames:
         return NOUNS[self.kind]
 
 
-def names_of(kind: str, name: str, distribution: str | None = None) -> PackageNames:
+def names_of(
+    kind: str, name: str, distribution: str | None = None, *, is_host: bool = False
+) -> PackageNames:
     """The names of a new package.
 
     Args:
         distribution: None: `nanofw-` and the plugin's name.
+        is_host: of a logits processor: a `HostProcessor`.
 
     Raises:
         UnknownPlugin: there is no such kind.
@@ -68,6 +73,8 @@ def names_of(kind: str, name: str, distribution: str | None = None) -> PackageNa
     """
     if kind not in KINDS:
         raise UnknownPlugin(f"no kind {kind!r}{near(kind, KINDS)}; kinds: {', '.join(KINDS)}")
+    if is_host and kind != "logits_processor":
+        raise NanofwError(f"a {kind} has one form: --host is for a logits_processor alone")
     _check_name(kind, name)
     lower = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
     distribution = distribution or f"nanofw-{lower.replace('_', '-')}"
@@ -82,8 +89,9 @@ def names_of(kind: str, name: str, distribution: str | None = None) -> PackageNa
     if class_name in (*nanofw.plugins.__all__, "None", "True", "False"):
         class_name += "".join(map(str.capitalize, NOUNS[kind].split("_")))
     return PackageNames(
-        kind=kind, name=name, distribution=distribution, module=module, class_name=class_name
-    )
+        kind=kind, name=name, distribution=distribution, module=module, class_name=class_name,
+        is_host=is_host,
+    )  # fmt: skip
 
 
 def _check_name(kind: str, name: str) -> None:

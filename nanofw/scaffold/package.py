@@ -18,12 +18,14 @@ KINDS_OFFERED = tuple(
     kind for kind in KINDS if (TEMPLATES / f"{kind}.manifest.py{_ENDING}").is_file()
 )
 """Kinds for which there is a package."""
+HOST = "host_processor"
+"""What the templates of a logits processor on the host are called."""
 _WITH_TORCH = ("model", "attention_backend", "sampler", "logits_processor")
 
 
 def package_files(names: PackageNames) -> dict[str, str]:
     """The text of every file of a new package, by its path in it."""
-    own = _own_templates(names.kind)
+    own = _own_templates(names)
     places = {
         "manifest.py": f"{names.module}/manifest.py",
         "plugin.py": f"{names.module}/{names.noun}.py",
@@ -72,9 +74,10 @@ def _common(name: str) -> Traversable:
     return TEMPLATES / f"{name}{_ENDING}"
 
 
-def _own_templates(kind: str) -> dict[str, Traversable]:
+def _own_templates(names: PackageNames) -> dict[str, Traversable]:
     """The templates of one kind by the rest of their names: `manifest.py`, `run.yaml`, ..."""
-    start = f"{kind}."
+    kind = names.kind
+    start = f"{HOST if names.is_host else kind}."
     found = {
         item.name.removeprefix(start).removesuffix(_ENDING): item
         for item in TEMPLATES.iterdir()
@@ -92,7 +95,7 @@ def _values(names: PackageNames, own: dict[str, Traversable]) -> dict[str, str]:
     kind = KINDS[names.kind]
     major, minor = nanofw.__version__.split(".")[:2]
     needed = [f"nanofw>={major}.{minor},<{major}.{int(minor) + 1}"]
-    needed += ["torch"] if kind.name in _WITH_TORCH else []
+    needed += ["torch"] if kind.name in _WITH_TORCH and not names.is_host else []
     has_checks, has_compare = "checks.py" in own, "compare.yaml" in own
     return {
         "kind": kind.name,

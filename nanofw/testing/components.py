@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
+
+from pydantic import ValidationError
 
 from nanofw.assembly.claims import probe
 from nanofw.errors import NanofwError
@@ -13,22 +16,30 @@ from nanofw.plugins.discovery import Entry, normalized
 
 
 def installed(
-    kind: str, distribution: str | None = None, registry: Registry | None = None
+    kind: str,
+    distribution: str | None = None,
+    registry: Registry | None = None,
+    options: Mapping[str, Mapping[str, object]] = MappingProxyType({}),
 ) -> list[Component]:
-    """The installed plugins of a kind with their default options, sorted by name.
+    """The installed plugins of a kind, sorted by name.
 
     Args:
         distribution: only those of one package; None: of all.
         registry: None: everything that is installed.
+        options: by name of the plugin; the others have their defaults. A plugin with an option that
+            has no default is left out where nothing is given for it.
     """
     registry = registry or build_registry()
     found = [
-        _component(entry)
+        _with_defaults(entry)
+        if entry.name not in options
+        else _component(entry, options[entry.name])
         for entry in registry.entries
         if entry.kind == kind
         and (distribution is None or normalized(entry.provider) == normalized(distribution))
     ]
-    return sorted(found, key=lambda component: (component.name, component.origin_text))
+    made = [component for component in found if component is not None]
+    return sorted(made, key=lambda component: (component.name, component.origin_text))
 
 
 def load_component(kind: str, name: str, options: Mapping[str, object] | None = None) -> Component:
@@ -52,6 +63,16 @@ def construct(component: Component, config: object = None) -> Any:
 def claims(component: Component, device: str) -> Mapping[str, object] | str:
     """What the component claims on this machine, or why it cannot be used here."""
     return probe(component, device)
+
+
+def _with_defaults(entry: Entry) -> Component | None:
+    """None: some option has no default."""
+    try:
+        return _component(entry)
+    except ValidationError as error:
+        if all(problem["type"] == "missing" for problem in error.errors()):
+            return None
+        raise
 
 
 def _component(entry: Entry, options: Mapping[str, object] | None = None) -> Component:

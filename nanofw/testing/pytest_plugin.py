@@ -22,7 +22,8 @@ def pytest_configure(config: pytest.Config) -> None:
     """Make the marker known."""
     config.addinivalue_line(
         "markers",
-        "nanofw_plugins(kind, distribution=None): once for each installed plugin of the kind",
+        "nanofw_plugins(kind, distribution=None, options={}): once for each installed plugin of "
+        "the kind",
     )
 
 
@@ -38,6 +39,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         )
         raise pytest.UsageError(
             f"{metafunc.definition.nodeid}: no plugin matches nanofw_plugins({asked}); "
-            "is its package installed?"
+            "is its package installed? A plugin with an option that has no default needs "
+            "options={'its_name': {...}}"
         )
     metafunc.parametrize("component", found, ids=[item.name for item in found])

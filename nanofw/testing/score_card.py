@@ -10,6 +10,7 @@ from unittest import SkipTest
 
 from nanofw.errors import NanofwError
 from nanofw.plugin_calls import place_of, raised
+from nanofw.testing.time_limit import TookTooLong, time_limit
 
 Outcome: TypeAlias = Literal["passed", "failed", "skipped"]
 
@@ -38,10 +39,14 @@ def check_names(checks: object) -> list[str]:
     return [name for name in dict.fromkeys(names) if name.startswith("test_")]
 
 
-def score(checks: object, name: str) -> CheckResult:
-    """Call one check. Only an interrupt comes through."""
+def score(checks: object, name: str, limit_s: float | None = None) -> CheckResult:
+    """Call one check. Only an interrupt comes through.
+
+    Args:
+        limit_s: when it has failed if it has not ended; None: never.
+    """
     began = time.perf_counter()
-    outcome, seen = _outcome(checks, name)
+    outcome, seen = _outcome(checks, name, limit_s)
     return CheckResult(
         name=name,
         text=_first_sentence(getattr(checks, name).__doc__ or ""),
@@ -51,9 +56,12 @@ def score(checks: object, name: str) -> CheckResult:
     )
 
 
-def _outcome(checks: object, name: str) -> tuple[Outcome, str]:
+def _outcome(checks: object, name: str, limit_s: float | None) -> tuple[Outcome, str]:
     try:
-        getattr(checks, name)()
+        with time_limit(limit_s):
+            getattr(checks, name)()
+    except TookTooLong as error:
+        return "failed", str(error)
     except KeyboardInterrupt:
         raise
     except SkipTest as error:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import signal
 from pathlib import Path
 
 import pytest
 
 from nanofw.cli.main import main
+from nanofw.testing.time_limit import TookTooLong, time_limit
 
 LOCAL = '''\
 from nanofw.plugins import CostModelConfig, Options, Plugin, hookimpl
@@ -41,6 +44,18 @@ class Forgetful(Linear):
 class Exits(Linear):
     def seconds(self, plan):
         raise SystemExit("no clock")
+
+
+class Endless(Linear):
+    def seconds(self, plan):
+        return self.sum_of_all_prices()
+
+    def sum_of_all_prices(self):
+        while True:
+            try:
+                sum(range(1000))
+            except Exception:
+                pass
 
 
 class OwnChecks(CostModelChecks):
@@ -110,6 +125,49 @@ def test_another_class_in_its_place(here: Path, capsys: pytest.CaptureFixture[st
     assert "no clock" in seen(found)
 
 
+def test_a_method_that_does_not_return_is_named(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["cost_model", "constant", "--target", "linear.py:Endless", "--limit-s", "0.2"]
+    code, found = card(capsys, *words)
+    assert (code, found["passed"] < found["failed"]) == (1, True)
+    named = "it did not end within 0.2 s: Endless.seconds() did not return (linear.py, line "
+    assert any(check["seen"].startswith(named) for check in found["checks"])
+
+
+def test_an_interrupt_that_is_caught_is_raised_at_the_end() -> None:
+    def caught() -> None:
+        with contextlib.suppress(BaseException):
+            while True:
+                pass
+
+    with pytest.raises(TookTooLong, match=r"within 0.05 s"), time_limit(0.05):
+        caught()
+
+
+def test_a_plugin_whose_import_does_not_end_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "slow.py").write_text("def wait():\n    while True:\n        pass\n\nwait()\n")
+    words = ["cost_model", "constant", "--target", f"{tmp_path}/slow.py:Slow", "--limit-s", "1"]
+    assert main(["plugins", "test", *words]) == 3
+    told = capsys.readouterr().err
+    assert "cost_model 'constant' cannot be loaded: it did not end within 1 s: <module>()" in told
+    assert "did not return (slow.py, line " in told
+
+
+def test_an_alarm_of_others_goes_on_after_a_limit() -> None:
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    signal.setitimer(signal.ITIMER_REAL, 1000)
+    try:
+        with time_limit(100):
+            assert signal.getitimer(signal.ITIMER_REAL)[0] <= 100
+        assert 900 < signal.getitimer(signal.ITIMER_REAL)[0] <= 1000
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.parametrize(
     ("words", "code", "told"),
     [
@@ -124,6 +182,7 @@ def test_another_class_in_its_place(here: Path, capsys: pytest.CaptureFixture[st
             3,
             "cannot be constructed",
         ),
+        (["cost_model", "constant", "--limit-s", "0"], 2, "must be a number of seconds"),
         (["attention_backend", "triton", "checks.device=cpu"], 2, "attention_backend 'triton'"),
     ],
 )

@@ -22,17 +22,18 @@ def ran(environment: Environment, *command: str, cwd: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    "kind",
+    ("kind", "words"),
     [
-        kind if kind == QUICK else pytest.param(kind, marks=pytest.mark.slow)
+        (kind, ()) if kind == QUICK else pytest.param(kind, (), marks=pytest.mark.slow)
         for kind in KINDS_OFFERED
-    ],
+    ]
+    + [pytest.param("logits_processor", ("--host",), marks=pytest.mark.slow)],
 )
 def test_a_new_package_is_green_at_once(
-    kind: str, environment: Environment, tmp_path: Path
+    kind: str, words: tuple[str, ...], environment: Environment, tmp_path: Path
 ) -> None:
-    name = "TryForCausalLM" if kind == "model" else f"try_{kind}"
-    ran(environment, "nanofw", "plugins", "new", kind, name, cwd=tmp_path)
+    name = "TryForCausalLM" if kind == "model" else f"try_{kind}{'_host' * len(words)}"
+    ran(environment, "nanofw", "plugins", "new", kind, name, *words, cwd=tmp_path)
     folder = tmp_path / names_of(kind, name).distribution
     environment.install(build_wheel(folder))
     assert "passed" in ran(

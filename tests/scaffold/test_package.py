@@ -63,6 +63,7 @@ def test_the_body_of_a_simple_plugin_is_short(kind: str, most: int) -> None:
         (["scheduler", "Mine"], "cannot be the name of a scheduler"),
         (["scheduler", "my-policy"], "cannot be the name of a scheduler"),
         (["scheduler", "class"], "cannot be the name of a scheduler"),
+        (["scheduler", "mine", "--host"], "--host is for a logits_processor alone"),
         (["model", "my_model"], "the architecture of its checkpoints"),
         (["scheduler", "fcfs"], "nanofw has a scheduler 'fcfs' itself"),
         (["scheduler", "mine", "--package", ".mine"], "cannot be the name of a package"),

@@ -55,6 +55,15 @@ def test_installed_plugins_of_one_package() -> None:
     assert installed("kv_allocator", "no-such-package") == []
 
 
+def test_installed_plugins_whose_options_have_no_defaults() -> None:
+    fixed = {"requests": [{"prompt_tokens": 8, "output_tokens": 4}]}
+    plain = {component.name for component in installed("workload", "nanofw")}
+    given = installed("workload", "nanofw", options={"fixed": fixed})
+    assert {component.name for component in given} == plain | {"fixed"}
+    assert len(next(c for c in given if c.name == "fixed").options.requests) == 1
+    assert "constant" in {component.name for component in installed("cost_model")}
+
+
 def test_a_failure_names_its_check() -> None:
     class Fails(Exception):
         pass
