@@ -15,11 +15,13 @@ class LeastWork:
         weight_bytes: read once; of a model with experts, those that independent tokens choose.
         kv_bytes: of keys and values, read by decoding rows, or written by a prompt.
         flops: multiplications and additions of products and attention.
+        attention_flops: those of attention alone.
     """
 
     weight_bytes: float
     kv_bytes: float
     flops: float
+    attention_flops: float
 
     @property
     def num_bytes(self) -> float:
@@ -52,10 +54,11 @@ def _work(
     """`pairs`: of a query's token and a key, over all layers."""
     inactive = 1 - spec.num_active_parameters / max(1, spec.num_layer_parameters)
     head = spec.num_head_parameters
+    of_attention = 4.0 * spec.num_heads * spec.head_dim * pairs
     return LeastWork(
         weight_bytes=spec.layer_weight_bytes * (1 - inactive**num_tokens)
         + head * spec.bytes_per_element,
         kv_bytes=kv_bytes,
-        flops=2.0 * (spec.num_active_parameters * num_tokens + head * num_sampled)
-        + 4.0 * spec.num_heads * spec.head_dim * pairs,
+        flops=2.0 * (spec.num_active_parameters * num_tokens + head * num_sampled) + of_attention,
+        attention_flops=of_attention,
     )

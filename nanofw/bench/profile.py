@@ -19,6 +19,7 @@ from nanofw.bench import least_work
 from nanofw.bench.batches import Batches, FreshPrompts, graph_steps, seconds_of
 from nanofw.bench.bounds import check_blocks, check_length, check_real, check_rows
 from nanofw.bench.least_work import LeastWork
+from nanofw.bench.step_roofline import CardRates, StepPart, card_rates, step_parts
 from nanofw.config.schema import Section
 from nanofw.contracts.requests import FinishReason
 from nanofw.engine.engine import Engine
@@ -71,6 +72,7 @@ class Profile:
         busy_seconds: a step, with something on the accelerator; None on a CPU.
         graph_steps: steps of the recorded pass that were replayed, and the others by reason,
             where the executor tells.
+        card: what the accelerator does at best; None on a CPU, or when it was not measured.
     """
 
     kind: Literal["prefill", "decode"]
@@ -86,6 +88,12 @@ class Profile:
     work: tuple[Work, ...]
     busy_seconds: float | None
     graph_steps: Mapping[str, int]
+    card: CardRates | None = None
+
+    @property
+    def parts(self) -> tuple[StepPart, ...]:
+        """Products, attention and the rest against what they must do; empty on a CPU."""
+        return () if self.busy_seconds is None else step_parts(self.work, self.least)
 
     @property
     def idle(self) -> float | None:
@@ -126,12 +134,14 @@ def profiles(
         ConfigError: something cannot be profiled with this configuration.
     """
     decodes, prefills = _phases(selection, options)
+    on_cuda, dtype = selection.device.startswith("cuda"), selection.spec.dtype
+    card = card_rates(selection.device, dtype) if on_cuda else None
     with build(selection) as engine:
         capacity = engine.executor.capacity()
         for size in decodes:
             length = options.context_tokens + _decode_tokens(selection, options, size)
             check_blocks(capacity, size, length, "profile.decode")
-        profiler = _Profiler(engine, selection, options)
+        profiler = _Profiler(engine, selection, options, card)
         total, done = len(decodes) + len(prefills), 0
         for length in prefills:
             report(done, total, f"prefill of {length} tokens")
@@ -147,8 +157,14 @@ def profiles(
 class _Profiler:
     """Runs steps of one engine."""
 
-    def __init__(self, engine: Engine, selection: Selection, options: ProfileOptions) -> None:
-        self._engine, self._options = engine, options
+    def __init__(
+        self,
+        engine: Engine,
+        selection: Selection,
+        options: ProfileOptions,
+        card: CardRates | None,
+    ) -> None:
+        self._engine, self._options, self._card = engine, options, card
         self._batches = Batches(engine, selection.loaded.config.sampling)
         self._prompts = FreshPrompts(selection.spec.vocab_size, options.seed)
         self._spec = selection.spec
@@ -230,6 +246,7 @@ class _Profiler:
             work=tuple(work),
             busy_seconds=busy_seconds(trace) / steps if self._on_cuda else None,
             graph_steps=by_graphs,
+            card=self._card,
         )
         return profile, trace
 

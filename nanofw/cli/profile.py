@@ -115,6 +115,9 @@ def print_profile(profile: Profile, out: Console) -> None:
         )
     if profile.graph_steps:
         out.print(graph_line(profile.graph_steps))
+    if profile.parts:
+        heads = ("part", "ms", "at least", "GB", "GB/s", "GFLOP", "GFLOP/s")
+        out.print(table(None, heads, _parts(profile), numbers=True))
     out.print(_least(profile))
     out.print(table(None, ("host phase", "ms", "share"), _host(profile), numbers=True))
 
@@ -130,6 +133,27 @@ def _work(item: Work, base: float) -> tuple[str, ...]:
 
 def _numbers(count: float | None, seconds: float, base: float) -> tuple[str, str, str]:
     return "" if count is None else f"{count:.1f}", f"{1e3 * seconds:.4f}", f"{seconds / base:.1%}"
+
+
+def _parts(profile: Profile) -> list[tuple[str, ...]]:
+    """Kernels by kind: their time, what it would be at the card's rates, what they must do."""
+    lines: list[tuple[str, ...]] = []
+    for part in profile.parts:
+        card, done = profile.card, ("", "", "", "")
+        if part.flops:
+            amounts = part.num_bytes / 1e9, part.flops / 1e9
+            done = tuple(
+                readable_number(value)
+                for amount in amounts
+                for value in (amount, amount / part.seconds)
+            )
+        least = f"{1e3 * part.least_seconds(card):.4f}" if card and part.flops else ""
+        lines.append((part.name, f"{1e3 * part.seconds:.4f}", least, *done))
+    if profile.card is not None:
+        rates = profile.card.bytes_per_s / 1e9, profile.card.flops_per_s / 1e9
+        copy, product = (readable_number(rate) for rate in rates)
+        lines.append(("the card, measured", "", "", "", copy, "", product))
+    return lines
 
 
 def _least(profile: Profile) -> str:
@@ -173,4 +197,5 @@ def _record(profile: Profile) -> dict[str, object]:
         "idle": profile.idle,
         "num_kernels": profile.num_kernels,
         "kernels_per_layer": profile.kernels_per_layer,
+        "parts": [asdict(part) for part in profile.parts],
     }

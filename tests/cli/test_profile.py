@@ -14,6 +14,7 @@ from rich.console import Console
 
 from nanofw.bench.least_work import LeastWork
 from nanofw.bench.profile import Profile
+from nanofw.bench.step_roofline import CardRates
 from nanofw.cli.main import main
 from nanofw.cli.profile import print_profile
 from nanofw.cli.tables import readable_number
@@ -81,8 +82,9 @@ def test_the_profile_of_a_gpu_counts_kernels_of_layers_and_idle_time() -> None:
             Work(long, "kernel", 112.0, 2e-3), Work("_decode_kernel", "kernel", 28.0, 1.9e-3),
             Work("n" * 60, "kernel", 1.0, 5e-5), Work("Memcpy DtoH", "gpu_memcpy", 2.0, 1e-5),
         ),
-        least=LeastWork(weight_bytes=1.5e9, kv_bytes=0.5e9, flops=4e11),
+        least=LeastWork(weight_bytes=1.5e9, kv_bytes=0.5e9, flops=4e11, attention_flops=1e11),
         busy_seconds=3.92e-3, graph_steps={"replayed": 20},
+        card=CardRates(bytes_per_s=4e12, flops_per_s=5e14),
     )  # fmt: skip
     assert profile.idle == pytest.approx(0.02)
     assert profile.num_kernels == 141.0
@@ -96,6 +98,10 @@ def test_the_profile_of_a_gpu_counts_kernels_of_layers_and_idle_time() -> None:
     assert least in " ".join(text.split())
     lines = {line.split()[0]: line.split()[1:] for line in text.splitlines() if line.strip()}
     assert lines["device_kernel"] == ["112.0", "2.0000", "51.0%"]
+    assert lines["attention"] == ["1.9000", "0.2000", "0.500", "263", "100", "52,632"]
+    assert lines["products"] == ["2.0000", "0.6000", "1.50", "750", "300", "150,000"]
+    assert lines["others"] == ["0.0600"]
+    assert lines["the"] == ["card,", "measured", "4,000", "500,000"]
     assert lines["forward"] == ["0.4000", "10.0%"]
     assert lines["between"] == ["them", "0.2000", "5.0%"]
     assert "…" in text
