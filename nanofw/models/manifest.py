@@ -12,7 +12,6 @@ _CAPABILITIES: dict[str, object] = {
     "sliding_window": True,
     "tensor_parallel": True,
     "cuda_graph": True,
-    "overlap": True,
     "compile_ahead": True,
 }
 _GELU = {"activations": ("gelu_pytorch_tanh",)}

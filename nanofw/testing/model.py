@@ -358,13 +358,16 @@ class _Theirs:
 
     def __init__(self, folder: Path) -> None:
         import torch
+        from safetensors.torch import load_file
         from transformers import AutoConfig, AutoModelForCausalLM
 
         torch.manual_seed(0)
         config = AutoConfig.from_pretrained(folder)
         self._model = AutoModelForCausalLM.from_config(config, attn_implementation="eager").eval()
         self._model.float()
-        self.tensors = {name: value.clone() for name, value in self._model.state_dict().items()}
+        with tempfile.TemporaryDirectory() as saved:  # names in files are not always those inside
+            self._model.save_pretrained(saved)
+            self.tensors: dict[str, torch.Tensor] = load_file(f"{saved}/model.safetensors")
 
     def logits(self, token_ids: Sequence[int]) -> torch.Tensor:
         """float32[t, vocab]."""

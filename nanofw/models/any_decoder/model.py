@@ -18,6 +18,7 @@ from nanofw.contracts.attention_backend import ForwardBatch
 from nanofw.contracts.model import Model, ModelConfig
 from nanofw.errors import ModelError
 from nanofw.models.any_decoder.attention import NAME, AttentionPass, install, register
+from nanofw.models.any_decoder.faster import replace_modules
 from nanofw.models.any_decoder.reader import load_config
 from nanofw.models.any_decoder.trial import check_loaded
 
@@ -92,6 +93,7 @@ class TransformersDecoder(Model):
         install(model, self._state)
         prefix = model.base_model_prefix
         self._whole, self._body = model, getattr(model, prefix)
+        replace_modules(model)
         setattr(model, prefix, self._given)
         check_loaded(self._body, self._state, config.spec, config.device)
 
