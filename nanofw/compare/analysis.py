@@ -64,7 +64,7 @@ def analyse(results: Results) -> Analysis:
         for i, row in enumerate(rows)
         if row.effect is not None and row.arm != AA and row.metric in judged
     ]
-    adjusted = holm([_p_value(rows[i]) for i in deciding], options.alpha)
+    adjusted = holm([_p_value(rows[i]) for i in deciding])
     for i, p in zip(deciding, adjusted, strict=True):
         rows[i] = _decided(results, rows[i], p)
     controls = [
@@ -72,7 +72,7 @@ def analyse(results: Results) -> Analysis:
         for i, row in enumerate(rows)
         if row.arm == AA and row.effect is not None and row.metric in judged
     ]
-    family = holm([_p_value(rows[i]) for i in (*controls, *deciding)], options.alpha)
+    family = holm([_p_value(rows[i]) for i in (*controls, *deciding)])
     for i, p in zip(controls, family, strict=False):
         rows[i] = _decided(results, rows[i], p)
     decided = Analysis(rows=tuple(rows), rule="", warnings=(), outcomes=())

@@ -30,7 +30,7 @@ def harms(results: Results, point: float | None, arm: str, metric: str) -> list[
             observed(base, groups), observed(other, groups), by_ratio=True, alpha=options.alpha,
             share=share,
         )  # fmt: skip
-    adjusted = holm([effect.p_value for effect in effects.values()], options.alpha)
+    adjusted = holm([effect.p_value for effect in effects.values()])
     found = [
         (name, effect)
         for (name, effect), p in zip(effects.items(), adjusted, strict=True)

@@ -137,8 +137,15 @@ def test_the_detectable_effect_is_found_with_the_power_that_it_says() -> None:
 
 
 def test_holm_keeps_the_order_and_adjusts_the_smallest_most() -> None:
-    assert holm([0.04, 0.01, 0.03], 0.05) == pytest.approx([0.06, 0.03, 0.06])
-    assert holm([], 0.05) == []
+    assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
+    assert holm([]) == []
+
+
+def test_holm_is_that_of_statsmodels() -> None:
+    from statsmodels.stats.multitest import multipletests
+
+    values = [*np.random.default_rng(4).beta(0.3, 1.0, 30), 0.01, 0.01, 1.0]
+    assert holm(values) == pytest.approx(list(multipletests(values, method="holm")[1]))
 
 
 def test_the_rule_is_written_out() -> None:
