@@ -53,10 +53,12 @@ class Stream(asyncio.Protocol):
             self._load.counts.append(found)
             if not self._num:
                 self._load.first.append(now - self._sent)
+                self._load.last_begin = now
             self._num += found
         self._tail = data[1 - len(TOKEN) :]
         if data.endswith(b"\r\n0\r\n\r\n"):
             self._load.ended.append(now - self._sent)
+            self._load.first_end = min(self._load.first_end, now)
             self._next()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -69,12 +71,14 @@ class Load:
     Attributes:
         times: when data with tokens came; counts: tokens in it.
         first, ended: seconds from the request to its first token and to its end.
+        last_begin, first_end: when the last stream began, and when the first one ended.
     """
 
     def __init__(self, request: bytes, num_open: int, num_requests: int) -> None:
         self.request, self.num_requests, self.num_sent = request, num_requests, 0
         self.times, self.counts = array("d"), array("l")
         self.first, self.ended = array("d"), array("d")
+        self.last_begin, self.first_end = 0.0, float("inf")
         self._left = num_open
         self.done = asyncio.get_running_loop().create_future()
 
@@ -124,7 +128,7 @@ def main() -> None:
     json.dump({
         "seconds": time.monotonic() - begin, "cpu": time.process_time(),
         "times": list(load.times), "counts": list(load.counts), "first": list(load.first),
-        "ended": list(load.ended),
+        "ended": list(load.ended), "last_begin": load.last_begin, "first_end": load.first_end,
     }, sys.stdout)  # fmt: skip
 
 

@@ -34,13 +34,23 @@ class Served:
 
 
 @contextmanager
-def serving(words: Sequence[str], command: Sequence[str] = ("-m", "nanofw")) -> Generator[Served]:
-    """A server with these arguments, at a free port; it ends with the block."""
+def serving(
+    words: Sequence[str],
+    command: Sequence[str] = ("-m", "nanofw"),
+    cores: Sequence[int] = (),
+) -> Generator[Served]:
+    """A server with these arguments, at a free port; it ends with the block.
+
+    Args:
+        cores: on which it may run; empty: on all.
+    """
     process = subprocess.Popen(
         [sys.executable, *command, "serve", *words, "server.port=0"],
         stderr=subprocess.PIPE,
         text=True,
     )
+    if cores:
+        os.sched_setaffinity(process.pid, cores)
     assert process.stderr is not None
     url = ""
     try:

@@ -24,7 +24,7 @@ from nanofw.llm.arguments import (
     check_fields,
     load,
 )
-from nanofw.llm.async_streams import AsyncInbox, AsyncStream
+from nanofw.llm.async_streams import AsyncInbox, AsyncStream, Sink
 from nanofw.llm.chat_replies import chat_formats, event_with_replies, formats_of_run
 from nanofw.llm.embeddings import POOLED, EmbeddingResult, chosen_spec, embedding_of, pooled
 from nanofw.llm.engine_thread import EngineThread
@@ -171,6 +171,7 @@ class AsyncLLM:
         *,
         queue_timeout_s: float | None = None,
         arrival: float | None = None,
+        sink: Sink | None = None,
     ) -> AsyncGenerator[list[StreamEvent]]:
         """What `generate` gives, as lists of all that has come since the last one was taken.
 
@@ -178,6 +179,8 @@ class AsyncLLM:
             prompt: what `encode` gave.
             queue_timeout_s: as for `generate`.
             arrival: when the prompt came, on the machine's monotonic clock; None: now.
+            sink: is offered what comes while the next list is waited for; the lists have what it
+                does not take, and the result.
 
         Raises:
             RequestShed, ExecutorError: as `generate` does.
@@ -186,7 +189,7 @@ class AsyncLLM:
         loop = asyncio.get_running_loop()
         if self._inbox is None or self._inbox.loop is not loop:
             self._inbox = AsyncInbox(loop)
-        stream = AsyncStream(self._inbox, release)
+        stream = AsyncStream(self._inbox, release, sink)
         try:
             self._thread.add_prompt(stream, prompt, arrival)
         except BaseException:

@@ -6,8 +6,12 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import TypeAlias
 
 from nanofw.llm.results import StreamEvent
+
+Sink: TypeAlias = Callable[[list[StreamEvent]], bool]
+"""Takes events in the loop in the moment in which they come; False: it cannot take them now."""
 
 MAX_WAITING_EVENTS = 64
 """Of a stream whose caller is slow: more of them are joined to one for each sample."""
@@ -37,10 +41,19 @@ class AsyncInbox:
 
 
 class AsyncStream:
-    """One request's way from the engine's thread to its caller's loop."""
+    """One request's way from the engine's thread to its caller's loop.
 
-    def __init__(self, inbox: AsyncInbox, release: Callable[[], None]) -> None:
-        self._inbox, self._release = inbox, release
+    Args:
+        release: called when the result is there.
+        sink: is offered what comes while `take` waits, but for the result: what it takes does not
+            wake the caller.
+    """
+
+    def __init__(
+        self, inbox: AsyncInbox, release: Callable[[], None], sink: Sink | None = None
+    ) -> None:
+        self._inbox, self._release, self._sink = inbox, release, sink
+        self._is_awaited = False
         self._events: deque[StreamEvent] = deque()
         self._has_events = asyncio.Event()
         self.ended: bool = False
@@ -51,6 +64,9 @@ class AsyncStream:
 
     def accept(self, events: list[StreamEvent]) -> None:
         """Called in the loop."""
+        is_offered = self._is_awaited and not self._events and events[-1].result is None
+        if is_offered and self._sink is not None and self._sink(events):
+            return
         for event in events:
             self._events.append(event)
             if event.result is not None:
@@ -62,9 +78,13 @@ class AsyncStream:
 
     async def take(self) -> list[StreamEvent]:
         """All that waits, in its order; at least one event."""
-        while not self._events:
-            self._has_events.clear()
-            await self._has_events.wait()
+        self._is_awaited = True
+        try:
+            while not self._events:
+                self._has_events.clear()
+                await self._has_events.wait()
+        finally:
+            self._is_awaited = False
         events = list(self._events)
         self._events.clear()
         return events

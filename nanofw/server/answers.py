@@ -15,6 +15,7 @@ from starlette.responses import Response
 from nanofw.contracts.requests import SamplingParams
 from nanofw.errors import RequestError
 from nanofw.llm.async_llm import AsyncLLM
+from nanofw.llm.async_streams import Sink
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import RequestResult, StreamEvent
 from nanofw.narrowing import JsonObject
@@ -23,6 +24,7 @@ from nanofw.server.door import Client, OpenPrompts
 from nanofw.server.errors import ApiError, error_of, json_response, refusal
 from nanofw.server.event_stream import DONE, EventStream, event_of
 from nanofw.server.formats import Format, RunningUsage, WholeFormat
+from nanofw.server.protocol import EXTENSION, BodyWriter
 from nanofw.server.request_log import log_request
 from nanofw.server.schemas import EngineRequest, Generation
 from nanofw.server.service import Service
@@ -176,7 +178,8 @@ async def _answer(
         plan.format.begin(prompts)
         if body.wants_running_usage and isinstance(plan.format, Format):
             plan.format.running_usage = RunningUsage.of(prompts)
-        events = numbered([service.generate(prompt, arrival) for prompt in prompts])
+        sink = _sink_of(call) if call.is_stream and len(prompts) == 1 else None
+        events = numbered([service.generate(prompt, arrival, sink) for prompt in prompts])
         if not call.is_stream:
             return json_response(await _whole(call, events))
         first = await _first(call, events)
@@ -218,6 +221,44 @@ async def _end_stream(call: Call, events: Events) -> None:
         await events.aclose()
     finally:
         call.end()
+
+
+def _sink_of(call: Call) -> Sink | None:
+    """Writes pieces of the only prompt's text where they come, once the stream has begun.
+
+    The task that answers sends what it refuses, and wakes for nothing else until the end.
+    """
+    extension = call.request.scope.get("extensions", {}).get(EXTENSION)
+    if extension is None:
+        return None
+    writer: BodyWriter = extension["writer"]
+
+    def write(some: list[StreamEvent]) -> bool:
+        if not writer.is_free:
+            return False
+        try:
+            chunk = _pieces(call, 0, some)
+        except Exception:  # raised again in the task that answers
+            return False
+        if chunk:
+            writer.write(b"".join(chunk))
+        return True
+
+    return write
+
+
+def _pieces(call: Call, number: int, some: list[StreamEvent]) -> list[bytes]:
+    """The events of pieces of text."""
+    assert call.plan is not None
+    answer, now = call.plan.format, time.monotonic()
+    assert isinstance(answer, Format)
+    chunk: list[bytes] = []
+    for event in some:
+        if answer.running_usage is not None:
+            answer.running_usage.num_output_tokens += len(event.token_ids)
+        call.note(number, event, now)
+        chunk += map(event_of, answer.piece(number, event))
+    return chunk
 
 
 async def _encoded(call: Call, plan: AnswerPlan) -> list[Prompt]:
@@ -262,16 +303,11 @@ async def _chunks(
             if number not in has_opened:
                 has_opened.add(number)
                 chunk += map(event_of, answer.opening(number))
-            now = time.monotonic()
-            for event in some:
-                if answer.running_usage is not None:
-                    answer.running_usage.num_output_tokens += len(event.token_ids)
-                if event.result is None:
-                    call.note(number, event, now)
-                    chunk += map(event_of, answer.piece(number, event))
-                else:
-                    call.take(number, event.result)
-                    chunk += map(event_of, answer.ending(number, event.result))
+            result = some[-1].result
+            chunk += _pieces(call, number, some if result is None else some[:-1])
+            if result is not None:
+                call.take(number, result)
+                chunk += map(event_of, answer.ending(number, result))
             if chunk and len(call.results) < num_prompts:
                 yield b"".join(chunk)
                 chunk.clear()

@@ -16,6 +16,7 @@ from nanofw.config.schema import ServerLimits, ServerSection
 from nanofw.contracts.reply_format import ReasoningFormat, ToolFormat
 from nanofw.errors import ExecutorError, RequestShed
 from nanofw.llm.async_llm import AsyncLLM
+from nanofw.llm.async_streams import Sink
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import RequestResult, StreamEvent
 from nanofw.server.door import Door
@@ -185,15 +186,20 @@ class Service:
         """
         return known_model(name, self.model_names)
 
-    async def generate(self, prompt: Prompt, arrival: float) -> AsyncGenerator[list[StreamEvent]]:
+    async def generate(
+        self, prompt: Prompt, arrival: float, sink: Sink | None = None
+    ) -> AsyncGenerator[list[StreamEvent]]:
         """The events of one prompt; what the engine's end does to it is an `ApiError`.
 
         Args:
             arrival: when its request was there, on the machine's monotonic clock.
+            sink: as for `AsyncLLM.generate_lists`.
         """
         waits = (self.limits.queue_timeout_s, prompt.deadline)
         timeout_s = min((wait for wait in waits if wait is not None), default=None)
-        lists = self.llm.generate_lists(prompt, queue_timeout_s=timeout_s, arrival=arrival)
+        lists = self.llm.generate_lists(
+            prompt, queue_timeout_s=timeout_s, arrival=arrival, sink=sink
+        )
         result: RequestResult | None = None
         self.overview.came(prompt.id or "", prompt.client)
         try:
