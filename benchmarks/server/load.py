@@ -187,8 +187,8 @@ def main() -> None:
     options = parser.parse_args()
     options.requests = options.requests or options.open
     cores = [int(core) for core in options.server_cores.split(",") if core]
-    if cores:
-        os.sched_setaffinity(0, os.sched_getaffinity(0) - set(cores))
+    if cores and (others := os.sched_getaffinity(0) - set(cores)):
+        os.sched_setaffinity(0, others)
     alone = engine_alone(options)
     print(f"engine alone: {alone['cpu_us_per_token']:.1f} us of CPU per token", flush=True)
     rounds: list[dict[str, Any]] = []
