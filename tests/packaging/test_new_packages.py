@@ -12,7 +12,7 @@ from tests.packaging.environment import Environment, build_wheel
 
 QUICK = "cost_model"
 """The kind whose package is tried in every run of the tests."""
-COMPARED = {"scheduler", "kv_allocator", "cost_model", "workload"}
+COMPARED = {"scheduler", "kv_allocator", "cost_model", "workload", "router"}
 
 
 def ran(environment: Environment, *command: str, cwd: Path) -> str:
