@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
@@ -230,12 +231,22 @@ class SamplerChecks(ABC):
 
     def test_scaled_logits_give_the_same_tokens(self) -> None:
         """With the temperatures applied by `scale`, as for processors that come after them."""
-        requests = self.driver.requests()
-        for step in range(8):
+        driver = self.driver
+        extreme = [SamplingParams(temperature=temperature) for temperature in (0.3, 3.0)]
+        batches = [driver.requests()]
+        batches += [
+            [driver.request(sampling, seed) for seed in range(8)]
+            for sampling in extreme
+            if driver.supports(sampling)
+        ]
+        for requests, step in itertools.product(batches, range(8)):
             logits = np.stack([made_up_logits(number, step) for number in range(len(requests))])
-            plain = self.driver.sample(requests, logits).token_ids.tolist()
-            scaled = self.driver.sample(requests, logits, scaled=True).token_ids.tolist()
-            assert scaled == plain, f"after scale() {scaled}, without it {plain}"
+            plain = driver.sample(requests, logits).token_ids.tolist()
+            scaled = driver.sample(requests, logits, scaled=True).token_ids.tolist()
+            assert scaled == plain, (
+                f"after scale() {scaled}, without it {plain}, with temperatures of "
+                f"{[request.sampling.temperature for request in requests]}"
+            )
 
     def test_what_has_no_probability_is_never_sampled(self) -> None:
         """Logits of -inf, as a processor or a mask leaves them."""

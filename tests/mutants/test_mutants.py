@@ -25,9 +25,6 @@ SURVIVORS = {
         "forgets_who_left": "a client whose requests are aborted is served before others later on",
         "charges_the_row": "tokens are charged to another class of prompts than the one decoding",
     },
-    "sampler": {
-        "scale_does_nothing": "a temperature has no effect beside a processor of scaled logits",
-    },
 }
 """Wrong plugins of which the kit finds nothing, and what a user can see of them."""
 
