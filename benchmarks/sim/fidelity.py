@@ -47,9 +47,8 @@ from benchmarks.sim.lent import RealEngines
 from nanofw.assembly import Selection, select
 from nanofw.assembly.provenance import commit, machine
 from nanofw.bench.calibrate import Design, MeasuredStep, fit, record_on, table
-from nanofw.compare.experiment import ExperimentOptions
+from nanofw.compare.experiment import AA, ExperimentOptions
 from nanofw.compare.run import RunResult, run_on, run_once
-from nanofw.compare.runner import AA
 from nanofw.config.layers import (
     ConfigLayer,
     defaults,

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from nanofw.compare.runner import AA
+from nanofw.compare.experiment import AA
 from nanofw.compare.statistics import paired_effect, verdict
 
 METRICS = tuple(f"{name}.{s}" for name in ("ttft", "tpot", "e2e") for s in ("mean", "p90"))

@@ -215,3 +215,9 @@ class SchedulerView:
     def blocks_needed(self, request: RequestView) -> int:
         """Blocks that its known tokens fill, cached ones included."""
         return self.limits.blocks_for(request.num_prompt_tokens + request.num_output_tokens)
+
+    def blocks_to_take(self, request: RequestView) -> int:
+        """By how many blocks the admission of a waiting request would lessen `num_free_blocks` now:
+        those that it needs, less cached ones that running requests hold. Costs a walk of its
+        prompt."""
+        return self.blocks_needed(request)

@@ -33,6 +33,10 @@ class BlockOwners:
         """Blocks in the table of a row."""
         return int(self._num_row_blocks[row])
 
+    def num_owned_of(self, blocks: IntArray) -> int:
+        """How many of these blocks are in a table."""
+        return int(np.count_nonzero(self._owners[blocks]))
+
     def acquire(self, row: int, blocks: IntArray, num_shared: int) -> str:
         """An empty row gets a table; returns what is wrong with it, or nothing.
 

@@ -23,6 +23,7 @@ from nanofw.contracts.kv_allocator import (
 )
 from nanofw.contracts.limits import Limits
 from nanofw.engine.block_owners import BlockOwners
+from nanofw.engine.request_state import RequestState
 from nanofw.errors import AllocatorError, NanofwError
 from nanofw.plugin_calls import PluginCalls
 
@@ -88,6 +89,17 @@ class CheckedAllocator(PluginCalls, KVAllocator):
                 f"whole blocks of {self._block_size} tokens, at most {len(token_ids)} tokens",
             )
         return match
+
+    def num_taken_by(self, state: RequestState) -> int:
+        """By how many blocks `num_available` falls when this waiting request gets its blocks."""
+        needed = -(-len(state.tokens) // self._block_size)
+        if state.needs_whole_prompt:
+            return needed
+        shared = self.match(state.tokens[:-1], state.salt).block_ids
+        if not len(shared):
+            return needed
+        self._settle()
+        return needed - self._owners.num_owned_of(shared)
 
     def num_cached_tokens(self, token_ids: IntArray, salt: int = 0) -> int:
         """See the contract."""

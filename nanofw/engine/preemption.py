@@ -79,8 +79,7 @@ class Preemption:
         needed = self._limits.blocks_for(len(state.tokens))
         if needed <= self._allocator.num_available:
             return True
-        match = self._allocator.match(state.tokens[:-1], state.salt)
-        return needed - len(match.block_ids) <= self._allocator.num_available
+        return self._allocator.num_taken_by(state) <= self._allocator.num_available
 
     def _victim_for_room(self) -> RequestState:
         if self._guard.names_victims:

@@ -50,15 +50,22 @@ class EngineView(SchedulerView):
         return EngineRunning(self._running, self.limits)
 
     def cached_tokens(self, request: RequestView) -> int:
-        if not isinstance(request, StateView):
-            raise PolicyError(f"{request!r} is not a request that this engine handed out")
-        state = request.state
+        state = _state_of(request)
         return self._allocator.num_cached_tokens(state.tokens[:-1], state.salt)
+
+    def blocks_to_take(self, request: RequestView) -> int:
+        return self._allocator.num_taken_by(_state_of(request))
 
     def blocks_needed(self, request: RequestView) -> int:
         if request.row is None:
             return super().blocks_needed(request)
         return self._running.num_blocks_of(request.row, self.limits.block_size)
+
+
+def _state_of(request: RequestView) -> RequestState:
+    if not isinstance(request, StateView):
+        raise PolicyError(f"{request!r} is not a request that this engine handed out")
+    return request.state
 
 
 class EngineRunning(RunningView):

@@ -32,7 +32,4 @@ class Fcfs(Policy):
         if not self._watermark or not view.num_running:
             return True
         spare = view.num_free_blocks - self._watermark * view.num_blocks
-        needed = view.blocks_needed(request)
-        if needed <= spare:
-            return True
-        return needed - view.cached_tokens(request) // view.block_size <= spare
+        return view.blocks_needed(request) <= spare or view.blocks_to_take(request) <= spare

@@ -43,15 +43,15 @@ class Pool:
     num_waiting: int = 1
     max_num_seqs: int = 8
     budget: int = 64
-    cached: int = 0
     needed: int = 1
+    taken: int | None = None
     running: RunningView = field(default=None)
-
-    def cached_tokens(self, request: RequestView) -> int:
-        return self.cached
 
     def blocks_needed(self, request: RequestView) -> int:
         return self.needed
+
+    def blocks_to_take(self, request: RequestView) -> int:
+        return self.needed if self.taken is None else self.taken
 
 
 def sjf(**options: object) -> ShortestJobFirst:
@@ -74,7 +74,7 @@ def test_fcfs_ranks_by_arrival() -> None:
     [
         (Pool(num_free_blocks=20, needed=10), True),
         (Pool(num_free_blocks=20, needed=11), False),
-        (Pool(num_free_blocks=20, needed=11, cached=16), True),
+        (Pool(num_free_blocks=20, needed=11, taken=10), True),
         (Pool(num_free_blocks=20, needed=20, num_running=0), True),
     ],
 )

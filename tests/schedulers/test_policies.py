@@ -92,6 +92,22 @@ def test_fcfs_watermark_spares_preemptions() -> None:
     assert counts[0.5] < counts[0.0]
 
 
+@pytest.mark.parametrize(("num_blocks", "max_tokens", "starts"), [(14, 3, True), (10, 1, False)])
+def test_fcfs_watermark_counts_cached_blocks_that_no_request_uses(
+    num_blocks: int, max_tokens: int, starts: bool
+) -> None:
+    """Hits take nothing from the free blocks only while another request runs on them."""
+    engine = make_engine(policy("fcfs", watermark=0.5), num_blocks=num_blocks, block_size=4)
+    prompt = list(range(1, 14))  # four blocks, three of them full
+    engine.add_request(make_request("first", prompt, max_tokens=max_tokens))
+    engine.add_request(make_request("other", 5, max_tokens=3))
+    engine.step()
+    engine.add_request(make_request("again", prompt, max_tokens=2))
+    engine.step()
+    running = {state.request.id for state in engine.scheduler.running.states()}
+    assert ("again" in running) is starts
+
+
 def test_sjf_serves_short_prompts_first_and_ageing_bounds_the_wait() -> None:
     sizes = {"long": 30, "short": 2}
     for ageing, expected in ((0.0, "long"), (1e4, "short")):
