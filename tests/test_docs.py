@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from nanofw.assembly import assemble
-from nanofw.cli.main import COMMANDS
+from nanofw.cli.main import COMMANDS, main
 from nanofw.compare.experiment import load_experiment
 from nanofw.config.load import load_config
 from tests.public import is_public
@@ -122,7 +122,7 @@ def test_make_targets_of_the_readme_exist() -> None:
 def test_yaml_of_the_pages_loads(page: Path, block: str, tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(block, encoding="utf-8")
-    if page.name == "compare.md":
+    if page.name == "compare.md" or re.search(r"^arms:", block, re.MULTILINE):
         experiment = load_experiment(file)
         assert all(experiment.load(arm).config.model is not None for arm in experiment.arms)
     else:
@@ -142,6 +142,23 @@ def test_the_first_plugin_of_the_page_runs(tmp_path: Path) -> None:
         policy = engine.scheduler.policy
     assert type(policy).__name__ == "FewestTokens"
     assert policy.options.weight == 2.0
+
+
+def test_the_tutorial_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = DOCS / "tutorial.md"
+    for block in [*blocks(page, "python"), *blocks(page, "yaml")]:
+        (tmp_path / FILE_NAME.match(block)[1]).write_text(block, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", "run.yaml"]) == 0
+    assert next(blocks(page, "text")) in capsys.readouterr().out
+    assert main(["why", "run.log"]) == 0
+    story = capsys.readouterr().out
+    assert story.index("request-0") < story.index("request-1")
+    experiment = load_experiment(Path("experiment.yaml"))
+    delays = {arm: experiment.load(arm).config.scheduler.options for arm in experiment.arms}
+    assert delays == {"fcfs": {}, "chats_first": {}, "two_seconds": {"batch_s": 2}}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
