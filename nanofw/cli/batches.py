@@ -5,20 +5,24 @@ from __future__ import annotations
 import importlib.util
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from nanofw.cli.inputs import InputPrompt
 from nanofw.errors import ConfigError, shown
 from nanofw.llm.elsewhere import BATCH_KEYS
+from nanofw.llm.embeddings import chosen_spec
 from nanofw.llm.prompts import Prompt, parse_prompt
 from nanofw.llm.results import RequestResult
+from nanofw.llm.scores import encode_pair
 from nanofw.narrowing import is_object
 
 if TYPE_CHECKING:
+    from nanofw.checkpoints.pooling import EmbeddingSpec
     from nanofw.config.load import LoadedConfig
     from nanofw.config.schema import ServerLimits
     from nanofw.contracts.reply_format import ReasoningFormat, ToolFormat
+    from nanofw.contracts.requests import Pooling
     from nanofw.llm.session import Session
     from nanofw.server.answers import AnswerPlan
     from nanofw.server.errors import ApiError
@@ -26,6 +30,7 @@ if TYPE_CHECKING:
     from nanofw.text.tokenizer import Tokenizer
 
 PACKAGES = ("starlette", "prometheus_client")
+URLS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/score")
 
 
 def is_batch_line(value: object) -> bool:
@@ -70,7 +75,7 @@ class _Line:
 
 
 class _Model:
-    """The tokenizer and the chat template of a session."""
+    """What bodies are read by, of the model of a session."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -82,6 +87,13 @@ class _Model:
     @property
     def template_variables(self) -> frozenset[str]:
         return self._session.encoder.template_variables
+
+    @property
+    def hidden_size(self) -> int:
+        return self._session.engine.spec.hidden_size
+
+    def embedding_spec(self, pooling: Pooling | None, normalize: bool | None) -> EmbeddingSpec:
+        return chosen_spec(self._session.engine.spec, pooling, normalize)
 
 
 class BatchJob:
@@ -113,9 +125,7 @@ class BatchJob:
         writes = formats_of(section.tool_format, section.reasoning, template_has)
         self.tools: ToolFormat | None = writes.tools
         self.reasoning: ReasoningFormat | None = writes.reasoning
-        self._model_names, self._encode, self._read = (
-            model_names(loaded), session.encoder.encode, read,
-        )  # fmt: skip
+        self._model_names, self._encoder, self._read = model_names(loaded), session.encoder, read
         self._own_record = own_record
         self._lines: dict[str, _Line] = {}
         self._custom_ids: set[str] = set()
@@ -162,24 +172,32 @@ class BatchJob:
         return None
 
     def _plan(self, value: Mapping[str, object]) -> AnswerPlan:
+        from nanofw.server import schemas
         from nanofw.server.chats import chat_plan
         from nanofw.server.completions import completion_plan
+        from nanofw.server.embeddings import embedding_plan
         from nanofw.server.errors import ApiError
         from nanofw.server.reading import read_body
-        from nanofw.server.schemas import ChatRequest, CompletionRequest, Generation
+        from nanofw.server.scores import score_plan
 
-        body: Generation
+        given = value["body"]
+        body: schemas.EngineRequest
         match value.get("url"):
             case "/v1/chat/completions":
-                body = chat = read_body(value["body"], ChatRequest)
+                body = chat = read_body(given, schemas.ChatRequest)
                 plan = chat_plan(self, chat, body.client or "")
             case "/v1/completions":
-                body = completion = read_body(value["body"], CompletionRequest)
+                body = completion = read_body(given, schemas.CompletionRequest)
                 plan = completion_plan(self, completion, body.client or "")
+            case "/v1/embeddings":
+                body = embedding = read_body(given, schemas.EmbeddingRequest)
+                plan = embedding_plan(self, embedding, body.client or "")
+            case "/v1/score":
+                body = score = read_body(given, schemas.ScoreRequest)
+                plan = score_plan(self, score, body.client or "")
             case url:
-                reason = f"url must be /v1/chat/completions or /v1/completions, not {shown(url)}"
-                raise ApiError(404, reason, param="url")
-        if body.stream:
+                raise ApiError(404, f"url must be {', '.join(URLS)}, not {shown(url)}", param="url")
+        if body.is_stream:
             raise ApiError(400, "a batch has no streams; leave stream out", param="stream")
         if len(plan.records) != 1:
             reason = f"a line has one prompt, not {len(plan.records)}; write a line for each"
@@ -188,7 +206,13 @@ class BatchJob:
 
     def _prompt(self, plan: AnswerPlan) -> Prompt:
         record: dict[str, object] = {**plan.records[0], "id": plan.format.id}
-        prompt = self._encode(parse_prompt(record, plan.sampling))
+        if plan.continuations is not None:
+            prompt = encode_pair(self._encoder, record, plan.continuations[0], {})
+            if prompt.refusal is not None:
+                raise prompt.refusal
+        else:
+            prompt = self._encoder.encode(parse_prompt(record, plan.sampling))
+            prompt = replace(prompt, pooling=plan.pooling)
         plan.format.begin([prompt])
         return prompt
 
@@ -212,7 +236,12 @@ class BatchJob:
             return _answer(line, None, error)
         refusal = line.refusal or error_of(result)
         if refusal is None and line.plan is not None:
-            return _answer(line, (200, line.plan.format.id, line.plan.format.whole([result])), None)
+            try:
+                body = line.plan.format.whole([result])
+            except ApiError as error:
+                refusal = error
+            else:
+                return _answer(line, (200, line.plan.format.id, body), None)
         refusal = refusal or ApiError(500, "the request was not served")
         return _answer(line, (refusal.status, result.request_id, refusal.to_record()), None)
 

@@ -286,6 +286,16 @@ class ServerLimits(Section):
     """How long open requests may go on when the server is asked to end."""
 
 
+class TracesSection(Section):
+    """OpenTelemetry traces of requests."""
+
+    endpoint: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
+    """Where a collector takes OTLP over HTTP, with the path (http://127.0.0.1:4318/v1/traces);
+    null: what the environment variables of OpenTelemetry say."""
+    service_name: Name = "nanofw"
+    """What the traces call this server."""
+
+
 class ServerSection(Section):
     """`nanofw serve`."""
 
@@ -305,6 +315,8 @@ class ServerSection(Section):
     reasoning: Name = "auto"
     """How it writes its reasoning: think, a name that a package offers, none; auto: as its chat
     template does."""
+    traces: TracesSection | None = None
+    """OpenTelemetry spans of every request; null: none are made."""
     log_requests: bool = True
     """A line of JSON on standard error for each request that ended."""
     failure_exit_s: Annotated[float, Field(ge=0, le=86400)] | None = 5.0

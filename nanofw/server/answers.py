@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from nanofw.contracts.requests import SamplingParams
+from nanofw.contracts.requests import Pooling, SamplingParams
 from nanofw.errors import RequestError
 from nanofw.llm.async_llm import AsyncLLM
 from nanofw.llm.async_streams import Sink
@@ -29,15 +29,11 @@ from nanofw.server.request_log import log_request
 from nanofw.server.schemas import EngineRequest, Generation
 from nanofw.server.service import Service
 from nanofw.server.streams import ClientWatch, Events, numbered
+from nanofw.server.traces import RequestTimes
 
 G = TypeVar("G", bound=EngineRequest)
-Encode: TypeAlias = Callable[[AsyncLLM, JsonObject, SamplingParams], Awaitable[Prompt]]
 CLOSED_REQUEST = 499
 """The status in logs of a request whose client went away; nobody is answered."""
-
-
-async def _encode_text(llm: AsyncLLM, record: JsonObject, sampling: SamplingParams) -> Prompt:
-    return await llm.encode(record, sampling)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,13 +44,15 @@ class AnswerPlan:
         records: a prompt for `AsyncLLM` each.
         sampling: where they do not say otherwise.
         format: of the answer.
-        encode: makes the prompt of a record; raises `RequestError`.
+        pooling: of the hidden states that are wanted; None: they are not.
+        continuations: whose scores are wanted, one for each record; None: none are.
     """
 
     records: list[JsonObject]
     sampling: SamplingParams
     format: WholeFormat
-    encode: Encode = _encode_text
+    pooling: Pooling | None = None
+    continuations: Sequence[object] | None = None
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,6 +62,7 @@ class Call:
     Attributes:
         results: by prompt, of those that ended.
         status: of the answer; of a stream what became of it.
+        arrival: when its body was there, on the machine's monotonic clock.
     """
 
     service: Service
@@ -76,6 +75,7 @@ class Call:
     params: frozenset[str] = frozenset()
     results: dict[int, RequestResult] = field(default_factory=dict[int, RequestResult])
     status: int = 200
+    arrival: float | None = None
     user: str | None = None
     error: str | None = None
     watch: ClientWatch = field(default_factory=ClientWatch)
@@ -101,6 +101,9 @@ class Call:
             "error": self.error,
         }
         log_request(facts, results, time.monotonic() - self._begin)
+        if self.service.traces is not None:
+            times = RequestTimes(self._begin, self.arrival)
+            self.service.traces.record(facts, results, self.request.headers, times)
 
     def fail(self, error: ApiError) -> None:
         """It ends with an error."""
@@ -164,7 +167,7 @@ async def _answer(
     call.owner = service.door.identify(call.request.headers.get("authorization"))
     _ = service.llm  # who cannot be served need not send a body
     data = await received(call.request, service.limits)
-    arrival = time.monotonic()
+    arrival = call.arrival = time.monotonic()
     body = parsed(data, model)
     call.client = service.door.client_named(call.owner, body.client)
     call.is_stream, call.user = body.is_stream, body.user
@@ -267,10 +270,22 @@ async def _encoded(call: Call, plan: AnswerPlan) -> list[Prompt]:
     for number, record in enumerate(plan.records):
         record["id"] = f"{plan.format.id}-{number}"
         try:
-            prompts.append(await plan.encode(llm, record, plan.sampling))
+            prompts.append(await _encode(llm, plan, number))
         except RequestError as error:
             raise refusal(error.reason, call.params) from None
     return prompts
+
+
+async def _encode(llm: AsyncLLM, plan: AnswerPlan, number: int) -> Prompt:
+    """The prompt of a record. Raises `RequestError`."""
+    record = plan.records[number]
+    if plan.continuations is None:
+        prompt = await llm.encode(record, plan.sampling)
+        return prompt if plan.pooling is None else replace(prompt, pooling=plan.pooling)
+    prompt = await llm.encode_pair(record, plan.continuations[number])
+    if prompt.refusal is not None:
+        raise prompt.refusal
+    return prompt
 
 
 async def _whole(call: Call, events: Events) -> JsonObject:

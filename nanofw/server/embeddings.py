@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import base64
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nanofw.contracts.requests import Pooling, SamplingParams
 from nanofw.errors import ModelError
-from nanofw.llm.async_llm import AsyncLLM
 from nanofw.llm.embeddings import POOLED, embedding_of
-from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import RequestResult
 from nanofw.narrowing import JsonObject
 from nanofw.server.answers import AnswerPlan, serve_text
 from nanofw.server.errors import ApiError
 from nanofw.server.formats import ListFormat
 from nanofw.server.parameters import engine_record, prompt_records
+from nanofw.server.reading import Reader
 from nanofw.server.schemas import EmbeddingRequest
-from nanofw.server.service import Service
 
 
 @dataclass(slots=True, kw_only=True)
@@ -49,31 +46,24 @@ class EmbeddingFormat(ListFormat):
         return {"object": "embedding", "index": index, "embedding": numbers}
 
 
-def embedding_plan(service: Service, body: EmbeddingRequest, client: str) -> AnswerPlan:
+def embedding_plan(reader: Reader, body: EmbeddingRequest, client: str) -> AnswerPlan:
     """What a request for embeddings asks for. Raises `ApiError`."""
-    model = service.check_model(body.model)
-    size = service.llm.hidden_size
+    model = reader.check_model(body.model)
+    size = reader.llm.hidden_size
     if body.dimensions not in (None, size):
         reason = f"embeddings of this model have {size} dimensions: leave dimensions out"
         raise ApiError(400, reason, param="dimensions")
     try:
-        spec = service.llm.embedding_spec(body.pooling, body.normalize)
+        spec = reader.llm.embedding_spec(body.pooling, body.normalize)
     except ModelError as error:
         raise ApiError(400, str(error)) from None
     answer = EmbeddingFormat(
         model=model, normalize=spec.normalize, is_base64=body.encoding_format == "base64"
     )
-    common = engine_record(body, service.limits, client)
-    records = prompt_records(body.input, "input", service.limits)
-    encode = _pooled_encoder(spec.pooling)
-    return AnswerPlan([{**record, **common} for record in records], POOLED, answer, encode)
-
-
-def _pooled_encoder(pooling: Pooling) -> Any:
-    async def encode(llm: AsyncLLM, record: JsonObject, sampling: SamplingParams) -> Prompt:
-        return replace(await llm.encode(record, sampling), pooling=pooling)
-
-    return encode
+    common = engine_record(body, reader.limits, client)
+    records = prompt_records(body.input, "input", reader.limits)
+    records = [{**record, **common} for record in records]
+    return AnswerPlan(records, POOLED, answer, pooling=spec.pooling)
 
 
 async def embeddings(request: Request) -> Response:

@@ -18,8 +18,10 @@ from nanofw.errors import ConfigError
 from nanofw.llm.async_llm import AsyncLLM
 from nanofw.server.app import make_app
 from nanofw.server.protocol import protocol_of
+from nanofw.server.reading import model_names
 from nanofw.server.request_log import log_to_stderr
 from nanofw.server.service import Service
+from nanofw.server.traces import open_traces
 
 FAREWELL_S = 5.0
 """For the last events of streams after `drain_s`."""
@@ -67,7 +69,8 @@ def serve(loaded: LoadedConfig, say: Callable[[str], None]) -> None:
             sys.setswitchinterval(SWITCH_INTERVAL_S)
         return llm
 
-    service = Service(loaded, make_llm, stop=lambda: server.stop(), say=say)
+    traces = open_traces(section.traces, model_names(loaded)[0])
+    service = Service(loaded, make_llm, stop=lambda: server.stop(), say=say, traces=traces)
     if section.log_requests:
         log_to_stderr()
     _allow_many_files()

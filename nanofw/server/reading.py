@@ -8,9 +8,11 @@ from typing import Protocol, TypeVar
 from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
+from nanofw.checkpoints.pooling import EmbeddingSpec
 from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import ServerLimits
 from nanofw.contracts.reply_format import ReasoningFormat, ToolFormat
+from nanofw.contracts.requests import Pooling
 from nanofw.errors import shown
 from nanofw.narrowing import is_object
 from nanofw.server.errors import ApiError
@@ -25,13 +27,18 @@ MAX_BIASES = 1 << 14
 
 
 class TextSide(Protocol):
-    """The tokenizer and the chat template of the model."""
+    """What one must know of the model: tokenizer, chat template, embeddings."""
 
     @property
     def tokenizer(self) -> Tokenizer | None: ...
 
     @property
     def template_variables(self) -> frozenset[str]: ...
+
+    @property
+    def hidden_size(self) -> int: ...
+
+    def embedding_spec(self, pooling: Pooling | None, normalize: bool | None) -> EmbeddingSpec: ...
 
 
 class Reader(Protocol):

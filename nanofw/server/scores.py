@@ -7,9 +7,6 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from nanofw.contracts.requests import SamplingParams
-from nanofw.llm.async_llm import AsyncLLM
-from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import RequestResult
 from nanofw.llm.scores import SCORED, score_of
 from nanofw.narrowing import JsonObject
@@ -17,10 +14,8 @@ from nanofw.server.answers import AnswerPlan, serve_text
 from nanofw.server.errors import ApiError
 from nanofw.server.formats import ListFormat
 from nanofw.server.parameters import engine_record, prompt_records
+from nanofw.server.reading import Reader
 from nanofw.server.schemas import ScoreRequest
-from nanofw.server.service import Service
-
-_CONTINUATION = "continuation"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -44,26 +39,15 @@ class ScoreFormat(ListFormat):
         }
 
 
-def score_plan(service: Service, body: ScoreRequest, client: str) -> AnswerPlan:
+def score_plan(reader: Reader, body: ScoreRequest, client: str) -> AnswerPlan:
     """What a request for scores asks for. Raises `ApiError`."""
-    answer = ScoreFormat(model=service.check_model(body.model))
-    common = engine_record(body, service.limits, client)
+    answer = ScoreFormat(model=reader.check_model(body.model))
+    common = engine_record(body, reader.limits, client)
     key = "prompt" if isinstance(body.prompt, str) else "prompt_token_ids"
-    given = prompt_records(body.continuation, _CONTINUATION, service.limits)
-    records = [
-        {key: body.prompt, **common, _CONTINUATION: continuation}
-        for record in given
-        for continuation in record.values()
-    ]
-    return AnswerPlan(records, SCORED, answer, _encode)
-
-
-async def _encode(llm: AsyncLLM, record: JsonObject, sampling: SamplingParams) -> Prompt:
-    prompt = {name: value for name, value in record.items() if name != _CONTINUATION}
-    made = await llm.encode_pair(prompt, record[_CONTINUATION])
-    if made.refusal is not None:
-        raise made.refusal
-    return made
+    given = prompt_records(body.continuation, "continuation", reader.limits)
+    continuations = [continuation for record in given for continuation in record.values()]
+    records = [{key: body.prompt, **common} for _ in continuations]
+    return AnswerPlan(records, SCORED, answer, continuations=continuations)
 
 
 async def scores(request: Request) -> Response:

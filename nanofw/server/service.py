@@ -25,6 +25,7 @@ from nanofw.server.metrics import ServerMetrics
 from nanofw.server.overview import Overview
 from nanofw.server.parameters import Defaults
 from nanofw.server.reading import known_model, model_names
+from nanofw.server.traces import Traces
 from nanofw.text.reply_formats import (
     AUTO,
     find_reasoning_format,
@@ -52,6 +53,7 @@ class Service:
         make_llm: loads the model; called in a thread of its own.
         stop: asks the process to end.
         say: tells the user who started the server.
+        traces: takes the spans of requests; it is closed with the service.
 
     Attributes:
         failure: why it cannot serve any more; None while it can.
@@ -66,6 +68,7 @@ class Service:
         *,
         stop: Callable[[], None] = lambda: None,
         say: Callable[[str], None] = lambda line: None,
+        traces: Traces | None = None,
     ) -> None:
         self.loaded = loaded
         self.section: ServerSection = loaded.config.server
@@ -82,6 +85,7 @@ class Service:
             loaded.config.router.name if loaded.config.engine.replicas > 1 else "",
         )
         self.overview: Overview = Overview()
+        self.traces: Traces | None = traces
         self.created: int = int(time.time())
         self.failure: BaseException | None = None
         self._make_llm, self._stop, self._say = make_llm, stop, say
@@ -138,6 +142,8 @@ class Service:
             await asyncio.gather(self._task, return_exceptions=True)
         if self._llm is not None:
             await self._llm.close()
+        if self.traces is not None:
+            await asyncio.to_thread(self.traces.close)
 
     # -- for the endpoints ----------------------------------------------------------------
 

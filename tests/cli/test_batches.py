@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import pytest
 
 from nanofw import AsyncLLM
@@ -18,6 +20,7 @@ from nanofw.server.service import Service
 from tests.server.running import chat_model
 
 CHAT, COMPLETION = "/v1/chat/completions", "/v1/completions"
+EMBEDDING, SCORE = "/v1/embeddings", "/v1/score"
 PROMPT = {"prompt": "And it came to pass", "max_tokens": 6, "temperature": 0}
 GOOD: list[tuple[str, dict[str, Any]]] = [
     (COMPLETION, PROMPT),
@@ -28,6 +31,11 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
         {"messages": [{"role": "user", "content": "Hi"}], "max_completion_tokens": 5, "seed": 1},
     ),
     (CHAT, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "logprobs": True}),
+]
+NUMBERS: list[tuple[str, dict[str, Any]]] = [
+    (EMBEDDING, {"input": "And it came to pass"}),
+    (EMBEDDING, {"input": [5, 6, 7], "pooling": "mean", "encoding_format": "base64"}),
+    (SCORE, {"prompt": "And it came to pass", "continuation": " in the", "priority": 1}),
 ]
 
 
@@ -55,7 +63,7 @@ def without_names(answer: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in answer.items() if key not in ("id", "created")}
 
 
-async def served(model: str) -> list[dict[str, Any]]:
+async def served(model: str, requests: list[tuple[str, Any]]) -> list[dict[str, Any]]:
     """What the endpoints answer."""
     loaded = load_config("qwen3-demo", [model])
     service = Service(loaded, lambda: AsyncLLM(loaded))
@@ -66,7 +74,7 @@ async def served(model: str) -> list[dict[str, Any]]:
     ):
         while (await client.get("/ready")).status_code != 200:
             await asyncio.sleep(0.01)
-        return [(await client.post(url, json=body)).json() for url, body in GOOD]
+        return [(await client.post(url, json=body)).json() for url, body in requests]
 
 
 def test_a_batch_gets_the_answers_of_the_server(tmp_path: Path, model: str) -> None:
@@ -77,9 +85,31 @@ def test_a_batch_gets_the_answers_of_the_server(tmp_path: Path, model: str) -> N
     assert len({item["id"] for item in found}) == len(GOOD)
     assert all(item["error"] is None for item in found)
     assert all(item["response"]["status_code"] == 200 for item in found)
-    expected = asyncio.run(served(model))
+    expected = asyncio.run(served(model, GOOD))
+    for item, answer in zip(lines, expected, strict=True):  # alone, as the server has them
+        (alone,) = run(tmp_path, [item], model)[1]
+        assert without_names(alone["response"]["body"]) == without_names(answer)
+
+
+def numbers_of(answer: dict[str, Any]) -> np.ndarray:
+    """What the answer to a request of `NUMBERS` says."""
+    (item,) = answer["data"]
+    if item["object"] == "score":
+        return np.array([item["score"], *item["token_logprobs"]])
+    found = item["embedding"]
+    return np.frombuffer(base64.b64decode(found), "<f4") if isinstance(found, str) else found
+
+
+def test_embeddings_and_scores_are_those_of_the_server(tmp_path: Path, model: str) -> None:
+    lines = [line(f"r{number}", *item) for number, item in enumerate(NUMBERS)]
+    code, found = run(tmp_path, lines, model)
+    assert code == 0
+    expected = asyncio.run(served(model, NUMBERS))
     for item, answer in zip(found, expected, strict=True):
-        assert without_names(item["response"]["body"]) == without_names(answer)
+        body = item["response"]["body"]
+        assert numbers_of(body) == pytest.approx(numbers_of(answer), abs=1e-5)
+        assert (body["usage"], body["object"]) == (answer["usage"], "list")
+        assert item["response"]["request_id"] == body["id"]
 
 
 BAD: list[tuple[Any, int | None, str]] = [
@@ -90,7 +120,10 @@ BAD: list[tuple[Any, int | None, str]] = [
     (line("e", COMPLETION, {**PROMPT, "stream": True}), 400, "no streams"),
     (line("f", COMPLETION, {**PROMPT, "prompt": ["x", "y"]}), 400, "a line for each"),
     (line("g", COMPLETION, "text"), 400, "must be a JSON object"),
-    (line("h", "/v1/embeddings", {"input": "x"}), 404, "url must be"),
+    (line("h", "/v1/rerank", {"input": "x"}), 404, "url must be"),
+    (line("k", EMBEDDING, {"input": ["x", "y"]}), 400, "a line for each"),
+    (line("l", EMBEDDING, {"input": "x", "dimensions": 3}), 400, "dimensions"),
+    (line("m", SCORE, {"prompt": "x", "continuation": ""}), 400, "no token of its own"),
     (line("good", COMPLETION, PROMPT), None, "occurs before"),
     (line(7, COMPLETION, PROMPT), None, "custom_id must be a text"),
     (line("i", COMPLETION, PROMPT, key=1), None, "unknown key 'key'"),
