@@ -30,7 +30,15 @@ GOOD: list[tuple[str, dict[str, Any]]] = [
         CHAT,
         {"messages": [{"role": "user", "content": "Hi"}], "max_completion_tokens": 5, "seed": 1},
     ),
-    (CHAT, {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3, "logprobs": True}),
+    (
+        CHAT,
+        {
+            "messages": [{"role": "user", "content": "Hi"}],
+            "max_tokens": 3,
+            "logprobs": True,
+            "seed": 2,
+        },
+    ),
 ]
 NUMBERS: list[tuple[str, dict[str, Any]]] = [
     (EMBEDDING, {"input": "And it came to pass"}),

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
+import socket
+import subprocess
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -26,6 +31,14 @@ def server() -> Iterator[Running]:
         yield server
 
 
+def targets() -> list[dict[str, str]]:
+    """What the dashboard asks Prometheus for."""
+    board = json.loads((DEPLOY / "grafana.json").read_text(encoding="utf-8"))
+    found = [target for panel in board["panels"] for target in panel["targets"]]
+    assert len(found) > 20
+    return found
+
+
 def test_every_expression_of_the_dashboard_names_what_the_server_says(server: Running) -> None:
     body = {"prompt": "a", "max_tokens": 4, "stream": True, "client": "ann"}
     assert post(server, "/v1/completions", body).status_code == 200
@@ -33,10 +46,7 @@ def test_every_expression_of_the_dashboard_names_what_the_server_says(server: Ru
     samples = {re.split(r"[{ ]", line)[0]: line for line in lines if not line.startswith("#")}
     # Of clients that have nothing open there is no sample.
     samples["nanofw_client_open_requests"] = 'nanofw_client_open_requests{client="ann"} 0.0'
-    board = json.loads((DEPLOY / "grafana.json").read_text(encoding="utf-8"))
-    targets = [target for panel in board["panels"] for target in panel["targets"]]
-    assert len(targets) > 20
-    for target in targets:
+    for target in targets():
         names = METRIC.findall(target["expr"])
         assert names, target["expr"]
         labels = LABEL.findall(target["legendFormat"])
@@ -45,6 +55,57 @@ def test_every_expression_of_the_dashboard_names_what_the_server_says(server: Ru
         for name in names:
             assert name in samples, target["expr"]
             assert all(f'{label}="' in samples[name] for label in labels), target["expr"]
+
+
+@contextmanager
+def prometheus(server: Running, folder: Path) -> Iterator[str]:
+    """A Prometheus that reads the server's metrics each second; its address."""
+    jobs = yaml.safe_load((DEPLOY / "prometheus.yaml").read_text(encoding="utf-8"))
+    (job,) = jobs["scrape_configs"]
+    job |= {"scrape_interval": "1s", "scrape_timeout": "1s"}
+    job["static_configs"] = [{"targets": [server.url.removeprefix("http://")]}]
+    (folder / "prometheus.yaml").write_text(yaml.safe_dump(jobs), encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    words = (
+        f"--config.file={folder / 'prometheus.yaml'}", f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}", "--log.level=error",
+    )  # fmt: skip
+    process = subprocess.Popen(["prometheus", *words])
+    try:
+        yield f"http://127.0.0.1:{port}"
+    finally:
+        process.kill()
+        process.wait()
+
+
+def has_data(address: str, expression: str) -> bool:
+    """Whether an expression has a value that is a number."""
+    query = {"query": expression.replace("$__rate_interval", "15s")}
+    answer = httpx.get(f"{address}/api/v1/query", params=query).json()
+    assert answer["status"] == "success", (expression, answer)
+    return any(sample["value"][1] != "NaN" for sample in answer["data"]["result"])
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(shutil.which("prometheus") is None, reason="there is no prometheus here")
+def test_every_expression_of_the_dashboard_returns_data(server: Running, tmp_path: Path) -> None:
+    body = {"prompt": "a" * 50, "max_tokens": 20, "stream": True, "client": "ann"}
+    long = {**body, "max_tokens": 1000, "ignore_eos": True}
+    completions = f"{server.url}/v1/completions"
+    lacking = {target["expr"] for target in targets()}
+    end = time.monotonic() + 120
+    with prometheus(server, tmp_path) as address:
+        while lacking and time.monotonic() < end:
+            with httpx.stream("POST", completions, json=long) as open_stream:
+                assert open_stream.status_code == 200
+                for _ in range(5):
+                    assert post(server, "/v1/completions", body).status_code == 200
+                    try:
+                        lacking = {each for each in lacking if not has_data(address, each)}
+                    except httpx.ConnectError:  # Prometheus does not listen yet
+                        continue
+    assert not lacking
 
 
 def test_supervisors_wait_longer_than_the_server_drains() -> None:
