@@ -13,29 +13,24 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from nanofw.kernels.linear import can_pack, pack, packed_linear
+from nanofw.kernels.products import ConstantWeight, WeightShape, choose, is_chosen
 from nanofw.models.layers.layer import Layer
 
-_LEAST_PACKED = 1 << 18
-"""Elements of a weight from which the packed product, which has a longer way, is faster."""
 _BOUNDS = {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 0.03}
 
 
-class PackedLinear(Layer):
-    """`nn.Linear` with a packed weight."""
+class ConstantLinear(Layer):
+    """`nn.Linear` with its weight in the layout that the processor multiplies fastest with."""
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: nn.Linear, constant: ConstantWeight) -> None:
         super().__init__()
-        weight = linear.weight
-        self._packed: torch.Tensor = pack(weight)
-        # Families ask a weight for its type and device. One that computes with it gets NaN.
-        nothing = torch.full((), torch.nan, dtype=weight.dtype, device=weight.device)
-        self.weight: nn.Parameter = nn.Parameter(nothing.expand(weight.shape), requires_grad=False)
+        self._constant = constant
+        self.weight: nn.Parameter = _placeholder(linear.weight, constant)
         self.bias: nn.Parameter | None = linear.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """[..., in] to [..., out]."""
-        return packed_linear(x, self._packed, self.bias)
+        return self._constant.multiply(x, self.bias)
 
 
 class OneCallNorm(Layer):
@@ -60,19 +55,45 @@ class OneCallNorm(Layer):
         return functional.rms_norm(x, factors.shape, factors, self._eps)
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def replace_modules(model: nn.Module) -> None:
     """Replace the parts of a loaded model that have a faster form."""
+    owners: dict[int, list[nn.Module]] = {}
+    for module in model.modules():
+        if isinstance(weight := getattr(module, "weight", None), nn.Parameter):
+            owners.setdefault(id(weight), []).append(module)
+    shapes = {
+        module: _shape(module.weight, is_shared=len(owners[id(module.weight)]) > 1)
+        for module in model.modules()
+        if type(module) is nn.Linear and is_chosen(module.weight)
+    }
+    choices = choose(shapes.values())
     for parent in list(model.modules()):
         for name, part in list(parent.named_children()):
-            if type(part) is nn.Linear and _gains(part.weight):
-                setattr(parent, name, PackedLinear(part))
+            if isinstance(part, nn.Linear) and (shape := shapes.get(part)) is not None:
+                constant = ConstantWeight(part.weight, choices[shape])
+                for other in owners[id(part.weight)]:
+                    if other is not part:  # an embedding that the head is tied to
+                        other.weight = _placeholder(part.weight, constant)
+                setattr(parent, name, ConstantLinear(part, constant))
             elif (norm := _one_call_norm(part)) is not None:
                 setattr(parent, name, norm)
 
 
-def _gains(weight: torch.Tensor) -> bool:
-    return weight.numel() >= _LEAST_PACKED and can_pack(weight)
+def _shape(weight: torch.Tensor, *, is_shared: bool) -> WeightShape:
+    outputs, inputs = weight.shape
+    return WeightShape(inputs, outputs, weight.dtype, is_shared)
+
+
+def _placeholder(weight: torch.Tensor, constant: ConstantWeight) -> nn.Parameter:
+    """What stands for a weight that is kept in another layout.
+
+    Families ask a weight for its type and device. One that computes with a packed one gets NaN.
+    """
+    if constant.layout != "packed":
+        return nn.Parameter(constant.readable(), requires_grad=False)
+    nothing = torch.full((), torch.nan, dtype=weight.dtype, device=weight.device)
+    return nn.Parameter(nothing.expand(weight.shape), requires_grad=False)
 
 
 def _one_call_norm(module: nn.Module) -> OneCallNorm | None:
