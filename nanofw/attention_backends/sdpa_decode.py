@@ -107,7 +107,7 @@ def prepare_decode(
     inverse[order[~is_gap]] = np.flatnonzero(~is_gap)
     entries_of = inverse[_padded(begins, counts)]
     owners, places = owners[order], places[order]
-    mask = _mask(first_key[owners], context_lens[owners], places * block_size, block_size)
+    mask = key_mask(first_key[owners], context_lens[owners], places * block_size, block_size)
     queries = tokens[owners].astype(np.int64)
     owners[is_gap] = num_rows
     return DecodePart(
@@ -254,7 +254,7 @@ def _padded(starts: np.ndarray, counts: np.ndarray) -> np.ndarray:
     return starts[:, None] + np.minimum(steps[None, :], counts[:, None] - 1)
 
 
-def _mask(
+def key_mask(
     first_key: np.ndarray, context_lens: np.ndarray, positions: np.ndarray, block_size: int
 ) -> np.ndarray:
     """float32[e, 1, 1, block_size] from each entry's visible range and first position."""

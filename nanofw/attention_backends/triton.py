@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -139,6 +140,12 @@ class TritonAttention(PagedPool):
 
 def probe(device: str, options: object) -> Mapping[str, object] | str:
     """What the kernels can do on this device, or why they cannot run."""
+    refused = (
+        f"the kernels run on NVIDIA GPUs, not on {device!r}; "
+        "set TRITON_INTERPRET=1 to run them in Triton's interpreter (very slow)"
+    )
+    if not device.startswith("cuda") and os.environ.get("TRITON_INTERPRET") != "1":
+        return refused  # without the import of Triton, which takes a fifth of a start
     try:
         from nanofw.kernels.triton.common import INTERPRETED
     except ImportError as error:
@@ -150,7 +157,4 @@ def probe(device: str, options: object) -> Mapping[str, object] | str:
         return {}
     if INTERPRETED:
         return {"cuda_graph": False, "cuda_graph_prefill": False}
-    return (
-        f"the kernels run on NVIDIA GPUs, not on {device!r}; "
-        "set TRITON_INTERPRET=1 to run them in Triton's interpreter (very slow)"
-    )
+    return refused

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nanofw.attention_backends.sdpa import SdpaBackend
+from nanofw.attention_backends.sdpa_run import RunPart
 from nanofw.contracts.attention_backend import AttentionConfig
 from tests.attention_backends.sdpa_batches import (
     Rows,
@@ -22,7 +23,13 @@ NUM_BLOCKS = 96
 
 
 def run(
-    rows: Rows, facts: AttentionConfig, *, seed: int = 0, host: bool = True, poison: bool = True
+    rows: Rows,
+    facts: AttentionConfig,
+    *,
+    seed: int = 0,
+    host: bool = True,
+    poison: bool = True,
+    tables: np.ndarray | None = None,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Outputs of a pass by row, and those of plain attention.
 
@@ -32,7 +39,8 @@ def run(
     rng = np.random.default_rng(seed)
     generator = torch.Generator().manual_seed(seed)
     num_blocks = NUM_BLOCKS + 2048 // facts.block_size
-    tables = tables_for(rows, facts.block_size, num_blocks, rng)
+    if tables is None:
+        tables = tables_for(rows, facts.block_size, num_blocks, rng)
     backend = SdpaBackend(None, facts)
     pool = backend.allocate(num_blocks)
     if poison:
@@ -172,6 +180,27 @@ def test_runs_of_blocks_and_lone_blocks_give_the_same(monkeypatch: pytest.Monkey
     copies, _ = run(rows, facts)
     for results in (got, views, one_view, copies):
         assert_close(results, expected, 1e-5)
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2), (8, 1)])
+@pytest.mark.parametrize("window", [None, 1, 20])
+@pytest.mark.parametrize(
+    ("blocks", "is_run"),
+    [([5, 6, 7, 8, 9], True), ([9, 8, 5, 7, 6], True), ([5, 6, 7, 8, 30], False)],
+)
+def test_a_row_that_decodes_alone(
+    heads: tuple[int, int], window: int | None, blocks: list[int], is_run: bool
+) -> None:
+    """Its blocks are neighbours in any order, or not; a prompt may come with it."""
+    facts = config(num_heads=heads[0], num_kv_heads=heads[1], block_size=8, windows=(window,))
+    tables = np.array([blocks, [40, 41, 42, 0, 0]], np.int32)
+    rows = Rows([36, 4], [1, 17])
+    assert_close(*run(rows, facts, tables=tables), 1e-5)
+    alone = Rows([36], [1])
+    assert_close(*run(alone, facts, tables=tables[:1]), 1e-5)
+    batch = make_batch(alone, tables[:1], 8)
+    part = SdpaBackend(None, facts).prepare(batch).decode[window]
+    assert isinstance(part, RunPart) == (is_run or window == 1)
 
 
 def test_long_masks_are_made_in_turns(monkeypatch: pytest.MonkeyPatch) -> None:
