@@ -136,18 +136,15 @@ def attend_decode(
     if query.dtype == torch.float16:  # unscaled scores may leave its range
         query, scale = query * scale, 1.0
     by_entry = query.index_select(0, part.queries).view(lines, group, dim)
-    scores = _products(kv.keys, by_entry.transpose(1, 2), part.segments)
-    scores = scores.view(num_entries, heads, size, group)
-    if soft_cap is not None:
-        scores, scale = capped(scores, scale, soft_cap), 1.0
-    weights, total = _softmax(scores, part, num_rows, scale)
+    scores = _scores(by_entry, kv.keys, part, scale, soft_cap)
+    weights, total = _softmax(scores, part, num_rows)
     weights = weights.to(query.dtype).view(lines, group, size)
-    partial = _products(kv.values, weights.transpose(1, 2), part.segments)
-    partial = partial.view(num_entries, heads, dim, group)
-    summed = total.new_zeros(num_rows + 1, heads, dim, group)
+    partial = _products(kv.values, weights, part.segments)
+    partial = partial.view(num_entries, heads, group, dim)
+    summed = total.new_zeros(num_rows + 1, heads, group, dim)
     summed.index_add_(0, part.owners, partial.to(summed.dtype))
-    result = (summed / total.unsqueeze(2))[:num_rows].transpose(2, 3)
-    out.index_copy_(0, part.tokens, result.reshape(num_rows, -1, dim).to(out.dtype))
+    result = (summed / total.unsqueeze(-1))[:num_rows]
+    out.index_copy_(0, part.tokens, result.view(num_rows, -1, dim).to(out.dtype))
 
 
 def capped(scores: torch.Tensor, scale: float, soft_cap: float) -> torch.Tensor:
@@ -155,31 +152,61 @@ def capped(scores: torch.Tensor, scale: float, soft_cap: float) -> torch.Tensor:
     return scores.float().mul_(scale / soft_cap).tanh_().mul_(soft_cap)
 
 
-def _products(pool: torch.Tensor, right: torch.Tensor, segments: list[Segment]) -> torch.Tensor:
-    """[e * heads, x, group]: each entry's block, [heads, x, y], times its [heads, y, group]."""
+def _scores(
+    by_entry: torch.Tensor,
+    keys: torch.Tensor,
+    part: DecodePart,
+    scale: float,
+    soft_cap: float | None,
+) -> torch.Tensor:
+    """Scaled and masked, float32[e, heads, group, size]; `by_entry` is [e * heads, group, d]."""
+    heads, size, _ = keys.shape[1:]
+    lines, group, _ = by_entry.shape
+    masks = part.mask.expand(-1, heads, group, -1)
+    if by_entry.dtype == torch.float32 and soft_cap is None:
+        scores = masks.clone(memory_format=torch.contiguous_format)
+        _products(keys, by_entry, part.segments, scores.view(lines, group, size), scale)
+        return scores
+    scores = _products(keys, by_entry, part.segments).view(-1, heads, group, size)
+    if soft_cap is not None:
+        scores, scale = capped(scores, scale, soft_cap), 1.0
+    return torch.add(masks, scores, alpha=scale)
+
+
+def _products(
+    pool: torch.Tensor,
+    left: torch.Tensor,
+    segments: list[Segment],
+    added: torch.Tensor | None = None,
+    scale: float = 1.0,
+) -> torch.Tensor:
+    """[e * heads, group, x]: each entry's [heads, group, y] times its block, [heads, x, y].
+
+    Args:
+        added: where the products, times `scale`, are added in place; None: nowhere.
+    """
     heads, x, y = pool.shape[1:]
     flat = pool.view(-1, x, y)
-    if len(segments) == 1:
-        return torch.bmm(_blocks(flat, segments[0], heads), right)
-    lines, _, group = right.shape
-    result = torch.empty((lines, x, group), dtype=pool.dtype, device=pool.device)
+    if len(segments) == 1 and added is None:
+        return torch.bmm(left, _blocks(flat, segments[0], heads).transpose(1, 2))
+    beta = 1 if added is not None else 0
+    result = added
+    if result is None:
+        result = torch.empty((*left.shape[:2], x), dtype=pool.dtype, device=pool.device)
     lengths = [(segment.stop - segment.start) * heads for segment in segments]
-    parts = zip(segments, right.split(lengths), result.split(lengths), strict=True)
+    parts = zip(segments, left.split(lengths), result.split(lengths), strict=True)
     for segment, factor, product in parts:
-        torch.bmm(_blocks(flat, segment, heads), factor, out=product)
+        right = _blocks(flat, segment, heads).transpose(1, 2)
+        product.baddbmm_(factor, right, beta=beta, alpha=scale)
     return result
 
 
 def _softmax(
-    scores: torch.Tensor, part: DecodePart, num_rows: int, scale: float
+    weights: torch.Tensor, part: DecodePart, num_rows: int
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Weights float32[e, heads, group, size], not yet divided, and their sums by row.
-
-    `scores` is [e, heads, size, group].
-    """
-    entries, heads, size, group = scores.shape
-    weights = torch.empty((entries, heads, group, size), device=scores.device)
-    torch.add(part.mask, scores.transpose(2, 3), alpha=scale, out=weights)
+    """Weights of float32[e, heads, group, size] scores, in place, not yet divided, and their sums
+    by row."""
+    _, heads, group, _ = weights.shape
     by_row = weights.amax(-1).index_select(0, part.entries_of)
     highest = by_row.view(num_rows + 1, -1, heads, group).amax(1)
     weights.sub_(highest.index_select(0, part.owners).unsqueeze(-1)).exp_()
