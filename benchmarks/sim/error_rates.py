@@ -28,6 +28,7 @@ import argparse
 import itertools
 import json
 import math
+import os
 import tempfile
 import time
 from collections import Counter
@@ -70,12 +71,19 @@ POISSON = {
 }  # fmt: skip
 
 
-def trace(path: Path) -> None:
-    """Bursts of requests that share prefixes; 20 windows' worth."""
-    rng, at = np.random.default_rng(0), 0.0
-    lines = [{"trace": 1, "prefix_block_tokens": 16}]
-    for i in range(20 * NUM_REQUESTS):
-        at += float(rng.exponential(0.2 if i // 20 % 2 else 1.0))
+def trace(path: Path, number: int) -> None:
+    """Bursts of requests that share prefixes, of random lengths; one window for each repeat.
+
+    Each experiment has a trace of its own: on windows of one trace the two policies do differ, as
+    the mean over all of its windows is not zero. Bursts of one length would be at the same places
+    of all windows, and then policies that rank by place differ, too.
+    """
+    rng, at, gap = np.random.default_rng(number), 0.0, 1.0
+    lines: list[dict[str, Any]] = [{"trace": 1, "prefix_block_tokens": 16}]
+    for i in range(REPEATS * NUM_REQUESTS):
+        if rng.random() < 0.05:
+            gap = 1.2 - gap
+        at += float(rng.exponential(gap))
         hashes = [int(rng.integers(5)), 100 + i]
         lines.append({"arrival": at, "prompt_tokens": 32, "prefix_hashes": hashes,
                       "output_tokens": int(rng.integers(2, 11))})  # fmt: skip
@@ -108,11 +116,8 @@ class Experiments:
     """What came of one experiment of each kind: pairs of a kind and whether it happened."""
 
     def __init__(self, folder: Path) -> None:
-        path = folder / "trace.jsonl"
-        trace(path)
-        windows = {"name": "replay", "file": str(path), "num_requests": NUM_REQUESTS,
-                   "part": "random"}  # fmt: skip
-        self._poisson, self._windows = chosen(POISSON), chosen(windows, allocator="paged_prefix")
+        self._folder = folder
+        self._poisson = chosen(POISSON)
         self._slow = chosen(POISSON, 0.01 * SLOWER)
         burst = ExperimentOptions(arms={"a": {}}, metrics=("e2e.mean",))
         self._capacity = run_once(self._poisson, burst, seed=0, time_scale=0.0).capacity
@@ -127,12 +132,20 @@ class Experiments:
         found += self._null("synthetic", runs, pair)
         found += self._null("sweep", runs, arms)
         found += self._null("every", runs, pair, primary=None)
-        windows = {name: with_policy_seed(self._windows, number * 10 + i)
-                   for i, name in enumerate(pair)}  # fmt: skip
-        found += self._null("windows", self._runs(windows, number, REPEATS), windows)
         verdicts = _verdicts(_results(slow, runs, REPEATS, aa=False))
         found.append(("power", "worse" in verdicts))
         return [*found, *self._until(number, {**pair, "slow": slow["slow"]}, runs)]
+
+    def windows(self, number: int) -> Iterator[tuple[str, bool]]:
+        path = self._folder / f"{os.getpid()}.jsonl"
+        trace(path, number)
+        base = chosen({"name": "replay", "file": str(path), "num_requests": NUM_REQUESTS,
+                       "part": "random"}, allocator="paged_prefix")  # fmt: skip
+        arms = {f"r{i}": with_policy_seed(base, number * 10 + i) for i in range(2)}
+        # The baseline against itself would be on the same windows, in another order.
+        runs = self._runs(arms, number, REPEATS, aa=False)
+        found = _verdicts(_results(arms, runs, REPEATS, aa=False))
+        yield "windows", bool(set(found) & set(WRONG))
 
     def _until(
         self, number: int, arms: Mapping[str, Selection], runs: dict[str, list[RunResult]]
@@ -239,7 +252,7 @@ def main() -> None:
     parser.add_argument("--experiments", type=int, default=1000)
     parser.add_argument("--processes", type=int, default=num_usable_cores())
     parser.add_argument("--seconds", type=float, default=float("inf"), help="then no more begin")
-    parser.add_argument("--kinds", default="capacity,engine")
+    parser.add_argument("--kinds", default="capacity,windows,engine")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     num, hits, began, cut = Counter[str](), Counter[str](), time.monotonic(), False
