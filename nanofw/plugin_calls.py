@@ -14,7 +14,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
-from nanofw.errors import ExecutorError, NanofwError, shown
+from nanofw.errors import ExecutorError, NanofwError, near, shown
 
 T = TypeVar("T")
 
@@ -148,7 +148,17 @@ def raised(error: BaseException) -> str:
         text = str(error)
     except Exception:  # the class of the error may be broken, too
         text = ""
+    if isinstance(error, AttributeError) and text:
+        text += _near_attribute(error)
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def _near_attribute(error: AttributeError) -> str:
+    """What may be meant by an attribute that is not there."""
+    try:
+        return near(error.name or "", [name for name in dir(error.obj) if name[0] != "_"], count=1)
+    except Exception:  # the class of the object may be broken, or nothing is said of it
+        return ""
 
 
 def place_of(error: BaseException, *ours: str | None) -> str:

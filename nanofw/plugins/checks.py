@@ -21,23 +21,28 @@ from nanofw.errors import ApiMismatch, ConfigError, PluginError
 from nanofw.plugins.capabilities import capability_problems
 from nanofw.plugins.descriptor import Plugin, Requirement
 from nanofw.plugins.discovery import Discovery, Entry, normalized
+from nanofw.plugins.local import shown_module
 
 
 def check_descriptor(value: object, kind: str, module: str) -> Plugin:
     """The value that a hook returned, with `":Class"` targets made absolute, or PluginError."""
+    where = f"{shown_module(module)}.{kind}()"
     if not isinstance(value, Plugin):
-        raise PluginError(f"{module}.{kind}() returned {value!r}, not a Plugin")
-    _check_types(value, f"{module}.{kind}()")
+        raise PluginError(f"{where} returned {value!r}, not a Plugin")
+    _check_types(value, where)
     if value.kind != kind:
         raise PluginError(
-            f"{module}.{kind}() returned {value.name!r} with api {value.api!r}; "
+            f"{where} returned {value.name!r} with api {value.api!r}; "
             f"a {kind} states api {KINDS[kind].api!r}"
         )
     if ":" in value.name or not value.name:
-        raise PluginError(f"{module}.{kind}(): {value.name!r} cannot be a name")
+        raise PluginError(f"{where}: {value.name!r} cannot be a name")
     target = f"{module}{value.target}" if value.target.startswith(":") else value.target
     if not all(target.partition(":")):
-        raise PluginError(f"{module}.{kind}(): target {target!r} is not 'package.module:Class'")
+        raise PluginError(
+            f"{where}: target {target!r} is not 'package.module:Class'; a class of the same "
+            "module is ':Class'"
+        )
     named = {
         name: f"{module}{given}"
         for name in ("options", "spec", "checks")
@@ -51,7 +56,8 @@ def _check_types(value: Plugin, where: str) -> None:
     texts = {name: getattr(value, name) for name in ("name", "target", "api", "summary")}
     for name, given in texts.items():
         if not isinstance(given, str):
-            raise PluginError(f"{where}: {name} should be a string, not {given!r}")
+            hint = f", ':{given.__name__}' for example" if isinstance(given, type) else ""
+            raise PluginError(f"{where}: {name} should be a string{hint}, not {_shown(given)}")
     what = f"{where}: {value.name!r}"
     options: Any = value.options
     capabilities: Any = value.capabilities
@@ -88,13 +94,20 @@ def _check_model_fields(value: Plugin, what: str) -> None:
         raise PluginError(f"{what}: spec and architectures are for models, not for a {value.kind}")
 
 
-def check_options_model(model: object, what: str) -> type[BaseModel]:
+def check_options_model(model: Any, what: str) -> type[BaseModel]:
     """The model, when it is one that can validate options; PluginError when not."""
     if not (isinstance(model, type) and issubclass(model, BaseModel)):
-        raise PluginError(f"{what}: its options should be a pydantic model class, not {model!r}")
+        raise PluginError(
+            f"{what}: its options should be a pydantic model class, not {_shown(model)}; "
+            "derive it from nanofw.plugins.Options"
+        )
     if "name" in model.model_fields:
         raise PluginError(f"{what}: an option cannot be called 'name', which chooses the plugin")
     return model
+
+
+def _shown(value: Any) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
 
 
 def _parsed(text: str, what: str) -> PipRequirement:

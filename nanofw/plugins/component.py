@@ -65,15 +65,18 @@ class Component:
             PluginLoadError: it cannot be imported or constructed, or lacks what its kind needs;
                 names plugin and distribution.
         """
-        target = self.load()
-        self._check_constructor(target)
-        contract = contract_of(self.kind, self.plugin.capabilities)
+        target, contract = self.load(), contract_of(self.kind, self.plugin.capabilities)
         if isinstance(target, type):
-            if lack := class_lack(target, contract):
-                what = f"does not implement {contract.__name__}: {lack}"
-                raise PluginLoadError(f"{self.label} {what}")
+            self._check_class(target, contract)
+        self._check_constructor(target)
+        if isinstance(target, type):
             self._check_promise(target, contract)
             self._check_hooks(target, contract)
+
+    def _check_class(self, target: type, contract: type) -> None:
+        """Raise PluginLoadError where a class does not derive from its contract, or lacks some."""
+        if lack := class_lack(target, contract):
+            raise PluginLoadError(f"{self.label} does not implement {contract.__name__}: {lack}")
 
     def _check_hooks(self, kind: type, contract: type) -> None:
         """Raise PluginLoadError where methods are misspelt, misshapen or alone."""
@@ -115,6 +118,8 @@ class Component:
             ConfigError: it needs more memory than there is.
         """
         target = self.load()
+        if isinstance(target, type) and not getattr(contract, "_is_protocol", False):
+            self._check_class(target, contract)
         self._check_constructor(target)
         passing = (NanofwError, MemoryError)
         try:

@@ -114,6 +114,11 @@ def _sources(path: Path) -> list[Path]:
     return sorted(files)
 
 
+def shown_module(name: str) -> str:
+    """The name of a module for messages: of a local file its stem."""
+    return re.sub(r"^nanofw_local_(\w+)_[0-9a-f]{12}$", r"\1", name)
+
+
 def told_apart(paths: Collection[Path], taken: Collection[str]) -> dict[Path, str]:
     """What local files are called: their stem, and so much of their path that no other is.
 

@@ -26,7 +26,7 @@ from nanofw.plugins.component import guarded
 from nanofw.plugins.descriptor import Plugin
 from nanofw.plugins.discovery import Entry, discover
 from nanofw.plugins.hookspecs import HOOKS
-from nanofw.plugins.local import LocalModule, digest, local_modules, told_apart
+from nanofw.plugins.local import LocalModule, digest, local_modules, shown_module, told_apart
 from nanofw.plugins.registry import Registry, known_patterns, matches
 
 ENVIRONMENT_VARIABLE = "NANOFW_PLUGINS"
@@ -211,8 +211,8 @@ def _call_hooks(module: ModuleType) -> tuple[Plugin, ...]:
         raise PluginError(f"{module.__name__} describes {', '.join(twice)} more than once")
     if not plugins:
         raise PluginError(
-            f"{module.__name__} describes no plugin: it needs a function with @hookimpl that is "
-            f"named after a kind ({', '.join(KINDS)}) and returns a Plugin"
+            f"{shown_module(module.__name__)} describes no plugin: it needs a function with "
+            f"@hookimpl that is named after a kind ({', '.join(KINDS)}) and returns a Plugin"
         )
     return tuple(plugins)
 
@@ -221,8 +221,8 @@ def _check_hooks(module: ModuleType) -> None:
     for name, value in vars(module).items():
         if hasattr(value, "nanofw_impl") and name not in KINDS:
             raise PluginError(
-                f"{module.__name__}: @hookimpl {name}: no kind {name!r}{near(name, KINDS)}; "
-                f"kinds: {', '.join(KINDS)}"
+                f"{shown_module(module.__name__)}: @hookimpl {name}: no kind {name!r}"
+                f"{near(name, KINDS)}; kinds: {', '.join(KINDS)}"
             )
 
 

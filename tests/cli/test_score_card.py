@@ -180,7 +180,7 @@ def test_an_alarm_of_others_goes_on_after_a_limit() -> None:
         (
             ["cost_model", "constant", "--target", "linear.py:LinearOptions"],
             3,
-            "cannot be constructed",
+            "does not implement CostModel: it lacks kv_bytes, seconds",
         ),
         (["cost_model", "constant", "--limit-s", "0"], 2, "must be a number of seconds"),
         (["attention_backend", "triton", "checks.device=cpu"], 2, "attention_backend 'triton'"),

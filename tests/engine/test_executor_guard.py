@@ -12,7 +12,15 @@ from nanofw.assembly import assemble
 from nanofw.config.load import load_config
 from nanofw.contracts.executor import ExecutorFacts
 from nanofw.contracts.requests import Request, SamplingParams
-from nanofw.errors import ExecutorError, NanofwError, PluginLoadError, RequestError
+from nanofw.contracts.router import ReplicaView
+from nanofw.errors import (
+    ExecutorError,
+    NanofwError,
+    PluginLoadError,
+    RequestError,
+    RouterError,
+)
+from nanofw.plugin_calls import PluginCalls
 
 PLUGIN = """
     from nanofw.plugins import Plugin, Executor, hookimpl
@@ -168,3 +176,11 @@ def test_what_does_not_derive_from_the_contract_is_refused(tmp_path: Path) -> No
     words = [f"plugins.load=[{file}]", "executor.name=plain"]
     with pytest.raises(PluginLoadError, match="executor 'plain' .*does not implement Executor"):
         assemble(load_config("sim", words))
+
+
+def test_an_attribute_that_is_not_there_comes_with_the_nearest_name() -> None:
+    calls = PluginCalls("router 'mine'", RouterError)
+    with pytest.raises(RouterError, match="no attribute 'num_token'; did you mean 'num_tokens"):
+        calls.call("choose", lambda view: view.num_token, ReplicaView(0))
+    with pytest.raises(RouterError, match=r"no attribute 'x' \("):
+        calls.call("choose", lambda: None.x)
