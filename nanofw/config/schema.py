@@ -154,6 +154,9 @@ class EngineSection(Section):
     """Devices over which each layer is split."""
     replicas: Count = 1
     """Engines of the same model, each in a process of its own, behind a router."""
+    replica_restarts: Annotated[int, Field(ge=0, le=1 << 12)] = 5
+    """How often a replica that is a process of this host is started again without a minute of
+    service in between."""
     cuda_graphs: Switch = "auto"
     """Replay recorded graphs instead of launching kernels one by one."""
     overlap: Switch = "auto"

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from nanofw.assembly import Selection
 from nanofw.checkpoints.pooling import EmbeddingSpec
 from nanofw.config.layers import PYTHON
 from nanofw.config.load import LoadedConfig, load_config
@@ -56,6 +57,7 @@ class AsyncLLM:
             callers wait until one ends.
         admission_timeout_s: how long they wait before they are refused; None: without a limit.
         observers: who watches the steps, in the engine's thread; of a single engine.
+        selection: the components of `model`, when they were chosen before.
     """
 
     def __init__(
@@ -65,6 +67,7 @@ class AsyncLLM:
         max_requests: int = 4096,
         admission_timeout_s: float | None = None,
         observers: Sequence[StepObserver] = (),
+        selection: Selection | None = None,
         **keywords: object,
     ) -> None:
         if not isinstance(max_requests, int) or max_requests < 1:
@@ -78,7 +81,9 @@ class AsyncLLM:
         self._permits = asyncio.Semaphore(max_requests)
         self._inbox: AsyncInbox | None = None
         self._thread = EngineThread(
-            lambda: open_session(self.loaded, real_time=True, observers=observers)
+            lambda: open_session(
+                self.loaded, selection=selection, real_time=True, observers=observers
+            )
         )
         self._formats = formats_of_run(self.loaded, self.template_has)
 

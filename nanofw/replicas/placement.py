@@ -35,6 +35,7 @@ class ReplicaState:
         ready: None while it is starting, and when it is gone.
         offset: seconds to add to its clock to have the clock of the engine before it.
         problem: why it is gone for good.
+        last_end: why it had to be started again; empty: it had not.
         error: what kept it from starting: a type of `nanofw.errors`, or empty.
     """
 
@@ -42,6 +43,12 @@ class ReplicaState:
     offset: float = 0.0
     problem: str | None = None
     error: str = ""
+    last_end: str = ""
+
+    @property
+    def why_not_ready(self) -> str:
+        """What to say while it is being started again."""
+        return "it is being started again" + (f": {self.last_end}" if self.last_end else "")
 
 
 @dataclass(slots=True)
@@ -141,10 +148,11 @@ class DistantReplicas(Replicas):
     def stats(self) -> dict[int, Stats]:
         self._question += 1
         self._answers = {}
-        for number in self.alive:
+        asked = set(self.alive)  # one that becomes ready meanwhile was not
+        for number in asked:
             self.send(number, AskStats(self._question))
         deadline = time.monotonic() + _ANSWER_WAIT_S
-        while set(self.alive) - set(self._answers) and time.monotonic() < deadline:
+        while asked & set(self.alive) - set(self._answers) and time.monotonic() < deadline:
             self._receive(deadline - time.monotonic(), self._held)
         return self._answers
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import logging
 import os
 import pickle
 import select
@@ -25,7 +26,13 @@ START_TIMEOUT_S, STEP_TIMEOUT_S = 1800.0, 300.0
 """`start_timeout_s` and `step_timeout_s` of an executor that has no such options."""
 SEND_TIMEOUT_S = 30.0
 """How long a replica may leave its commands unread before it counts as lost."""
+RESTART_WAIT_S, MAX_RESTART_WAIT_S = 0.5, 30.0
+"""Seconds from the end of a replica to its next start: the first time, and at most."""
+SERVED_S = 60.0
+"""A replica that served so long has its restarts back."""
 _END_WAIT_S = 5.0
+
+logger: logging.Logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -36,17 +43,31 @@ class LocalReplica(ReplicaState):
         process: its process.
         heard: when it last said something, or had nothing to do.
         was_busy: whether it had requests when it was last looked at.
+        variables: of its process.
+        end: why its process is about to end, or has ended; empty: nothing is wrong.
+        began: when it became ready.
+        start_at: when it is to be started again; None: that is not due.
+        num_restarts: since it last served for `SERVED_S`.
+        origins: of its components, when it was first there.
     """
 
     number: int
     process: ChildProcess
+    variables: Mapping[str, str]
     heard: float = 0.0
     was_busy: bool = False
+    end: str = ""
+    began: float = 0.0
+    start_at: float | None = None
+    num_restarts: int = 0
+    origins: tuple[tuple[str, str, str], ...] = ()
 
 
 class ReplicaProcesses(DistantReplicas):
-    """Starts all replicas and waits for them. One that is gone is not started again.
+    """Starts all replicas and waits for them. One that dies later is started again.
 
+    It waits longer before each time (`RESTART_WAIT_S`, doubled up to `MAX_RESTART_WAIT_S`), and is
+    gone for good after `engine.replica_restarts` times without `SERVED_S` of service in between.
     Each replica has the devices after those of the replica before it; on CPU they share the cores.
 
     Raises:
@@ -60,24 +81,30 @@ class ReplicaProcesses(DistantReplicas):
         self._selector = selectors.DefaultSelector()
         self._is_open = True
         loaded = selection.loaded
-        content = pickle.dumps(loaded)
+        self._content = pickle.dumps(loaded)
+        self._max_restarts = loaded.config.engine.replica_restarts
+        self._is_started = False
         options: Any = selection.components["executor"].options
         timeout_s = getattr(options, "start_timeout_s", START_TIMEOUT_S)
         self._step_timeout_s: float = getattr(options, "step_timeout_s", STEP_TIMEOUT_S)
         try:
             for number, variables in enumerate(environments(loaded, selection.device)):
-                process = ChildProcess(
-                    f"replica {number}", "nanofw.replicas.process", SEND_TIMEOUT_S, variables
-                )
-                replica = LocalReplica(number=number, process=process)
+                process = _process(number, variables)
+                replica = LocalReplica(number=number, process=process, variables=variables)
                 self._replicas.append(replica)
-                self._selector.register(process.channel, selectors.EVENT_READ, replica)
-                with contextlib.suppress(OSError):  # it is gone already, which is seen below
-                    process.channel.send(content)
+                self._begin(replica)
             self._wait_until_ready(timeout_s, "executor.start_timeout_s")
+            self._is_started = True
         except BaseException:
             self.close()
             raise
+
+    def _begin(self, replica: LocalReplica) -> None:
+        """A process was made: tell it what to run, and listen to it."""
+        channel = replica.process.channel
+        self._selector.register(channel, selectors.EVENT_READ, replica)
+        with contextlib.suppress(OSError):  # it is gone already, which is seen when it is read
+            channel.send(self._content)
 
     @property
     def all(self) -> Sequence[ReplicaState]:
@@ -111,7 +138,7 @@ class ReplicaProcesses(DistantReplicas):
                 replica.heard = now
             elif now - replica.heard > self._step_timeout_s and not _is_unread(replica):
                 stack = replica.process.stack()
-                replica.problem = (
+                replica.end = (
                     f"replica {replica.number} (process {replica.process.pid}) said nothing for "
                     f"{self._step_timeout_s:g} s (executor.step_timeout_s)\n{stack}"
                 ).rstrip()
@@ -133,6 +160,8 @@ class ReplicaProcesses(DistantReplicas):
         self._selector.close()
 
     def _receive(self, timeout_s: float, events: ReplicaEvents) -> None:
+        if self._is_open:
+            self._start_again()
         for key, _ in self._selector.select(max(0.0, timeout_s)):
             replica: LocalReplica = key.data
             try:
@@ -147,25 +176,65 @@ class ReplicaProcesses(DistantReplicas):
     def _take(self, replica: LocalReplica, message: Any, events: ReplicaEvents) -> None:
         replica.heard = time.monotonic()
         if isinstance(message, ReplicaReady):
-            replica.ready = message
+            self._ready(replica, message)
         elif isinstance(message, ReplicaFailed):  # it could not start
-            replica.problem, replica.error = message.message, message.error
-            events.gone.append((replica.number, message.text))
+            replica.end, replica.error = message.message, message.error
+            if not self._is_started:
+                events.gone.append((replica.number, message.text))
         else:
             self._take_outputs(replica.number, message, events)
 
     def _failed(self, number: int, failed: ReplicaFailed) -> None:
         replica = self._replicas[number]
-        replica.ready, replica.problem = None, failed.message
+        self._note_service(replica)
+        replica.ready, replica.end = None, failed.message
+
+    def _ready(self, replica: LocalReplica, ready: ReplicaReady) -> None:
+        replica.origins = replica.origins or ready.origins
+        if ready.origins != replica.origins:
+            replica.end = "its plugins have changed since the run began; start the run again"
+            replica.num_restarts = self._max_restarts
+            replica.process.kill()  # seen with the next poll, as any other end
+            return
+        replica.ready, replica.began = ready, time.monotonic()
+
+    @staticmethod
+    def _note_service(replica: LocalReplica) -> None:
+        """It serves no longer; how long it did."""
+        if replica.ready is not None and time.monotonic() - replica.began >= SERVED_S:
+            replica.num_restarts = 0
 
     def _gone(self, replica: LocalReplica, events: ReplicaEvents) -> None:
-        was_there = replica.ready is not None
+        """Its channel is closed: it is started again later, or it is gone for good."""
+        was_there = replica.ready is not None or not (replica.end or self._is_started)
+        self._note_service(replica)
         replica.ready = None
-        if replica.problem is None:
-            was_there = True
-            replica.problem = replica.process.end_text(_END_WAIT_S if self._is_open else 0.0)
+        end = replica.end or replica.process.end_text(_END_WAIT_S if self._is_open else 0.0)
+        replica.end = replica.last_end = end
+        if self._is_open and self._is_started and replica.num_restarts < self._max_restarts:
+            wait_s = min(MAX_RESTART_WAIT_S, RESTART_WAIT_S * 2**replica.num_restarts)
+            replica.start_at = time.monotonic() + wait_s
+            logger.warning("replica %d starts again in %g s: %s", replica.number, wait_s, end)
+        else:
+            replica.problem = end
         if was_there:
-            events.gone.append((replica.number, replica.problem))
+            events.gone.append((replica.number, end))
+
+    def _start_again(self) -> None:
+        """Start what is due."""
+        for replica in self._replicas:
+            if replica.start_at is None or time.monotonic() < replica.start_at:
+                continue
+            replica.process.kill()
+            replica.process.close()
+            replica.start_at, replica.end, replica.error = None, "", ""
+            replica.num_restarts += 1
+            replica.process = _process(replica.number, replica.variables)
+            self._begin(replica)
+
+
+def _process(number: int, variables: Mapping[str, str]) -> ChildProcess:
+    return ChildProcess(f"replica {number}", "nanofw.replicas.process", SEND_TIMEOUT_S, variables)
 
 
 def _odd_part(value: object) -> object | None:

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
 
 from nanofw.assembly import Selection
 from nanofw.assembly.build import plugin_names
@@ -18,13 +17,14 @@ from nanofw.contracts.views import RequestView
 from nanofw.engine.base import BaseEngine
 from nanofw.engine.engine import Engine
 from nanofw.errors import ExecutorError, PluginError, RouterError
-from nanofw.narrowing import JsonObject, Stats
+from nanofw.narrowing import Stats
 from nanofw.plugins import Component
 from nanofw.replicas.ledger import Ledger, RoutedRequest
 from nanofw.replicas.messages import AbortRequest, AddRequest, FinishSample, ReplicaReady
 from nanofw.replicas.one_replica import origins
 from nanofw.replicas.placement import Replicas
 from nanofw.replicas.routing import RouterGuard
+from nanofw.replicas.totals import Totals
 
 POLL_S = 0.01
 """How long a step waits for a replica: new requests are handed on between two of them."""
@@ -71,6 +71,7 @@ class ReplicatedEngine(BaseEngine):
             plugin_names=self._names.all,
         )
         self._ledger = Ledger(len(replicas.all))
+        self._totals = Totals()
         self._steps: deque[StepOutput] = deque()
 
     @property
@@ -97,7 +98,7 @@ class ReplicatedEngine(BaseEngine):
     @property
     def replica_problems(self) -> tuple[str | None, ...]:
         return tuple(
-            None if replica.ready is not None else replica.problem or "it is being started again"
+            None if replica.ready is not None else replica.problem or replica.why_not_ready
             for replica in self._replicas.all
         )
 
@@ -234,6 +235,7 @@ class ReplicatedEngine(BaseEngine):
         )
         self._steps.append(self._ledger.lose(number, message, self.clock.now()))
         self._router.lost(number)
+        self._totals.lost(number)
 
     def _send_again(self, routed: RoutedRequest) -> None:
         """Give a request to another replica after the first was lost, or was not there yet."""
@@ -275,15 +277,16 @@ class ReplicatedEngine(BaseEngine):
     # -- facts ----------------------------------------------------------------------------
 
     def stats(self) -> Stats:
-        """Those of `Engine.stats`, summed over the replicas that are there.
+        """Those of `Engine.stats`, summed over the replicas; what lost ones counted stays.
 
         Under `replicas` each has its own: `number`, whether it is `ready`, `outstanding_tokens`,
         requests that it has by the count of this engine (`routed_running`, `routed_waiting`), and
         its `stats`, None where it is gone or does not answer.
         """
-        found, total = self._replicas.stats(), dict[str, Any]()
-        for stats in found.values():
-            _add(total, stats)
+        found = self._replicas.stats()
+        for number, stats in found.items():
+            self._totals.saw(number, stats)
+        total = self._totals.sums()
         alive = set(self._replicas.alive)
         total["replicas"] = tuple(
             self._record(number, number in alive, found.get(number))
@@ -327,14 +330,6 @@ class ReplicatedEngine(BaseEngine):
 
 def _moved(time: float | None, offset: float) -> float | None:
     return None if time is None else time + offset
-
-
-def _add(total: JsonObject, stats: Stats) -> None:
-    for name, value in stats.items():
-        if isinstance(value, Mapping):
-            _add(total.setdefault(name, {}), value)
-        else:
-            total[name] = total.get(name, 0) + value
 
 
 def _make_router(selection: Selection, config: RouterConfig) -> RouterGuard:

@@ -24,13 +24,18 @@ from nanofw.plugins import (
     SchedulerView,
 )
 
+MAX_GROUPS = 4096
+"""Groups whose counters are kept; names of clients are what requests say."""
+
 
 class WeightedService(Policy):
     """Base of policies that serve the group with the smallest counter.
 
     A subclass says which `group` a request is of, its `weight`, and the order within (`key`).
     A prompt is charged when its request starts, each generated token when it is planned; what a
-    preemption makes compute again costs nothing.
+    preemption makes compute again costs nothing. Of more than `MAX_GROUPS` groups, those that
+    have no request and were served least are forgotten, and the virtual time is lifted to their
+    counters: who comes back under a forgotten name, or a new one, has gained nothing.
     """
 
     def __init__(
@@ -44,6 +49,8 @@ class WeightedService(Policy):
         super().__init__(options, config)
         self._input_cost, self._output_cost = input_cost, output_cost
         self._index: dict[Hashable, int] = {}
+        self._free: list[int] = []
+        """Places of forgotten groups."""
         self._served = np.zeros(16)
         self._scale = np.ones(16)
         self._of_row = np.zeros(16, np.int64)
@@ -123,7 +130,9 @@ class WeightedService(Policy):
         self._num_waiting[index] += 1
 
     def _add(self, group: Hashable) -> None:
-        index = len(self._index)
+        if not self._free and len(self._index) >= MAX_GROUPS:
+            self._forget_groups()
+        index = self._free.pop() if self._free else len(self._index)
         if index == len(self._served):
             self._served = np.concatenate((self._served, np.zeros(index)))
             self._scale = np.concatenate((self._scale, np.ones(index)))
@@ -132,3 +141,17 @@ class WeightedService(Policy):
             self._num_running = np.concatenate((self._num_running, none))
         self._scale[index] = 1.0 / self.weight(group)
         self._index[group] = index
+
+    def _forget_groups(self) -> None:
+        """Forget half of the groups that have no request, those that were served least."""
+        idle = [
+            (float(self._served[index]), index, group)
+            for group, index in self._index.items()
+            if not self._num_waiting[index] and not self._num_running[index]
+        ]
+        idle.sort(key=lambda one: one[:2])
+        for served, index, group in idle[: (len(idle) + 1) // 2]:
+            self._virtual_time = max(self._virtual_time, served)
+            self._served[index] = 0.0
+            self._free.append(index)
+            del self._index[group]

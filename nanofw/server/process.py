@@ -58,13 +58,18 @@ def serve(loaded: LoadedConfig, say: Callable[[str], None]) -> None:
     Raises:
         NanofwError: the configuration cannot be used, or the engine cannot be made or failed.
     """
-    select(loaded)  # what is wrong with the configuration is said before anything listens
+    selection = select(loaded)  # what is wrong is said before anything listens
     section = loaded.config.server
     server: Server
 
     def make_llm() -> AsyncLLM:
         watching = [service.overview.observer] if loaded.config.engine.replicas == 1 else []
-        llm = AsyncLLM(loaded, max_requests=section.limits.max_requests, observers=watching)
+        llm = AsyncLLM(
+            loaded,
+            max_requests=section.limits.max_requests,
+            observers=watching,
+            selection=selection,
+        )
         if llm.is_simulated:
             sys.setswitchinterval(SWITCH_INTERVAL_S)
         return llm

@@ -13,7 +13,7 @@ from nanofw import LLM, SamplingParams
 from nanofw.contracts.requests import FinishReason
 from nanofw.errors import ExecutorError, NanofwError, RequestError
 from nanofw.llm.async_llm import AsyncLLM
-from nanofw.llm.results import RequestResult
+from nanofw.llm.results import RequestResult, StreamEvent
 from tests.llm.test_llm import FAILING
 
 T = TypeVar("T")
@@ -55,6 +55,34 @@ def test_many_callers_get_what_one_would() -> None:
         expected = llm.generate(PROMPTS, [params(i) for i in range(len(PROMPTS))])
     assert [r.outputs[0].text for r in results] == [r.outputs[0].text for r in expected]
     assert [r.prompt for r in results] == PROMPTS
+
+
+def test_a_sink_has_what_it_takes_and_the_lists_have_the_rest_in_order() -> None:
+    async def main() -> None:
+        async with AsyncLLM.from_config("sim", FAST) as llm:
+            prompt = await llm.encode("a", SamplingParams(max_tokens=200, ignore_eos=True))
+            tokens: list[int] = []
+            offers = 0
+
+            def sink(events: list[StreamEvent]) -> bool:
+                nonlocal offers
+                offers += 1
+                if offers % 3 == 0:
+                    return False
+                tokens.extend(token for event in events for token in event.token_ids)
+                return True
+
+            result, num_lists = None, 0
+            async for events in llm.generate_lists(prompt, sink=sink):
+                num_lists += 1
+                tokens += [token for event in events for token in event.token_ids]
+                result = events[-1].result
+            assert result is not None
+            assert tuple(tokens) == result.outputs[0].token_ids
+            assert 1 < num_lists < 150
+            assert offers > num_lists
+
+    run(main())
 
 
 @pytest.mark.parametrize("how", ["cancel", "leave"])

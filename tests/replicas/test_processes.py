@@ -27,7 +27,7 @@ LIMIT_S = 20.0
 CPU: dict[str, Any] = {"device": "cpu", "max_num_seqs": 4, "max_model_len": 256}
 SIM: dict[str, Any] = {
     "device": "cpu", "executor": {"name": "sim", "seconds_per_step": 0.005}, "max_num_seqs": 1,
-    "max_model_len": 256, "replicas": 2, "router": "round_robin",
+    "max_model_len": 256, "replicas": 2, "router": "round_robin", "replica_restarts": 0,
 }  # fmt: skip
 LONG = SamplingParams(temperature=0, max_tokens=60, ignore_eos=True)
 
@@ -90,6 +90,42 @@ def test_a_dead_process_ends_what_was_handed_out_and_the_rest_goes_on() -> None:
         assert not is_running(other[0])
 
     asyncio.run(main())
+
+
+def test_a_dead_process_is_started_again_and_what_was_counted_stays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(processes, "RESTART_WAIT_S", 0.01)
+
+    async def main() -> None:
+        async with AsyncLLM(str(DEMO), **SIM | {"replica_restarts": 1}) as llm:
+            first, other = await pids_of(llm)
+            ends = await asyncio.gather(*(last(llm.generate([n, 2], LONG)) for n in range(4)))
+            assert all(end.ok for end in ends)
+            before = await llm.stats()
+            assert before["num_output_tokens"] == 240
+            os.kill(first[0], signal.SIGKILL)
+            while (await pids_of(llm))[0] in (first, []):
+                assert (await llm.stats())["num_output_tokens"] == 240
+                await asyncio.sleep(0)
+            assert llm.replica_problems == (None, None)
+            again, same = await pids_of(llm)
+            assert same == other
+            ends = await asyncio.gather(*(last(llm.generate([n, 2], LONG)) for n in range(4)))
+            assert all(end.ok for end in ends)
+            after = await llm.stats()
+            assert after["num_output_tokens"] == 480
+            assert [record["stats"]["num_output_tokens"] for record in after["replicas"]] == [
+                120, 240,
+            ]  # fmt: skip
+            os.kill(again[0], signal.SIGKILL)
+            while not llm.replica_problems[0]:
+                await llm.stats()
+            assert "was ended by SIGKILL" in (llm.replica_problems[0] or "")
+            assert (await last(llm.generate([5, 2], LONG))).ok
+            assert (await pids_of(llm))[0] == []
+
+    asyncio.run(asyncio.wait_for(main(), 60))
 
 
 OWNER = """

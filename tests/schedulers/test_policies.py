@@ -17,6 +17,7 @@ from nanofw.contracts.scheduler import Policy
 from nanofw.engine.engine import Engine
 from nanofw.errors import ConfigError
 from nanofw.plugins import Plugin, load_target
+from nanofw.schedulers import service
 from nanofw.schedulers.earliest_deadline_first import EarliestDeadlineFirstOptions
 from nanofw.schedulers.manifest import scheduler
 from nanofw.schedulers.partitioned import PartitionedOptions
@@ -313,6 +314,29 @@ class TestFairShare:
             runner.step()
         since = [o.id[0] for o in runner.outputs.values() if o.finished > started + 0.05]
         assert abs(since.count("a") - since.count("b")) <= 2
+
+    def test_names_without_end_are_forgotten_and_gain_nothing(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(service, "MAX_GROUPS", 8)
+        chosen = policy("fair_share")
+        engine = make_engine(chosen, max_num_seqs=1)
+        runner = Run(engine)
+        for i in range(100):  # a client who comes under a new name each time
+            engine.add_request(make_request(f"b{i}", 8, max_tokens=4, client=f"b{i}"))
+            while engine.has_unfinished:
+                runner.step()
+        kept: Any = chosen
+        assert len(kept._index) <= 8
+        for i in range(20):
+            engine.add_request(make_request(f"a{i}", 8, max_tokens=4, client="a"))
+        for i in range(20):
+            engine.add_request(make_request(f"c{i}", 8, max_tokens=4, client="b99"))
+        begun = len(runner.outputs)
+        while engine.has_unfinished:
+            runner.step()
+        after = [o.id[0] for o in list(runner.outputs.values())[begun:]]
+        assert after[:20].count("a") in (10, 11)
 
     def test_weights_divide_the_service(self) -> None:
         engine = one_at_a_time("fair_share", {"weights": {"a": 3.0}})

@@ -17,6 +17,7 @@ from tests.server.running import END_S, Running, metric, parsed_events, post, ru
 SIM = (
     "qwen3-demo", "engine.device=cpu", "engine.replicas=2", "engine.max_num_seqs=1",
     "router.name=round_robin", "executor.name=sim", "executor.seconds_per_step=0.005",
+    "engine.replica_restarts=0",
 )  # fmt: skip
 BODY = {"prompt": "a", "max_tokens": 100, "ignore_eos": True, "seed": 3}
 
