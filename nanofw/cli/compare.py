@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nanofw.cli import ExitCode
@@ -79,6 +80,11 @@ def _run(experiment: Experiment, arguments: list[str]) -> bool:
     from nanofw.compare.runner import run_experiment
 
     _check_outputs(experiment)
+    if experiment.endpoints:
+        check_installed("httpx", "httpx_sse", extra="serve")
+        from nanofw.cli.endpoint_arms import measure_endpoint
+
+        experiment = replace(experiment, measure_endpoint=measure_endpoint)
 
     def keep(finished: Results) -> None:
         """What was finished is written, what was not is told."""
@@ -131,10 +137,10 @@ def _check_outputs(experiment: Experiment) -> None:
         check_installed("matplotlib")
 
 
-def check_installed(*packages: str) -> None:
+def check_installed(*packages: str, extra: str = "compare") -> None:
     """Raise PluginLoadError, with what to install, where one of them is missing."""
     from nanofw.errors import PluginLoadError
 
     for package in packages:
         if importlib.util.find_spec(package) is None:
-            raise PluginLoadError(f"nanofw compare needs {package}: pip install 'nanofw[compare]'")
+            raise PluginLoadError(f"nanofw compare needs {package}: pip install 'nanofw[{extra}]'")

@@ -110,6 +110,8 @@ def _num_runs(results: Results) -> str:
 
 def _machine(results: Results, config: dict[str, Any]) -> str:
     executor = config["executor"]
+    if results.experiment.endpoints:
+        return "endpoints, in real time, as their client saw them"
     if not results.virtual:
         return f"executor {executor['name']} on {config['engine']['device']}"
     model = executor.get("cost_model") or {"name": "constant"}

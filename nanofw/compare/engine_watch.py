@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Protocol
 
 import numpy as np
 
@@ -12,6 +13,23 @@ from nanofw.compare.host_time import AddedHostTime, HostTime
 from nanofw.contracts.arrays import FloatArray
 from nanofw.engine.engine import Engine
 from nanofw.measure.token_times import TokenTimes
+
+
+class RunWatch(Protocol):
+    """What is seen of a run while it goes on."""
+
+    @property
+    def num_steps(self) -> int: ...
+
+    @property
+    def host_seconds(self) -> float: ...
+
+    @property
+    def fewest_available(self) -> float: ...
+
+    def gaps(self, start: float, end: float) -> tuple[FloatArray, FloatArray]: ...
+
+    def num_tokens(self, start: float, end: float) -> float: ...
 
 
 class EngineWatch:

@@ -23,7 +23,14 @@ from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field, NonNegativeInt, PositiveFloat
 
+from nanofw.compare.endpoints import (
+    MeasureEndpoint,
+    endpoint_problems,
+    endpoints_of,
+    own_layers,
+)
 from nanofw.compare.expectation import Expectation
+from nanofw.compare.layer_parts import merged, part
 from nanofw.compare.metrics import DEFAULT_METRICS, Metric
 from nanofw.compare.objective import Objective
 from nanofw.compare.sweep import swept_arms
@@ -60,7 +67,7 @@ class ExperimentOptions(Section):
     config: dict[str, object] = Field(default_factory=dict[str, object])
     """Configuration that all arms share."""
     arms: Annotated[dict[str, dict[str, object]], Field(min_length=1, max_length=MAX_ARMS)]
-    """Name -> configuration on top of `config`."""
+    """Name -> configuration on top of `config`; `endpoint`: a server that runs already."""
     sweep: dict[str, tuple[object, ...]] | None = None
     """Key of the configuration -> values: an arm for each combination, of each arm in `arms`."""
     pareto: Annotated[tuple[str, ...], Field(max_length=10)] = ()
@@ -148,6 +155,7 @@ class ExperimentOptions(Section):
         if "" in self.arms:
             yield ("arms",), "an arm needs a name"
         yield from self._bound_problems()
+        yield from endpoint_problems(self)
         for index, item in enumerate(self.expect):
             for key, problem in self._expectation_problems(item):
                 yield ("expect", index, key), problem
@@ -212,10 +220,17 @@ class Experiment:
 
     Attributes:
         layers: of each arm's configuration, lowest first; plain data that any process can load.
+        measure_endpoint: what measures arms that are endpoints.
     """
 
     options: ExperimentOptions
     layers: Mapping[str, tuple[ConfigLayer, ...]]
+    measure_endpoint: MeasureEndpoint | None = None
+
+    @property
+    def endpoints(self) -> dict[str, str]:
+        """The addresses of the arms that are endpoints: of all arms, or of none."""
+        return endpoints_of(self.options)
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -280,21 +295,21 @@ def _from_file(layer: ConfigLayer, path: Path, overrides: Sequence[str]) -> Expe
             key=key,
             source=above.name,
         )
-    data = _merged(layer.data, above.data)
+    data = merged(layer.data, above.data)
     sources = {**layer.sources, **above.sources}
     swept = swept_arms(data, sources, MAX_ARMS)
     made = {**data, "arms": {name: dict[str, object]() for name in swept}} if swept else data
     options = _options(made, Values(data, sources, above.texts, {}))
     whole = ConfigLayer(layer.name, data, sources)
     below = [defaults(), *_bases(options, path, sources)]
-    shared = [_part(whole, ("config",))] if "config" in data else []
+    shared = [part(whole, ("config",))] if "config" in data else []
     if data.get("workload") is not None:
-        shared.append(_part(whole, ("workload",), ("input", "workload")))
+        shared.append(part(whole, ("workload",), ("input", "workload")))
     arms: dict[str, tuple[ConfigLayer, ...]] = {}
     for name in options.arms:
         change = swept.get(name)
         arm = name if change is None else change.arm
-        own = [] if arm is None else [_part(whole, ("arms", arm))]
+        own = () if arm is None else own_layers(part(whole, ("arms", arm)))
         arms[name] = (*below, *shared, *own, *([change.layer] if change else []))
     return Experiment(options, arms)
 
@@ -356,32 +371,6 @@ def _bases(
         named_by = nearest_source(sources, ("base", index))
         layers += file_layers(name, named_by, path.resolve().parent)
     return layers
-
-
-def _part(whole: ConfigLayer, path: KeyPath, at: KeyPath = ()) -> ConfigLayer:
-    """The layer below a key, put at another key, with the places of its values."""
-    value: object = whole.data
-    for key in path:
-        value = value[str(key)] if is_dict(value) else None
-    data: dict[str, object] = value if is_dict(value) else {}
-    for key in reversed(at):
-        data = {str(key): data}
-    sources = {
-        (*at, *place[len(path) :]): source
-        for place, source in whole.sources.items()
-        if place[: len(path)] == path and (at or len(place) > len(path))
-    }
-    return ConfigLayer(whole.name, data, sources)
-
-
-def _merged(below: Mapping[str, object], above: Mapping[str, object]) -> dict[str, object]:
-    made = dict(below)
-    for key, value in above.items():
-        old = made.get(key)
-        if is_dict(old) and is_dict(value):
-            value = _merged(old, value)
-        made[key] = value
-    return made
 
 
 def _options(data: dict[str, object], values: Values) -> ExperimentOptions:

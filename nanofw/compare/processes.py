@@ -60,7 +60,7 @@ def workers(
 
 
 def _num_processes(experiment: Experiment, selections: Mapping[str, Selection], most: int) -> int:
-    if not selections[experiment.baseline].virtual_time:
+    if experiment.endpoints or not selections[experiment.baseline].virtual_time:
         return 1
     wanted = experiment.options.processes
     return min(most, num_usable_cores() if wanted == "auto" else wanted)

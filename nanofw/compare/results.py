@@ -44,4 +44,6 @@ class Results:
     @property
     def virtual(self) -> bool:
         """Whether the runs were simulated."""
+        if self.experiment.endpoints:
+            return False
         return self.selections[self.experiment.baseline].virtual_time

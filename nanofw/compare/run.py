@@ -15,7 +15,7 @@ import numpy as np
 from nanofw.assembly import Selection, build, build_workload
 from nanofw.compare.backlog import Backlog
 from nanofw.compare.client_service import ClientService
-from nanofw.compare.engine_watch import EngineWatch
+from nanofw.compare.engine_watch import EngineWatch, RunWatch
 from nanofw.compare.experiment import ExperimentOptions
 from nanofw.compare.finished import FinishedRequests, FinishedTable
 from nanofw.compare.metrics import RunMeasurement, jain
@@ -160,14 +160,16 @@ def measure(
 ) -> RunResult:
     """Run a workload through an engine and measure it. The engine should be fresh."""
     records = files.records() if files else None
-    result = _Run(engine, workload, options, records).result()
+    result = MeasuredRun(engine, workload, options, records).result()
     if files and records is not None:
         files.write_records(records)
     return result
 
 
-class _Run:
+class MeasuredRun:
     """The work of `run_once`."""
+
+    _watch: RunWatch
 
     def __init__(
         self,
@@ -178,7 +180,8 @@ class _Run:
     ) -> None:
         self._engine, self._options, self._records = engine, options, records
         self._service = ClientService()
-        self._watch = EngineWatch(engine.engines, self._service, host_time=options.host_time)
+        watch = EngineWatch(engine.engines, self._service, host_time=options.host_time)
+        self._watch = watch
         self._workload = workload = ObservedWorkload(workload, engine.spec.vocab_size)
         self._finished_requests = FinishedRequests()
         self._checksum = self._served_checksum = 0
@@ -188,7 +191,7 @@ class _Run:
         self._handed_over = engine.clock.now()
         self._lag = 0.0
         self._started = engine.clock.now()
-        with self._watch.watching():
+        with watch.watching():
             for step in drive(engine, workload, self._accept):
                 for output in step.finished:
                     self._take_output(output)

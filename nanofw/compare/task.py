@@ -9,6 +9,7 @@ from nanofw.assembly import Selection
 from nanofw.compare.experiment import AA, Experiment
 from nanofw.compare.run import RunResult, run_once
 from nanofw.compare.run_files import RunFiles
+from nanofw.errors import ConfigError
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,10 @@ def configured_arm(experiment: Experiment, arm: str) -> str:
 def carry_out(experiment: Experiment, selections: Mapping[str, Selection], task: Task) -> RunResult:
     """Do the run. `selections`: by arm of the experiment."""
     selection = selections[configured_arm(experiment, task.arm)]
+    if (url := experiment.endpoints.get(task.arm)) is not None:
+        if experiment.measure_endpoint is None:
+            raise ConfigError("endpoints are measured by the command nanofw compare", key="arms")
+        return experiment.measure_endpoint(selection, experiment.options, url, task)
     files = RunFiles(
         options=experiment.options, arm=task.arm, point=task.point, repeat=task.repeat,
         seed=task.seed,

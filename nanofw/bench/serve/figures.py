@@ -112,7 +112,7 @@ def summarize(
         num_cached_tokens=sum(item.num_cached_tokens for item in served),
         num_output_tokens=sum(item.num_tokens for item in every),
         seconds=_seconds(every),
-        tokens_per_s=generator.num_events(start, end) * _tokens_per_event(every) / seconds,
+        tokens_per_s=generator.num_events(start, end) * tokens_per_event(every) / seconds,
         requests_per_s=len(ended) / seconds,
         goodput_rate=None if good is None else good / seconds,
         goodput_share=None if good is None else good / max(len(came), 1),
@@ -134,7 +134,8 @@ def _window(every: Sequence[SentRequest], options: ServeOptions) -> tuple[float,
     return first + options.warm_up * span, first + (1 - options.drain) * span
 
 
-def _tokens_per_event(every: Sequence[SentRequest]) -> float:
+def tokens_per_event(every: Sequence[SentRequest]) -> float:
+    """How many tokens an event had, on average."""
     num_events = sum(item.num_events for item in every)
     return sum(item.num_tokens for item in every) / num_events if num_events else 0.0
 

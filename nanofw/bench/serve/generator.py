@@ -46,6 +46,7 @@ class SentRequest:
     num_cached_tokens: int = 0
     reason: FinishReason = FinishReason.ABORT
     error: str | None = None
+    id: str = ""
 
 
 class LoadGenerator:
@@ -137,7 +138,7 @@ class LoadGenerator:
 
     async def _send(self, request: Request) -> None:
         assert request.arrival is not None
-        sent = SentRequest(request.client, request.arrival)
+        sent = SentRequest(request.client, request.arrival, id=request.id)
         sent.num_prompt_tokens = len(request.prompt_token_ids)
         self.sent.append(sent)
         text: list[str] = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from nanofw.assembly import Selection, build_workload
 from nanofw.bench.serve.bodies import Bodies
@@ -37,29 +37,40 @@ def serve_runs(
               for rate in options.rates or (None,)]  # fmt: skip
     for number, (rate, seed) in enumerate(points):
         what = f"run {number + 1} of {len(points)}"
-        run = _LoadRun(selection, options, rate, seed)
+        run = LoadRun(selection, options, seed, _time_scale(selection, rate, seed))
         try:
             asyncio.run(run.to_end(lambda done, total, w=what: report(done, total, w)))
         except KeyboardInterrupt:
             if run.generator is not None:
-                yield run.result(complete=False)
+                yield run.result(rate, complete=False)
             raise
-        yield run.result(complete=True)
+        yield run.result(rate, complete=True)
 
 
-class _LoadRun:
-    """One run at one rate."""
+class LoadRun:
+    """One run.
+
+    Args:
+        scale: of the workload's time.
+        observed: what is sent in the place of the workload.
+    """
 
     def __init__(
-        self, selection: Selection, options: ServeOptions, rate: float | None, seed: int
+        self,
+        selection: Selection,
+        options: ServeOptions,
+        seed: int,
+        scale: float,
+        observed: Callable[[Workload], Workload] = lambda workload: workload,
     ) -> None:
-        self._selection, self._options, self._rate, self._seed = selection, options, rate, seed
-        self._scale = _time_scale(selection, rate, seed)
+        self._selection, self._options, self._seed = selection, options, seed
+        self._scale, self._observed = scale, observed
         self._tokenizer = text_of(selection.spec, simulated=True)[0]
         self._notes: tuple[str, ...] = ()
         self.generator: LoadGenerator | None = None
 
-    async def to_end(self, report: ProgressReport) -> None:
+    async def to_end(self, report: ProgressReport = silent) -> None:
+        """Send everything, and wait for the last answer."""
         options = self._options
         api_key = _api_key(options)
         async with connection(options.url, api_key, options.timeout_s) as client:
@@ -67,7 +78,7 @@ class _LoadRun:
             bodies = Bodies(options, model, self._tokenizer)
             bodies.check()
             path = "chat/completions" if options.api == "chat" else "completions"
-            workload = self._workload()
+            workload = self._observed(self._workload())
             self._notes, total = workload.notes, workload.num_requests
             self.generator = LoadGenerator(
                 workload,
@@ -96,12 +107,12 @@ class _LoadRun:
             return []
         return self._tokenizer.encode(text, add_special_tokens=False)
 
-    def result(self, *, complete: bool) -> ServeRun:
+    def result(self, rate: float | None, *, complete: bool) -> ServeRun:
         """What came of it until now."""
         generator = self.generator
         assert generator is not None
         return summarize(
-            generator, self._options, rate=self._rate, seed=self._seed, complete=complete,
+            generator, self._options, rate=rate, seed=self._seed, complete=complete,
             notes=self._notes,
         )  # fmt: skip
 
