@@ -90,7 +90,8 @@ def _compile(num_heads: int, configs: list[DecodeConfig]) -> None:
             triton_attention_decode.decode_attention(call, starts, workspace, config)
 
     compiler = AheadCompiler(launch_all, torch.cuda.current_device(), THREADS)
-    print(f"compiled {compiler.num_variants} in {compiler.close():.0f} s", compiler.problem or "")
+    seconds = compiler.close()
+    print(f"compiled {compiler.num_variants} in {seconds:.0f} s", compiler.problem or "")
 
 
 def sweep_contexts() -> list[dict[str, object]]:

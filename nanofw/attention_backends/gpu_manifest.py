@@ -34,7 +34,7 @@ def attention_backend() -> list[Plugin]:
                 "head_dims": (64, 80, 96, 112, 128, 160, 192, 224, 256),
                 "block_sizes": (256, 128, 64, 32, 16, 8, 4, 2, 1),
                 **_FEATURES,
-                "few_long_rows": 2,
+                "few_long_rows": 4,
                 "compile_ahead": "nanofw.attention_backends.flash_attn:StoreOnly",
             },
             summary="paged attention by the installed FlashAttention (2, 3 or 4)",

@@ -170,7 +170,7 @@ def forget() -> None:
     from triton.runtime.jit import JITFunction
 
     for module in list(sys.modules.values()):
-        if module.__name__.startswith("nanofw.kernels.triton."):
+        if getattr(module, "__name__", "").startswith("nanofw.kernels.triton."):
             for kernel in vars(module).values():
                 if isinstance(kernel, JITFunction):
                     kernel.device_caches.clear()
@@ -246,7 +246,8 @@ def use_triton_on_a_cpu() -> None:
 
     linear.is_chosen = lambda weight: False
     for module in list(sys.modules.values()):
-        if module.__name__.startswith("nanofw.") and hasattr(module, "uses_triton"):
+        name = getattr(module, "__name__", "")  # parts of extension modules have none
+        if name.startswith("nanofw.") and hasattr(module, "uses_triton"):
             module.uses_triton = lambda tensor: True  # pyright: ignore[reportAttributeAccessIssue]
 
 

@@ -32,7 +32,7 @@ class CudaCapturer:
     """Captures CUDA graphs into one memory pool.
 
     `torch.cuda.graph` would give free memory back before each of them, which the next one takes
-    again: with some hundred graphs that is a third of a start. Empty the cache after the last one.
+    again. Empty the cache after the last one.
     """
 
     is_dry: bool = False
