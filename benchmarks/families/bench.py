@@ -1,13 +1,13 @@
 """Output tokens per processor second of each family: natively, through transformers, and beside it.
 
     OMP_NUM_THREADS=1 python benchmarks/families/bench.py [--family gemma2 ...] [--rounds 2]
-        [--json FILE]
+        [--shape larger] [--json FILE]
 
-For each family a random decoder of 4 layers and a hidden size of 256 is written to a temporary
-folder. Three contenders then run the same prompts (8 of 64 random tokens, 48 new tokens each,
-greedy, no end token) in turn, `--rounds` times over: the native model, `model.name: transformers`,
-and transformers' `generate` with one batch. Figures are those of the best round, in processor
-seconds of this process; ratios are within one run.
+For each family a random decoder of 4 layers and a hidden size of 256, or of 8 layers and 576, is
+written to a temporary folder. Three contenders then run the same prompts (8 of 64 random tokens, 48
+new tokens each, greedy, no end token) in turn, `--rounds` times over: the native model,
+`model.name: transformers`, and transformers' `generate` with one batch. Figures are those of the
+best round, in processor seconds of this process; ratios are within one run.
 """
 
 from __future__ import annotations
@@ -33,6 +33,10 @@ SHAPE: dict[str, Any] = {
     "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32,
     "max_position_embeddings": 512, "original_max_position_embeddings": 512,
     "bos_token_id": None, "pad_token_id": 0, "eos_token_id": 1,
+}  # fmt: skip
+LARGER: dict[str, Any] = {
+    "hidden_size": 576, "intermediate_size": 1536, "num_hidden_layers": 8,
+    "num_attention_heads": 9, "num_key_value_heads": 3, "head_dim": 64,
 }  # fmt: skip
 NUM_PROMPTS, PROMPT, OUTPUT = 8, 64, 48
 
@@ -102,9 +106,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--family", choices=FAMILIES, action="append")
     parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--shape", choices=("small", "larger"), default="small")
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
+    if given.shape == "larger":
+        SHAPE.update(LARGER)
     found: dict[str, dict[str, float]] = {}
     print("tokens per processor second; ratios within one run")
     print(f"{'family':12} {'native':>8} {'transf.':>8} {'generate':>8} {'n/g':>6} {'t/n':>6}")

@@ -65,6 +65,21 @@ def test_embeddings_are_hidden_states_of_transformers_however_prompts_are_cut(
         assert llm.embed(PROMPTS, pooling="mean")[2].num_cached_tokens == 0
 
 
+@pytest.mark.slow
+def test_two_ranks_have_the_embeddings_of_transformers(tmp_path: Path) -> None:
+    shape = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
+    model = write_family(tmp_path, "Granite", 1, **shape)
+    with LLM(tmp_path, tensor_parallel_size=2, **SETTINGS) as llm:
+        for pooling in get_args(Pooling):
+            found = llm.embed(PROMPTS, pooling=pooling, normalize=False)
+            for one, prompt in zip(found, PROMPTS, strict=True):
+                expected = pooled_by_hand(states_of(model, prompt), pooling)
+                np.testing.assert_allclose(one.embedding, expected, rtol=1e-4, atol=1e-4)
+        (score,) = llm.score([PROMPTS[1]], [[4, 9, 77]])
+    wanted = score_by_hand(model, PROMPTS[1], [4, 9, 77])
+    assert score.token_logprobs == pytest.approx(wanted.tolist(), abs=1e-3)
+
+
 def test_pooling_is_what_the_checkpoint_says(checkpoint: tuple[Path, Any], tmp_path: Path) -> None:
     folder, model = checkpoint
     for file in folder.iterdir():
