@@ -176,7 +176,9 @@ def class_lack(target: type, contract: type) -> str:
     if issubclass(target, contract):
         abstract = ", ".join(sorted(getattr(target, "__abstractmethods__", ())))
         return f"it lacks {abstract}" if abstract else ""
-    return f"{target.__name__} does not derive from it"
+    missing = ", ".join(_missing(target, contract))
+    lack = f"it lacks {missing}; " if missing else ""
+    return f"{lack}{target.__name__} does not derive from it"
 
 
 def _is_method(contract: type, name: str) -> bool:
