@@ -130,6 +130,10 @@ class Family:
         """Whether the key has a meaning in this family."""
         return key in self.defaults
 
+    def known_keys(self, config_json: Mapping[str, object]) -> list[str]:
+        """Keys of a file that mean something to this family, in the file's order."""
+        return [key for key in config_json if self.knows(key) or key in SHAPE or key in _ROPE_KEYS]
+
     def foreign_keys(self, config_json: Mapping[str, object]) -> list[str]:
         """Keys of a file that say something and mean nothing to this family."""
         return sorted(

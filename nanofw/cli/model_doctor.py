@@ -84,6 +84,7 @@ def _facts(selection: Selection, memory: Any) -> JsonObject:
         "rope": _rope(spec),
         "windows": _windows(spec),
         "scores": "" if spec.soft_cap is None else f"bounded by {spec.soft_cap:g}",
+        "keys that count": _keys(spec),
         "ends with": ", ".join(map(str, spec.eos_token_ids)) or "nothing",
         "device": selection.device,
         "attention": selection.components["attention_backend"].name,
@@ -91,6 +92,14 @@ def _facts(selection: Selection, memory: Any) -> JsonObject:
     if "num_kv_tokens" in memory:
         facts["room now"] = f"{memory['num_kv_tokens']:,} tokens of KV beside the weights"
     return {key: value for key, value in facts.items() if value}
+
+
+def _keys(spec: ModelSpec) -> str:
+    """What of `config.json` has a meaning; empty where a plugin reads it in its own way."""
+    from nanofw.checkpoints.families import FAMILIES
+
+    family = FAMILIES.get(spec.architecture)
+    return "" if family is None else ", ".join(family.known_keys(spec.raw))
 
 
 def _positions(spec: ModelSpec) -> str:

@@ -108,6 +108,9 @@ def test_a_model_is_described(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["runs"]
     assert found["facts"]["architecture"] == "Qwen3ForCausalLM"
     assert found["facts"]["run by"] == "model Qwen3ForCausalLM (Qwen3, dense)"
+    keys = found["facts"]["keys that count"].split(", ")
+    assert {"hidden_size", "rms_norm_eps", "tie_word_embeddings"} < set(keys)
+    assert not {"architectures", "initializer_range", "use_cache"} & set(keys)
     assert main(["doctor", "embedded:demo"]) == 0
     assert "KV of a token" in capsys.readouterr().out
 
