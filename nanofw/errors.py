@@ -188,7 +188,7 @@ def nearest(word: str, known: Iterable[str], *, count: int = 3, cutoff: float = 
 
 
 def misspelt(word: str, known: Iterable[str]) -> str:
-    """As `near`, for names of which many are alike: only those that are one slip away.
+    """As `near`, where many names are alike: only those that are one slip away.
 
     A slip is another case, two neighbours that changed places, or a letter too many or too few.
     A letter in another's place is another name: Mixtral is not a misspelt Mistral.

@@ -87,14 +87,14 @@ def num_numpy_threads() -> int | None:
 
 
 def set_numpy_threads(count: int) -> None:
-    """Let NumPy's matrix products take so many threads, where its library can be told."""
+    """Set the threads of NumPy's matrix products, where its library can be told."""
     setter = _numpy_library_call("set_num_threads")
     if setter is not None:
         setter(count)
 
 
 def _numpy_library_call(name: str) -> Any:
-    """A function of OpenBLAS, under the prefixes with which NumPy is built; None: there is none."""
+    """A function of OpenBLAS, under the prefixes with which NumPy is built, or None."""
     try:
         module = importlib.import_module("numpy._core._multiarray_umath")
         library = ctypes.CDLL(module.__file__)

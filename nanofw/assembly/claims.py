@@ -64,7 +64,7 @@ def narrowed(claims: Claims, answer: Claims) -> JsonObject:
 
 
 def common_block_size(choices: Sequence[Choice]) -> int | str:
-    """The first block size that all accept, in the backend's order; or why there is none."""
+    """The first block size that all accept, in the backend's order; or why no size fits."""
     kinds = CAPABILITIES["block_sizes"].kinds
     claimed = [
         (choice, tuple(choice.claims["block_sizes"]))

@@ -143,7 +143,7 @@ def _window_size(window: int | None) -> tuple[int, int]:
 
 
 def probe(device: str, options: object) -> Mapping[str, object] | str:
-    """What the installed FlashAttention can do on this card, or why there is none."""
+    """What the installed FlashAttention can do on this card, or why it can do nothing."""
     if not device.startswith("cuda"):
         return f"FlashAttention runs on NVIDIA GPUs, not on {device!r}"
     found = find_version(

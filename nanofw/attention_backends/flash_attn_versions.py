@@ -44,7 +44,7 @@ class FlashVersion:
 
 
 def find_version(capability: tuple[int, int], wanted: int | None) -> FlashVersion | str:
-    """The best FlashAttention for a card of this compute capability, or why there is none.
+    """The best FlashAttention for a card of this compute capability, or why no version fits.
 
     Args:
         wanted: 2, 3 or 4 where the user insists; None: the best that is installed.

@@ -9,7 +9,7 @@ entries, as in split-k attention (Dao et al., "Flash-Decoding").
     rows       a  a  b  -  b  c  -  -  -  a
     segments   [ view of 0..5 ]           [copy of 9]
 
-A short gap in a run is computed too, for nobody: that costs less than another call. Blocks that
+A short gap in a run is computed too, and not used: that costs less than another call. Blocks that
 stand alone are copied together, a few at a time. On other devices than the CPU all are copied:
 there a pool is large and a gather cheap.
 """
@@ -25,7 +25,7 @@ import torch
 from nanofw.contracts.arrays import IntArray
 from nanofw.kernels.transfer import to_device
 
-_MAX_GAP = 4  # blocks that nobody reads; computing one costs 4 us, a call 12, copying one 10
+_MAX_GAP = 4  # blocks that are not used; computing one costs 4 us, a call 12, copying one 10
 _MIN_RUN = 3  # blocks; below, two more calls cost more than copying the blocks
 _MAX_COPIED = 64  # blocks copied at a time, so that they stay in the cache
 _MASKED = -1e30  # finite: a block without a visible key must not give NaN
@@ -250,7 +250,7 @@ def _segments(blocks: np.ndarray, device: torch.device) -> tuple[np.ndarray, lis
 
 
 def _with_gaps(order: np.ndarray, ordered: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Fill short gaps of rising blocks with entries of nobody, -1 in the order."""
+    """Fill short gaps of rising blocks with entries that belong to no row, -1 in the order."""
     steps = np.diff(ordered)
     is_gap = (steps > 1) & (steps <= _MAX_GAP + 1)
     if not is_gap.any():

@@ -21,7 +21,7 @@ class Generate(Protocol):
 
 
 class FreshPrompts:
-    """Prompts of random tokens, no two of which begin alike: nothing is found in a cache.
+    """Prompts of random tokens that begin differently: nothing is found in a cache.
 
     The same seed gives the same prompts in the same order.
     """

@@ -36,7 +36,7 @@ class LatencyOptions(Section):
     """Tokens that each makes; null: 385 up to 8 requests, else 129, or what the model's length
     leaves."""
     first_token: tuple[PositiveInt, ...] | None = None
-    """Prompt lengths of which the first token is timed; null: those of 128, 512, 2048, 8192 that
+    """Prompt lengths whose first token is timed; null: those of 128, 512, 2048, 8192 that
     fit; []: none."""
     repeats: PositiveInt = 3
     """Measurements of each."""

@@ -36,7 +36,7 @@ def of_decode(spec: ModelSpec, batch_size: int, context: float) -> LeastWork:
 
 
 def of_prefill(spec: ModelSpec, num_tokens: int) -> LeastWork:
-    """A step that computes one prompt, of which the last token is sampled."""
+    """A step that computes one prompt and samples after its last token."""
     pairs = 0.0
     for window in _windows(spec):
         seen = min(num_tokens, window or num_tokens)  # from here on, every token sees as many keys

@@ -47,7 +47,7 @@ class ProfileOptions(Section):
     """Batch sizes of decode steps; null: 1, and `engine.max_num_seqs` or 256 if that is less;
     []: none."""
     prefill: tuple[PositiveInt, ...] | None = None
-    """Lengths of prompts, one of which is a step; null: 1024, or what a step can hold; []: none."""
+    """Lengths of prompts; each prompt is a step; null: 1024, or what a step can hold; []: none."""
     context_tokens: PositiveInt = 128
     """Prompts of the requests that decode."""
     steps: PositiveInt = 20

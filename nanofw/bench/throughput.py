@@ -58,7 +58,7 @@ class ThroughputOptions(Section):
     """Of lengths, tokens and sampling."""
 
     def kind(self, selection: Selection) -> Traffic:
-        """Which traffic it is. Raises ConfigError where the configuration has none of its own."""
+        """Which traffic it is. Raises ConfigError where the configuration does not say."""
         given = selection.loaded.config.input
         if given.workload is not None and self.traffic != "random":
             return "workload"

@@ -76,7 +76,7 @@ class Comparison:
         num_positions: compared.
         error: the largest difference over positions and tokens, by the standard deviation.
         mean_error: the mean over positions of their root mean square.
-        num_greedy: generated tokens, of which `num_equal` are the reference's and `num_ties`
+        num_greedy: generated tokens; `num_equal` of them are the reference's and `num_ties`
             differ where its best two logits are closer than the bound allows to tell.
         differences: (position in the output, ours, theirs) of the others.
         bound: what `error` may be.

@@ -177,7 +177,7 @@ class Family:
             hidden, heads = shape["hidden_size"], shape["num_attention_heads"]
             if hidden % heads and not self.rounds_head_dim:
                 raise ModelError(
-                    f"{keys.place}: no head_dim, and hidden_size {hidden} is no multiple of "
+                    f"{keys.place}: no head_dim, and hidden_size {hidden} is not a multiple of "
                     f"{heads} heads"
                 )
             head_dim = hidden // heads

@@ -36,7 +36,7 @@ class ConfigKeys:
     defaults: Mapping[str, object]
 
     def without(self, key: str) -> ConfigKeys:
-        """The same keys, of which one is not stated."""
+        """The same keys without one of them."""
         return replace(self, config={k: v for k, v in self.config.items() if k != key})
 
     def value(self, key: str) -> object:

@@ -49,7 +49,7 @@ def rope_in_some(
 
 
 def _stated(keys: ConfigKeys) -> dict[str, dict[str, object]]:
-    """Parameters by kind of layer; a file of one rope for all states none of them."""
+    """Parameters by kind of layer; a file of one rope for all layers does not state them."""
     found = _mapping(keys, "rope_parameters", keys.config.get("rope_parameters"))
     return {kind: _mapping(keys, f"rope_parameters.{kind}", found.get(kind)) for kind in _KINDS}
 

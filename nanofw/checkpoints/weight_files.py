@@ -66,7 +66,7 @@ def read_shapes(path: Path) -> Mapping[str, tuple[int, ...]]:
     """Name of each tensor in a file of safetensors -> its shape.
 
     Raises:
-        ModelError: the file is no such file.
+        ModelError: the file is not one of these.
     """
     try:
         with path.open("rb") as file:

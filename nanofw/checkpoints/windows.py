@@ -34,7 +34,7 @@ def windows_everywhere(keys: ConfigKeys, num_layers: int) -> Windows:
 
 
 def windows_in_all_layers(keys: ConfigKeys, num_layers: int) -> Windows:
-    """`sliding_window` is the window of every layer; null, or not there: none has one."""
+    """`sliding_window` is the window of every layer; null, or not there: no layer has one."""
     if keys.stated("sliding_window") is None:
         return ()
     return (_window(keys),) * num_layers
@@ -55,7 +55,7 @@ def windows_by_types(keys: ConfigKeys, num_layers: int, otherwise: list[bool]) -
 
 
 def layer_kinds(keys: ConfigKeys, num_layers: int, every: int | None = None) -> list[str]:
-    """`layer_types`, or `full_attention` in each last of so many layers.
+    """`layer_types`, or `full_attention` in the last layer of each group of this size.
 
     Args:
         every: how many; None: the file's `sliding_window_pattern` says it.

@@ -121,7 +121,7 @@ def _prompts_of_lines(
 
 
 def _lines(file: BinaryIO, name: str) -> Iterator[bytes]:
-    """The lines of a file, of which there may be no end. Raises ConfigError at the bounds."""
+    """The lines of a file, which may be endless. Raises ConfigError at the bounds."""
     num_bytes = 0
     for number, line in enumerate(iter(lambda: file.readline(MAX_LINE_BYTES + 1), b""), 1):
         num_bytes += len(line)

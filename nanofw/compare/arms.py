@@ -67,7 +67,7 @@ def _difference(item: Dropped, selection: Selection) -> str | None:
     if (*section, key) == ("executor", "cost_model"):
         if selection.loaded.config.executor.cost_model is not None:
             return None  # the arm names its own
-        return "arms with other cost models, which nobody asked for, are not compared"
+        return "arms whose cost models differ are compared only where the experiment asks for it"
     component: Component | None = None
     if section:
         component = selection.components.get(str(section[-1]))

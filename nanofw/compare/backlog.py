@@ -1,4 +1,4 @@
-"""Whether a run kept up with its traffic: the work that waits, whoever the policy serves first.
+"""Whether a run kept up with its traffic: the work that waits, in any order of service.
 
 Work is counted in tokens and not in requests: a policy that serves short requests first keeps
 few requests waiting in any overload.

@@ -47,7 +47,7 @@ _WIDEST = 50.0  # ratios beyond this are cut off
 
 
 def effects(results: Results, analysis: Analysis, point: float | None) -> str:
-    """Every ratio with its interval, a line for each arm; empty where there is none to draw."""
+    """Every ratio with its interval, a line for each arm; empty where there is nothing to draw."""
     rows = [row for row in analysis.rows if row.point == point and _is_drawn(row)]
     metrics = list(dict.fromkeys(row.metric for row in rows if row.arm != AA))
     if not metrics:

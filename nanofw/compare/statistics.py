@@ -144,7 +144,7 @@ def _ratio(log: float) -> float:
 def _p_value(mean: float, error: float, num: int) -> float:
     from scipy import stats
 
-    if error == 0:  # the same difference in every run: none at all, or certain
+    if error == 0:  # the same difference in every run: it is zero, or certain
         return 1.0 if mean == 0 else 0.0
     return 2 * float(stats.t.sf(abs(mean) / error, num - 1))
 

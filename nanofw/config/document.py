@@ -97,7 +97,7 @@ def read_text(path: Path, max_bytes: int) -> str:
     """The text of a file or a pipe.
 
     Raises:
-        ValueError: it is longer, or not UTF-8, or nobody writes to the pipe.
+        ValueError: it is longer, or not UTF-8, or a pipe without a writer.
         OSError: it cannot be read.
     """
     if stat.S_ISFIFO(path.stat().st_mode):

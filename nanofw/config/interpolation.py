@@ -299,7 +299,7 @@ def _reference_path(text: str, path: KeyPath, fail: Callable[[str], Interpolatio
 
 
 def _step(container: object, part: str | int) -> str | int | None:
-    """The key or index that a part of a reference names; None: there is none."""
+    """The key or index that a part of a reference names, or None."""
     if isinstance(container, dict):
         return part if part in container else None
     if isinstance(container, list) and str(part).isdecimal() and len(str(part)) < 10:

@@ -113,7 +113,7 @@ def _names_model(text: str, folder: Path) -> bool:
 
 
 def is_ours(source: ValueSource) -> bool:
-    """Whether a value is a default of nanofw or of a preset: nobody wrote it."""
+    """Whether a value is a default of nanofw or of a preset, not one that a user wrote."""
     return source == DEFAULT or source.folder == PRESETS.resolve()
 
 

@@ -107,5 +107,5 @@ def speaks_for(thing: object, name: str, *methods: str) -> bool:
 
 
 def _owner(kind: type, name: str) -> type:
-    """The class of which an attribute is."""
+    """The class that an attribute belongs to."""
     return next((cls for cls in kind.__mro__ if name in vars(cls)), object)

@@ -40,7 +40,7 @@ class Kind:
         made_by: the process of the engine; the executor, which says in its capability `needs`
             which kinds it makes; or what stands before several engines.
         is_list: the section is a list, and each of its items names a component.
-        default: the component of a run whose configuration names none; None: there is none.
+        default: the component of a run whose configuration does not name one, or None.
         auto: what `auto` tries, in this order. Only these: no installation changes what it takes.
     """
 

@@ -28,7 +28,7 @@ class StepObserver:
     that raises is told nothing more, and no request is lost.
 
     Attributes:
-        phases: those of `PHASES` of which it hears the begin and the end.
+        phases: those of `PHASES` whose begin and end it hears.
     """
 
     phases: Collection[str] = ()

@@ -29,7 +29,7 @@ class ReplicaView:
     Attributes:
         number: its name among the replicas, from 0.
         is_ready: it serves now; a replica that is not ready must not be chosen.
-        num_running: its requests of which a step was reported.
+        num_running: its requests that have had a step.
         num_waiting: its other requests.
         num_tokens: most tokens that it may still compute for its requests, prompts included.
     """

@@ -9,7 +9,7 @@ from nanofw.contracts.arrays import IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stride:
-    """k steps after each other, in each of which the same n rows decode one more token.
+    """k steps after each other; in each, the same n rows decode one more token.
 
     As many steps are in flight after it as before it: its last steps may be collected later, and
     the first ones that were collected may have been planned before.

@@ -71,7 +71,7 @@ class Story:
 
 
 def tell_story(log: DecisionLog, name: str) -> Story:
-    """The story of a request. Raises ConfigError when the log has none of that name."""
+    """The story of a request. Raises ConfigError when the log does not have it."""
     return Teller(log).tell(name)
 
 

@@ -11,7 +11,7 @@ from nanofw.contracts.limits import Limits
 NOTED_STEPS = 64
 """So many extensions are looked at together: numpy's cost for each call is shared."""
 FEW = 4
-"""Up to so many blocks are put into tables one by one."""
+"""Up to this number of blocks are put into tables one by one."""
 
 
 class BlockOwners:
@@ -41,7 +41,7 @@ class BlockOwners:
         """An empty row gets a table; returns what is wrong with it, or nothing.
 
         Args:
-            num_shared: so many blocks at the head were matched, and other rows may have them.
+            num_shared: blocks at the head that were matched, and that other rows may have.
         """
         if self._num_row_blocks[row]:
             return f"the row still has {self._num_row_blocks[row]} blocks"
@@ -66,7 +66,7 @@ class BlockOwners:
     def extend(self, given: Extension) -> str:
         """Rows get further blocks; returns what is wrong with them, or nothing.
 
-        Only that the blocks are in the pool and were nobody's is seen at once. The rest is
+        Only that the blocks are in the pool and belonged to no row is seen at once. The rest is
         looked at with many extensions at a time, or before the next request begins or ends.
         """
         blocks = given.block_ids

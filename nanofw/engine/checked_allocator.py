@@ -190,7 +190,7 @@ class CheckedAllocator(PluginCalls, KVAllocator):
         self.call("check_integrity", self.plugin.check_integrity)
 
     def check_room(self, row: int, num_tokens: int) -> None:
-        """Raise `AllocatorError` when a row was not given blocks for so many tokens."""
+        """Raise `AllocatorError` when a row lacks blocks for its number of tokens."""
         self._settle()
         num_blocks = self._owners.num_blocks_of(row)
         if num_blocks * self._block_size < num_tokens:

@@ -23,7 +23,7 @@ MAX_INT32 = (1 << 31) - 1
 MAX_INT64 = (1 << 63) - 1
 
 MAX_MIN_TOKENS = 1 << 30
-"""A prompt and so many tokens are numbered by int32."""
+"""A prompt and this number of tokens can be numbered by int32."""
 
 MAX_ID_CHARACTERS = 1 << 12
 """Of a request, whose up to `MAX_SAMPLES` samples have ids that are made of it."""

@@ -193,7 +193,7 @@ class RunningSet:
 
     @property
     def num_steady_steps(self) -> int:
-        """Steps after the last plan in which its rows decode, alone, and none of them can end.
+        """Steps after the last plan in which its rows decode alone and no row can end.
 
         0 where a row waits for more than its next token: for its end, masks, a stream.
         """

@@ -92,7 +92,7 @@ class ProductCache:
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        """Let one process measure at a time, where files can be locked; nobody waits for long."""
+        """Let one process measure at a time, where files can be locked; waiting is bounded."""
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             file = self.path.with_suffix(".lock").open("w")

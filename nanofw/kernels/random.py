@@ -1,4 +1,4 @@
-"""Random numbers from a counter: the same 32 bits for the same place, whoever asks, and when.
+"""Random numbers from a counter: the same 32 bits for the same place, always.
 
 A number belongs to (seed, sample index, stream, position, token id). The first three are mixed
 on the host once per request (`base_key`), the position once per step and row

@@ -333,7 +333,7 @@ class AsyncLLM:
         except TimeoutError:
             raise RequestShed(
                 prompt.id or "",
-                f"{self._max_requests} requests are being served and none of them ended within "
+                f"{self._max_requests} requests are being served, and not one ended within "
                 f"{self._timeout_s} s; try again later",
             ) from None
         return self._permits.release

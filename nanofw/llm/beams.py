@@ -71,7 +71,7 @@ class _Search:
         if len(self.ended) == self.width and self.running:
             ids, logprob = self.running[0]
             if self.ended[-1].score >= logprob / len(ids) ** self.length_penalty:
-                self.running = []  # none of them can come before those that ended
+                self.running = []  # no running beam can come before those that ended
 
     def close(self) -> list[Beam]:
         """The best, after the last step."""

@@ -1,4 +1,4 @@
-"""Sampling of requests that bring none: defaults that nobody set are not asked of a sampler."""
+"""Sampling of requests that do not state it; a sampler need not support nanofw's own defaults."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ class Encoder:
     Args:
         tokenizer: None for a model that is used with token ids only.
         chat: the model's chat templates.
-        max_model_len: texts that cannot fit into so many tokens are not tokenized at all; None:
+        max_model_len: texts that cannot fit into as many tokens are not tokenized at all; None:
             there is no bound.
     """
 

@@ -50,7 +50,7 @@ class RunProgress:
 
     Args:
         total: requests of the run.
-        report: draws the bar; None: nobody watches.
+        report: draws the bar; None: no bar.
     """
 
     def __init__(self, total: int, report: ProgressReport | None) -> None:

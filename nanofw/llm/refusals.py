@@ -1,7 +1,7 @@
 """The boundary between a request and the run: whatever goes wrong with a request refuses it.
 
 A prompt that cannot be read or encoded carries its refusal on to `Session.add_prompt`, which sends
-it to whoever asked, as it does for what the engine refuses. `BaseEngine.add_request` is the
+it to the caller, as it does for what the engine refuses. `BaseEngine.add_request` is the
 boundary of everything after that.
 """
 
@@ -37,7 +37,7 @@ def read_prompt(
 
 
 def unread(*values: object) -> Prompt:
-    """A prompt of which nothing is known but the id that one of these brings."""
+    """A prompt that is known by its id alone."""
     known = [request_id for value in values if (request_id := id_of(value)) is not None]
     return Prompt(sampling=SamplingParams(), id=known[0] if known else None)
 

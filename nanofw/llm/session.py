@@ -121,7 +121,7 @@ class Session:
         return ticket
 
     def reserve(self, ids: Iterable[str]) -> None:
-        """Keep ids for requests that will bring them: none of these is given to another one."""
+        """Keep ids for requests that will bring them: no other request is given one of these."""
         self._reserved.update(ids)
 
     def add_request(self, request: Request) -> int:

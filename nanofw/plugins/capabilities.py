@@ -340,7 +340,7 @@ CAPABILITIES: Mapping[str, Capability] = _by_key(
         key=FEW_LONG_ROWS,
         kinds=("attention_backend",),
         value=COUNT,
-        text="never a reason to refuse: `auto` takes it before the others when at most so many "
+        text="never a reason to refuse: `auto` takes it before the others when at most this many "
         f"requests run at once (`engine.max_num_seqs`), of {LONG_CONTEXT:,} tokens or more "
         "(`engine.max_model_len`)",
     ),
@@ -407,7 +407,7 @@ def contract_of(kind: str, claims: Claims) -> type:
 
 
 def promise_of(kind: str, claims: Claims) -> tuple[str, str] | None:
-    """A claim and the optional method that a component with it writes; None: there is none."""
+    """A claim and the optional method that a component with it writes, or None."""
     for key, capability in CAPABILITIES.items():
         if kind in capability.kinds and key in claims and claims[key] in capability.methods:
             return f"{key}: {claims[key]}", capability.methods[claims[key]]

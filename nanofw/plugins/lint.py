@@ -226,7 +226,7 @@ RULES: tuple[Rule, ...] = (
         _capabilities,
     ),
     Rule("requirement", "error", "a module or package that is missing", _requirements),
-    Rule("options", "error", "options that cannot be imported, or are no model", _options),
+    Rule("options", "error", "options that cannot be imported, or are not a model", _options),
     Rule(
         "target", "error",
         "a target that is not there, cannot be constructed or lacks a method; a method that is "

@@ -43,7 +43,7 @@ class Registry:
         """The one entry that `name` means; `distribution:name` says whose.
 
         Args:
-            by_default: the name is nanofw's own default and nobody wrote it: of several installed
+            by_default: the name is nanofw's own default, not a user's: of several installed
                 packages that offer it, nanofw itself is meant. A local file that a run names in
                 `plugins.load` is no accident, and stays an error.
 

@@ -49,5 +49,5 @@ def _send_outputs(replica: Replica, channel: Channel) -> None:
 
 
 def _receive(channel: Channel) -> Any:
-    """A message of the process that started this one; nobody else holds the other end."""
+    """A message of the process that started this one; only it holds the other end."""
     return pickle.loads(channel.receive())

@@ -238,7 +238,7 @@ def _process(number: int, variables: Mapping[str, str]) -> ChildProcess:
 
 
 def _odd_part(value: object) -> object | None:
-    """A part of a value that another process may not know; None: there is none."""
+    """A part of a value that another process may not know, or None."""
     parts: Iterable[object] = ()
     if isinstance(value, Mapping):
         parts = itertools.chain.from_iterable(cast("Mapping[object, object]", value).items())

@@ -95,7 +95,7 @@ class Replica:
                 engine.check_alive()
 
     def _next(self, engine: Engine) -> ReplicaCommand | None:
-        """The next command; None when there is none to wait for."""
+        """The next command, or None when no command is to be waited for."""
         if self._early is not None:
             early, self._early = self._early, None
             return early

@@ -35,7 +35,7 @@ class ReplicatedEngine(BaseEngine):
 
     The router says which of them serves a request. The seed of a request comes from its
     place among all requests, so its tokens do not depend on the replica. Of a replica that dies,
-    requests of which nothing was handed out are started once more on another one; the others
+    requests that handed out nothing yet are started once more on another one; the others
     end with reason `error`. When none is left and none is being started, `step` raises.
 
     Args:

@@ -54,7 +54,7 @@ def num_kv_blocks(memory: DeviceMemory, utilization: float, bytes_per_block: int
         raise ConfigError(
             "no memory is left for KV: "
             f"of {gib(memory.total)} in all, other processes use {gib(memory.others)}; this "
-            f"run's share is {gib(share)} (memory_utilization {utilization:g}), of which weights "
+            f"run's share is {gib(share)} (memory_utilization {utilization:g}): weights "
             f"take {gib(memory.weights)}, other data {gib(memory.own - memory.weights)} and the "
             f"largest step {gib(memory.activation_peak)}; one block takes "
             f"{bytes_per_block:,} bytes. Raise engine.memory_utilization, lower "
@@ -80,7 +80,7 @@ def num_cpu_blocks(
     left = int(available * _CPU_SHARE) - activation_peak
     if left < bytes_per_block:
         raise ConfigError(
-            f"no memory is left for KV: {gib(available)} of main memory are free, of which "
+            f"no memory is left for KV: {gib(available)} of main memory are free; "
             f"nanofw takes at most half; the largest step takes {gib(activation_peak)}, and one "
             f"block {bytes_per_block:,} bytes. Lower engine.max_num_batched_tokens or "
             "engine.max_num_seqs, choose a smaller model, or set kv_allocator.num_blocks yourself",
@@ -90,7 +90,7 @@ def num_cpu_blocks(
 
 
 def check_num_blocks(num_blocks: int, block_size: int, bytes_per_block: int, free: int) -> int:
-    """The configured number, or ConfigError: none, or more than fit into `free` bytes."""
+    """The configured number. Raises ConfigError: below 1, or more than fit into `free` bytes."""
     if num_blocks < 1:
         raise ConfigError(
             f"a pool of {num_blocks} blocks of {block_size} tokens holds nothing. Set at least 1 "

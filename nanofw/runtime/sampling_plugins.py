@@ -61,7 +61,7 @@ class SamplingPlugins:
     Attributes:
         sampler: the sampler itself, and `calls` into it.
         device_sampler: the same if it samples on the device alone, else None.
-        variants, shard_variants: of `device_sampler`; empty: there is none.
+        variants, shard_variants: of `device_sampler`; empty without one.
         edits, scales, shards: `edit`, `scale`, `can_shard` is overridden.
     """
 
@@ -159,7 +159,7 @@ class SamplingPlugins:
         return [processor for processor in self.processors if processor.active[rows].any()]
 
     def check_ids(self, token_ids: IntArray) -> None:
-        """Raise where a sampled token is none of the vocabulary: int32[s], on the host."""
+        """Raise where a sampled token is not in the vocabulary: int32[s], on the host."""
         if len(token_ids) and int(token_ids.view(np.uint32).max()) >= self._vocab_size:
             wrong = token_ids[(token_ids < 0) | (token_ids >= self._vocab_size)]
             wanted = f"a token id from 0 to {self._vocab_size - 1}"

@@ -28,7 +28,7 @@ def settle_threads(wanted: int | None) -> int:
         free = num_free_cores()
         if free < torch.get_num_threads():
             logger.info(
-                "%d threads for an operation, as so many cores are free; "
+                "%d threads for an operation, as many as cores are free; "
                 "executor.num_threads says another number", free,
             )  # fmt: skip
             wanted = free

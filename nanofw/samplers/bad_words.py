@@ -110,7 +110,7 @@ class BadWords:
             self._history[group.rows] = torch.cat((before, latest), dim=1)
 
     def _widen(self, width: int) -> None:
-        """Remember at least so many tokens of each row."""
+        """Remember at least this number of tokens of each row."""
         if width <= self._width:
             return
         missing = width - self._width

@@ -28,7 +28,7 @@ class LogitEdits:
                 ...
                 self.edits.sampled(rows, token_ids)
 
-    For rows that ask for none of this `apply` and `sampled` do nothing. A sampler whose memory
+    For rows that ask for nothing of this `apply` and `sampled` do nothing. A sampler whose memory
     counts states `deferred_bytes` of these, too.
     """
 

@@ -33,7 +33,7 @@ from nanofw.server.traces import RequestTimes
 
 G = TypeVar("G", bound=EngineRequest)
 CLOSED_REQUEST = 499
-"""The status in logs of a request whose client went away; nobody is answered."""
+"""The status in logs of a request whose client went away; it gets no answer."""
 
 
 @dataclass(frozen=True, slots=True)

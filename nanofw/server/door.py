@@ -17,7 +17,7 @@ from nanofw.server.errors import ApiError
 
 T = TypeVar("T")
 RETRY_AFTER_S = 1.0
-"""What a client is told where nobody knows when there will be room."""
+"""What a client is told where it is not known when there will be room."""
 MAX_CLIENTS = 10_000
 """Clients whose counts are kept while they have nothing open; names are what requests say."""
 
@@ -34,7 +34,7 @@ class Allowance:
         self._left, self._then = per_minute, clock()
 
     def wait_s(self, units: float = 0.0) -> float:
-        """Seconds until so many can be taken; more than a minute's are as many as a minute's."""
+        """Seconds until as many can be taken; more than a minute's count as a minute's."""
         now = self._clock()
         self._left = min(self._most, self._left + (now - self._then) * self._rate)
         self._then = now

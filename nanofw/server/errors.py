@@ -99,7 +99,7 @@ def error_of(result: RequestResult, params: frozenset[str] = frozenset()) -> Api
     """What to answer for a request that was not served; None for one that was.
 
     Args:
-        params: names of parameters, one of which the reason may begin with.
+        params: names of parameters; the reason may begin with one of them.
     """
     if result.ok:
         return None

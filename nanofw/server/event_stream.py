@@ -18,7 +18,7 @@ from nanofw.server.streams import ClientWatch
 DONE = b"data: [DONE]\n\n"
 PING = b": ping\n\n"
 PING_INTERVAL_S = 15.0
-"""A comment is sent so often, so that nobody on the way takes the connection for dead."""
+"""Seconds between two comments: without them a proxy may take the connection for dead."""
 
 _encode = msgspec.json.Encoder().encode
 

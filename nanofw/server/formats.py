@@ -43,7 +43,7 @@ class RunningUsage:
 
     @classmethod
     def of(cls, prompts: Sequence[Prompt]) -> RunningUsage:
-        """Of encoded prompts, of which nothing was sent yet."""
+        """Of encoded prompts; nothing of them was sent yet."""
         return cls(sum(len(p.token_ids) for p in prompts if p.token_ids is not None))
 
     def to_record(self) -> dict[str, int]:

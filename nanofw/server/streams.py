@@ -63,7 +63,7 @@ async def _pump(
 class ClientWatch:
     """Cancels the task that answers a request when its client goes away.
 
-    One watcher for the whole request. From `start` to `stop` nobody else may receive.
+    One watcher for the whole request. From `start` to `stop` nothing else may receive.
 
     Attributes:
         is_gone: the client went away; the task's `CancelledError` means this.

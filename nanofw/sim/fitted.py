@@ -119,7 +119,7 @@ def _total(coefficients: Mapping[str, float], work: StepWork) -> float:
 
 
 def _times(record: Mapping[str, object]) -> dict[str, float]:
-    """Seconds by feature. Raises ValueError for what is not a time: none is below 0."""
+    """Seconds by feature. Raises ValueError for what is not a time, such as a negative one."""
     times: dict[str, float] = {}
     for name, value in record.items():
         is_bool = isinstance(value, bool)

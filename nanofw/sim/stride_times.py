@@ -26,7 +26,7 @@ class StrideTimes:
         self.collected: list[float] = []
 
     def pass_steps(self, host: Sequence[float], seconds: Sequence[float], until: float) -> None:
-        """Steps of so many seconds each, on the host (empty: none) and on the device; those that
+        """Steps with their seconds, on the host (empty: no time) and on the device; those that
         would be planned at `until` or later are not taken."""
         now, busy_until, done = self._now, self.busy_until, self.done
         for i, step_seconds in enumerate(seconds):

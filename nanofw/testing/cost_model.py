@@ -194,7 +194,7 @@ def _pairs(plan: StepPlan) -> dict[str, tuple[StepPlan, StepPlan]]:
 
 
 def _alone(plan: StepPlan, chosen: BoolArray) -> StepPlan:
-    """The plan with some of its rows; nobody comes or goes."""
+    """The plan with some of its rows; no row is new or removed."""
     return replace(
         _copy(plan),
         rows=plan.rows[chosen],

@@ -133,7 +133,7 @@ class ExecutorChecks(ABC):
         )
 
     def test_tokens_depend_on_the_request_alone(self) -> None:
-        """Whatever steps a request is computed in, and whoever is beside it."""
+        """Whatever steps a request is computed in, and whichever requests are beside it."""
         for seed in self.seeds:
             traffic = self._traffic(seed)
             with self.engine(ROOM) as engine:

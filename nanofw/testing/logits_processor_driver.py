@@ -68,7 +68,7 @@ class LogitsProcessorDriver:
         *,
         spoiled: Sequence[int] = (),
     ) -> np.ndarray:
-        """float32[s, vocab] of requests, by row, that have sampled so many tokens.
+        """float32[s, vocab] of requests, by row, that have sampled this number of tokens.
 
         Args:
             spoiled: requests whose logits are NaN.
@@ -93,7 +93,7 @@ class LogitsProcessorDriver:
         return found.cpu().numpy().copy()
 
     def hear(self, processor: LogitsProcessor, rows: dict[int, int], num_outputs: int) -> None:
-        """Tell what the requests, by row, sampled after so many tokens."""
+        """Tell what the requests, by row, sampled after this number of tokens."""
         import torch
 
         tokens = [sampled_token(number, num_outputs) for number in rows.values()]
@@ -140,12 +140,12 @@ class LogitsProcessorDriver:
 
 
 def sampled_token(number: int, num_outputs: int) -> int:
-    """What a request samples after so many tokens."""
+    """What a request samples after this number of tokens."""
     return (OUTPUTS[num_outputs] + 5 * number) % VOCAB_SIZE
 
 
 def made_up_logits(number: int, num_outputs: int) -> np.ndarray:
-    """float32[vocab] of a request that has sampled so many tokens."""
+    """float32[vocab] of a request that has sampled this number of tokens."""
     generator = np.random.default_rng([number, num_outputs])
     return (2 * generator.normal(size=VOCAB_SIZE)).astype(np.float32)
 

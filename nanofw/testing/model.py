@@ -81,7 +81,7 @@ class ModelChecks(ABC):
     def expected_logits(
         self, tensors: Mapping[str, torch.Tensor], token_ids: Sequence[int]
     ) -> torch.Tensor | None:
-        """float32[t, vocab] of t tokens by another implementation; None: there is none."""
+        """float32[t, vocab] of t tokens by another implementation, or None."""
         theirs = _theirs(json.dumps(self.checkpoint()))
         return None if theirs is None else theirs.logits(token_ids)
 
@@ -95,7 +95,7 @@ class ModelChecks(ABC):
         """The description that the model is made with."""
         checkpoint = self.checkpoint()
         folder = _folder(json.dumps(checkpoint))
-        reader = type(self).reader  # from the class, where a function is no method
+        reader = type(self).reader  # from the class, where a function is not a method
         return read_checkpoint(folder) if reader is None else reader(checkpoint, folder)
 
     def driver(self) -> ModelDriver:

@@ -58,7 +58,7 @@ class RouterChecks(ABC):
         assert not problems, "; ".join(problems)
 
     def test_a_replica_that_is_ready_is_chosen(self) -> None:
-        """Whatever the loads are, and whoever is gone."""
+        """Whatever the loads are, and whichever replicas are gone."""
         for seed in range(3):
             self._run(seed)
 
@@ -127,7 +127,7 @@ class RouterChecks(ABC):
         return _Replicas(guard, Ledger(self.num_replicas), self.num_replicas, ready)
 
     def _run(self, seed: int, beside: _Replicas | None = None, salt: int = 0) -> list[int]:
-        """The choices for random requests, of which some end and some lose their replica.
+        """The choices for random requests; some of them end, and some lose their replica.
 
         Args:
             salt: texts have other hashes for each.

@@ -188,7 +188,7 @@ class SamplerChecks(ABC):
         assert not never, f"{sampling}: tokens {never} are never sampled"
 
     def test_check_changes_nothing(self) -> None:
-        """Requests that are checked while others run change none of their tokens."""
+        """Requests that are checked while others run do not change the tokens of those."""
         driver, requests, sampler = self.driver, self.driver.requests(), self.driver.sampler()
         expected = driver.sample_steps(range(len(requests)))
         for number, request in enumerate(requests):
@@ -203,7 +203,7 @@ class SamplerChecks(ABC):
     def test_parameters_shape_the_distribution(self) -> None:
         """Each parameter that `check` lets pass does what `probabilities` says of it.
 
-        Thousands of samples from known logits: none of a token that is cut, and shares of the
+        Thousands of samples from known logits: a token that is cut never comes, and shares of the
         others within five standard deviations.
         """
         for sampling in SHAPING:

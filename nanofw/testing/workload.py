@@ -28,7 +28,7 @@ CONFIG = WorkloadConfig(
     vocab_size=VOCAB_SIZE, max_model_len=256, seed=3, start=10.0, sampling=SAMPLING
 )
 PREFIX_TOKENS = 8
-"""Prompts that agree in so many tokens do not do so by chance."""
+"""Prompts that agree in this number of tokens do not do so by chance."""
 MIN_REQUESTS, MAX_FACTOR = 20, 4.0
 """Of the check of the rate: fewer requests say nothing of it, and chance explains no more."""
 

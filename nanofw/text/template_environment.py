@@ -44,7 +44,7 @@ class TemplateTooLarge(jinja2.TemplateError):
 
 
 def compile_template(source: str) -> jinja2.Template:
-    """A template of which each run is bounded by `MAX_SECONDS` and `MAX_CHARACTERS`.
+    """A template whose runs are each bounded by `MAX_SECONDS` and `MAX_CHARACTERS`.
 
     Raises:
         jinja2.TemplateSyntaxError: the source is wrong.
@@ -83,7 +83,7 @@ class _GenerationBlock(Extension):
 
 
 class _Bounds(NodeTransformer):
-    """Puts a bound around what Jinja lets nobody intercept: loops, and texts joined by `~`."""
+    """Puts a bound around what Jinja does not let us intercept: loops, texts joined by `~`."""
 
     def visit_For(self, node: nodes.For) -> nodes.Node:
         self.generic_visit(node)

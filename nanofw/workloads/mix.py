@@ -73,7 +73,7 @@ class SampledRequests:
     """What was sampled for n requests.
 
     Attributes:
-        groups: -1: none; other negative numbers: a cold prefix.
+        groups: -1: no group; other negative numbers: a cold prefix.
     """
 
     prompts: LongArray

@@ -210,7 +210,7 @@ class TestArms:
         path = write_run(tmp_path, executor=executor, plugins={"load": ["./jitter.py"]})
         words = ["executor.name=sim,jitter_sim"]
         if where == "file":
-            with pytest.raises(ConfigError, match="other cost models, which nobody asked for"):
+            with pytest.raises(ConfigError, match="arms whose cost models differ"):
                 select_arms(load_experiment(path, words))
             return
         words += ["executor.cost_model.name=roofline", "executor.cost_model.device=t4"]

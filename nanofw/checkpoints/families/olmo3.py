@@ -14,7 +14,7 @@ from nanofw.checkpoints.windows import Windows, layer_kinds, windows_by_kind
 from nanofw.contracts.model_spec import ModelSpec
 
 _THETA = 500000.0
-_EVERY = 4  # layers, of which the last has no window; no key of the file changes it
+_EVERY = 4  # layers; the last of them has no window, and no key of the file changes it
 
 
 def _ropes(keys: ConfigKeys, num_layers: int, head_dim: int) -> LayerRopes:

@@ -7,7 +7,7 @@ one after the other, and each of a fixed number of programs takes an equal share
     programs  |....0....|....1....|....2....|....3....|
 
 A unit inside one share is finished there. A unit that crosses shares leaves a part per program
-in scratch; whoever writes the last part of a unit (a counter tells) combines them, by the
+in scratch; the program that writes the last part of a unit (a counter tells) combines them, by the
 log-sum-exp rule of flash decoding (Dao et al., 2023). The balance is then independent of how
 ragged the batch is, the grid is the same for every batch, and a layer is one launch: all of it
 can be captured in a CUDA graph, since lengths and shares are read on the device.

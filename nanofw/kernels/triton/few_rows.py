@@ -35,7 +35,7 @@ from nanofw.kernels.triton.linear import ALIGNMENT, MOST_PDL_PROGRAMS
 LINE = 64
 """Elements of a line of the cache."""
 LINES_AHEAD = 16
-"""Of each output's inputs, so many lines are asked for first."""
+"""Lines of each output's inputs that are asked for first."""
 WIDE_OUTPUTS = 16384
 """Weights of so many outputs are left to the library too, which reads them as fast, except with
 five to eight rows: there it took 12% longer on an H200."""

@@ -1,6 +1,6 @@
 """The product of one row with a weight: decoding a single request reads each weight once.
 
-A library's product works on tiles of rows, of which all but one would be empty here. This one
+A library's product works on tiles of rows; all rows but one would be empty here. This one
 keeps an output or a few in a program, multiplies element by element in float32, and has the next
 tile of the weight on its way while it works on one. What it must reach is the memory's bandwidth.
 
@@ -100,7 +100,7 @@ def _one_row_kernel(
     outputs = tl.program_id(0) * OUTPUTS + tl.arange(0, OUTPUTS)
     inputs = tl.arange(0, INPUTS)
     exists = outputs < num_outputs
-    # Lines past the end, if any, repeat the last one, and nobody reads a weight again in this step.
+    # Lines past the end, if any, repeat the last one; no weight is read again in this step.
     lines = tl.minimum(outputs, num_outputs - 1).to(tl.int64)
     places = weight_ptr + lines[:, None] * stride_weight + inputs[None, :]
     weight = _part(places, (inputs < num_inputs)[None, :], EVEN, "evict_first")

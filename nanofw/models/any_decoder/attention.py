@@ -33,8 +33,8 @@ class AttentionPass:
     Attributes:
         backend: what attends.
         head_dim: of queries and keys; values may be narrower.
-        batch, pool: of this pass; None: there is none.
-        calls: of a trial, by layer; None: this is no trial.
+        batch, pool: of this pass, or None.
+        calls: of a trial, by layer; None outside a trial.
     """
 
     backend: AttentionBackend

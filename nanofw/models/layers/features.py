@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerNorms:
-    """The norms of a layer, by the names under which checkpoints keep them; None: there is none.
+    """The norms of a layer, by the names under which checkpoints keep them, or None.
 
     Attributes:
         before_attention, before_mlp: of what goes into a part.

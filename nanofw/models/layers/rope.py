@@ -139,7 +139,7 @@ def head_order(spec: ModelSpec, *, interleaved: bool) -> tuple[int, ...]:
 
 
 def _joined(angles: torch.Tensor, scale: float, num_still: int) -> torch.Tensor:
-    """Cosines, then sines, each followed by those of so many elements that are not rotated."""
+    """Cosines, then sines, each followed by those of the elements that are not rotated."""
     cos, sin = angles.cos() * scale, angles.sin() * scale
     if not num_still:
         return torch.cat((cos, sin), dim=-1)

@@ -15,7 +15,9 @@ from nanofw.contracts.sampler import SampledTokens, Sampler
 from nanofw.runtime.rows import RowState
 
 Run = Callable[[], object]
-_UPLOAD_BUFFERS = 4  # more than steps may be in flight: none is overwritten before it was sent
+_UPLOAD_BUFFERS = (
+    4  # more than steps may be in flight: a buffer is not overwritten before it was sent
+)
 
 
 class Capturer(Protocol):

@@ -118,7 +118,7 @@ class _DecodeBucket:
 
 
 class DecodeGraphs:
-    """Steps of one token a row, all of which sample; and the sampling of any step.
+    """Steps of one token a row, where all rows sample; and the sampling of any step.
 
     Args:
         inputs: what steps read, of as many rows as the largest batch.

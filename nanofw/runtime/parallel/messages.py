@@ -233,7 +233,7 @@ def encode(message: Message) -> bytes:
 
 
 def encode_plan(fields: Mapping[str, object], *, follows: bool) -> bytes:
-    """Encode a `Plan` of which only these fields are sent; the rest is that of an empty plan."""
+    """Encode these fields of a `Plan`; the others are those of an empty plan."""
     return _encoder.encode((Plan.__name__, fields, follows))
 
 

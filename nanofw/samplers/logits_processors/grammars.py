@@ -25,7 +25,7 @@ WHITESPACE: Mapping[str, Any] = {
 """What may stand between the parts of a JSON text, as options of llguidance's compiler."""
 
 COPIES_PER_LEXER = 512
-"""A lexer's states only grow (1 to 2 kB each): after so many requests it is replaced."""
+"""A lexer's states only grow (1 to 2 kB each): after this number of requests it is replaced."""
 
 COPIES_IN_A_ROW = 4
 """Requests that get the same lexer before it is the next one's turn: a grammar that is asked for
@@ -98,7 +98,7 @@ class Grammar:
 
 
 def _matches_nothing(matcher: LLMatcher) -> bool:
-    """Whether not one token may come first, and the empty text is no match either."""
+    """Whether not one token may come first, and the empty text does not match either."""
     matcher.compute_bitmask()
     return matcher.is_error() and "NoExtension" in matcher.get_error()
 
@@ -316,7 +316,7 @@ def read_tokenizer(config: HostProcessorConfig) -> LLTokenizer:
     """The model's tokenizer as llguidance sees it: the bytes of each token.
 
     Raises:
-        ConfigError: there is none, it cannot be read, or the model has no end token.
+        ConfigError: it is missing, it cannot be read, or the model has no end token.
     """
     key = "logits_processors.structured"
     if config.tokenizer_path is None:

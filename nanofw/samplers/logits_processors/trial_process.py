@@ -102,7 +102,7 @@ def _end(process: subprocess.Popen[bytes]) -> int:
         if pipe is not None:
             try:
                 pipe.close()
-            except OSError:  # a message that nobody reads any more
+            except OSError:  # a message that is not read any more
                 continue
     return process.wait() if code is None else code
 
