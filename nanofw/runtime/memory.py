@@ -81,7 +81,7 @@ def num_cpu_blocks(
     if left < bytes_per_block:
         raise ConfigError(
             f"no memory is left for KV: {gib(available)} of main memory are free; "
-            f"nanofw takes at most half of it; the largest step takes {gib(activation_peak)}, and one "
+            f"nanofw takes at most half; the largest step takes {gib(activation_peak)}, and one "
             f"block {bytes_per_block:,} bytes. Lower engine.max_num_batched_tokens or "
             "engine.max_num_seqs, choose a smaller model, or set kv_allocator.num_blocks yourself",
             key="kv_allocator.num_blocks",
