@@ -12,8 +12,8 @@ from nanofw.contracts.clock import Clock, RealClock
 from nanofw.contracts.limits import Limits
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.contracts.outputs import RequestOutput, StepOutput
-from nanofw.contracts.requests import FinishReason, Request
-from nanofw.engine.request_checks import check_id, check_request
+from nanofw.contracts.requests import FinishReason, Request, SamplingParams
+from nanofw.engine.request_checks import check_id, check_request, is_fixed
 from nanofw.engine.request_state import derive_seed
 from nanofw.errors import (
     NanofwError,
@@ -56,6 +56,7 @@ class BaseEngine(ABC):
         self.clock = clock
         self._limits, self._seed, self._plugin_names = limits, seed, plugin_names
         self._num_submitted = 0
+        self._checked: SamplingParams | None = None  # those of the last request, if fixed
         self._num_steps: int = 0
         self._num_finished = dict.fromkeys(FinishReason, 0)
         self._failure: BaseException | None = None
@@ -80,8 +81,9 @@ class BaseEngine(ABC):
         try:
             check_id(request.id, is_used=self._has_request)
             tokens, limit = check_request(
-                request, self.spec.vocab_size, self._plugin_names, self._limits
+                request, self.spec.vocab_size, self._plugin_names, self._limits, self._checked
             )
+            self._checked = request.sampling if is_fixed(request.sampling) else None
             seed = request.sampling.seed
             seed = derive_seed(self._seed, index) if seed is None else int(seed)
             self._queue_request(request, tokens, limit, index, seed)

@@ -232,7 +232,8 @@ class CheckedAllocator(PluginCalls, KVAllocator):
         """How many block ids there are, all of them of the pool."""
         if not _is_int32(block_ids, 1):
             raise self.wrong(method, block_ids, "block ids as int32[m]")
-        if len(block_ids) and (block_ids.min() < 0 or block_ids.max() >= self._num_blocks):
+        # Without its sign, a negative number is larger than any block.
+        if len(block_ids) and int(block_ids.view(np.uint32).max()) >= self._num_blocks:
             raise self.wrong(method, block_ids, f"blocks from 0 to {self._num_blocks - 1}")
         return len(block_ids)
 
@@ -245,4 +246,4 @@ class CheckedAllocator(PluginCalls, KVAllocator):
 
 def _is_int32(array: Any, ndim: int) -> bool:
     found = array
-    return isinstance(array, np.ndarray) and bool(found.dtype == np.int32 and found.ndim == ndim)
+    return isinstance(array, np.ndarray) and bool(found.dtype == INT32 and found.ndim == ndim)

@@ -21,6 +21,10 @@ MAX_SAMPLES = 1024
 MAX_LOGPROBS = 64
 MAX_INT32 = (1 << 31) - 1
 MAX_INT64 = (1 << 63) - 1
+PRIORITIES = f"an integer from {-MAX_INT64} to {MAX_INT64}, smaller is more urgent"
+EXPECTED_LENGTHS = f"from 1 to {MAX_INT32}, or null"
+
+INT64 = np.dtype(np.int64)
 
 MAX_MIN_TOKENS = 1 << 30
 """A prompt and this number of tokens can be numbered by int32."""
@@ -51,14 +55,23 @@ def check_id(request_id: object, is_used: Callable[[str], bool]) -> None:
 
 
 def check_request(
-    request: Request, vocab_size: int, plugin_names: set[str], limits: Limits
+    request: Request,
+    vocab_size: int,
+    plugin_names: set[str],
+    limits: Limits,
+    checked: SamplingParams | None = None,
 ) -> tuple[IntArray, int]:
     """The prompt's tokens, and the most tokens that the request may have in all.
+
+    Args:
+        checked: sampling parameters that passed before and cannot change (`is_fixed`): requests
+            of one call share them, and they are not looked at again.
 
     Raises ValueError with the reason when it cannot be served.
     """
     tokens = _prompt_tokens(request.prompt_token_ids, vocab_size)
-    check_sampling(request.sampling, vocab_size)
+    if checked is None or request.sampling is not checked:
+        check_sampling(request.sampling, vocab_size)
     _check_fields(request)
     _check_pooling(request)
     _check_arguments(request, plugin_names)
@@ -74,14 +87,21 @@ def _prompt_tokens(prompt: Sequence[int] | IntArray, vocab_size: int) -> IntArra
         ids = np.asarray(None)
     if ids.ndim == 1 and len(ids) == 0:
         raise ValueError("the prompt is empty; it needs at least one token")
-    if ids.ndim != 1 or not np.issubdtype(ids.dtype, np.integer):
+    if ids.ndim != 1 or not (ids.dtype.kind in "iu" or np.issubdtype(ids.dtype, np.integer)):
         raise ValueError("prompt_token_ids must be a flat sequence of integers")
-    if ids.min() < 0 or ids.max() >= vocab_size:
+    if _has_outside(ids, vocab_size):
         wrong = ids[(ids < 0) | (ids >= vocab_size)]
         raise ValueError(
             f"token id {int(wrong[0])} is outside the vocabulary (0 to {vocab_size - 1})"
         )
     return ids.astype(np.int32)
+
+
+def _has_outside(ids: np.ndarray, vocab_size: int) -> bool:
+    """Whether an id is below 0 or not below `vocab_size`."""
+    if ids.dtype == INT64:  # one pass: a negative number is a large one without its sign
+        return int(ids.view(np.uint64).max()) >= vocab_size
+    return bool(ids.min() < 0 or ids.max() >= vocab_size)
 
 
 def _token_limit(num_prompt: int, sampling: SamplingParams, limits: Limits) -> int:
@@ -133,6 +153,17 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     _check_penalties(sampling)
     _check_counts(sampling)
     _check_tokens(sampling, vocab_size)
+
+
+def is_fixed(sampling: SamplingParams) -> bool:
+    """Whether nothing in sampling parameters that passed `check_sampling` can change."""
+    return (
+        type(sampling) is SamplingParams
+        and sampling.logit_bias is None
+        and type(sampling.bad_words) is tuple
+        and not sampling.bad_words
+        and type(sampling.stop_token_ids) is tuple
+    )
 
 
 def by_token_id(biases: Mapping[Any, object]) -> dict[object, object]:
@@ -246,10 +277,9 @@ def _check_fields(request: Request) -> None:
     for name, value in (("client", request.client), ("cache_salt", request.cache_salt)):
         if not isinstance(value, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise ValueError(f"{name} is {shown(value)}; it must be a string")
-    allowed = f"an integer from {-MAX_INT64} to {MAX_INT64}, smaller is more urgent"
-    _check_integer("priority", request.priority, allowed, low=-MAX_INT64, high=MAX_INT64)
+    _check_integer("priority", request.priority, PRIORITIES, low=-MAX_INT64, high=MAX_INT64)
     _check_integer(
-        "expected_output_tokens", request.expected_output_tokens, f"from 1 to {MAX_INT32}, or null",
+        "expected_output_tokens", request.expected_output_tokens, EXPECTED_LENGTHS,
         low=1, high=MAX_INT32, optional=True,
     )  # fmt: skip
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.outputs import RequestOutput, TokenDelta
 from nanofw.contracts.requests import FinishReason
 from nanofw.llm.logprobs import PositionLogprobs, readable
@@ -60,7 +63,7 @@ class LiveRequest:
         assert prompt.token_ids is not None, "the prompt is not encoded"
         self.prompt_text: str | None = prompt.text
         self.metadata: object = prompt.metadata
-        self.prompt_token_ids: tuple[int, ...] = tuple(map(int, prompt.token_ids))
+        self.prompt_token_ids: tuple[int, ...] = _plain(prompt.token_ids)
         self._sampling, self._tokenizer = prompt.sampling, tokenizer
         self._stop_when = prompt.stop_when
         self._token_times = token_times
@@ -229,6 +232,13 @@ class LiveRequest:
         assert last.output is not None
         assert last.completion is not None
         return make_timings(outputs, last.output, len(last.completion.token_ids), last.times)
+
+
+def _plain(token_ids: Sequence[int] | IntArray) -> tuple[int, ...]:
+    """Token ids without a type of numpy."""
+    if not isinstance(token_ids, np.ndarray) and set(map(type, token_ids)) == {int}:
+        return tuple(token_ids)
+    return tuple(map(int, token_ids))
 
 
 def _text_stream(tokenizer: Tokenizer, prompt: Prompt) -> TextStream:

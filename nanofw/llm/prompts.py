@@ -186,6 +186,8 @@ def _ids(value: object) -> Sequence[int]:
     if not isinstance(value, Sequence) or isinstance(value, (str, bytes)):
         raise ValueError(f"token ids must be a list of integers, not {type(value).__name__}")
     token_ids = cast("Sequence[object]", value)
+    if set(map(type, token_ids)) == {int}:  # the usual prompt, without a loop in Python
+        return cast("Sequence[int]", token_ids)
     for token_id in token_ids:
         if isinstance(token_id, bool) or not isinstance(token_id, (int, np.integer)):
             raise ValueError(f"token ids must be integers, not {shown(token_id)}")

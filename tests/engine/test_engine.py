@@ -11,7 +11,7 @@ import pytest
 
 from nanofw.contracts.arrays import IntArray
 from nanofw.contracts.logits_processor import HostProcessor
-from nanofw.contracts.requests import FinishReason, Request
+from nanofw.contracts.requests import FinishReason, Request, SamplingParams
 from nanofw.contracts.scheduler import Policy, RequestView, SchedulerView
 from nanofw.engine.host_processors import HostProcessors
 from nanofw.engine.request_state import derive_seed
@@ -235,6 +235,10 @@ def test_fields_of_another_kind_are_refused_alone(field: str, value: object) -> 
     [
         ([1, VOCAB], "outside the vocabulary"),
         ([-1], "outside the vocabulary"),
+        (np.array([1, -1, VOCAB]), "token id -1 is outside the vocabulary"),
+        (np.array([1, -1], np.int32), "token id -1 is outside the vocabulary"),
+        (np.array([1, 1 << 63], np.uint64), "outside the vocabulary"),
+        (np.arange(-2, 6)[::-3], "token id -1 is outside the vocabulary"),
         ([1.5, 2.0], "flat sequence of integers"),
         ([[1, 2], [3, 4]], "flat sequence of integers"),
         ([True, False], "flat sequence of integers"),
@@ -248,6 +252,26 @@ def test_fields_of_another_kind_are_refused_alone(field: str, value: object) -> 
 def test_prompts_that_are_no_token_ids_are_refused(prompt: Any, problem: str) -> None:
     with pytest.raises(RequestError, match=problem):
         make_engine().add_request(Request(id="a", prompt_token_ids=prompt))
+
+
+def test_parameters_that_requests_share_are_checked_where_they_can_change() -> None:
+    words, biases = [[1, 2]], {1: 5.0}
+    for sampling in (SamplingParams(bad_words=words), SamplingParams(logit_bias=biases)):
+        engine = make_engine()
+        engine.add_request(Request(id="a", prompt_token_ids=[1], sampling=sampling))
+        words.append([VOCAB])
+        biases[VOCAB] = 1.0
+        with pytest.raises(RequestError, match="token id"):
+            engine.add_request(Request(id="b", prompt_token_ids=[1], sampling=sampling))
+        del biases[VOCAB]
+    engine, fixed, wrong = make_engine(), SamplingParams(), SamplingParams(top_p=2.0)
+    for i, sampling in enumerate((fixed, wrong, wrong, fixed, fixed, wrong)):
+        request = Request(id=str(i), prompt_token_ids=[1], sampling=sampling)
+        if sampling is fixed:
+            engine.add_request(request)
+            continue
+        with pytest.raises(RequestError, match="top_p is 2.0"):
+            engine.add_request(request)
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.int64, np.uint64])

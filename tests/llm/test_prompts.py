@@ -85,6 +85,8 @@ def test_json_spells_token_ids_as_keys_and_lists() -> None:
         ({"prompt": "a", "deadline": "soon"}, "deadline must be a number of seconds"),
         ({"prompt": "a", "id": ["x"]}, "id must be a string"),
         ({"prompt_token_ids": "abc"}, "a list of integers"),
+        ({"prompt_token_ids": [1, True]}, "must be integers, not True"),
+        ({"prompt_token_ids": [1, 2.0]}, "must be integers, not 2.0"),
     ],
 )
 def test_what_is_no_prompt_says_why(value: Any, words: str) -> None:
