@@ -262,9 +262,15 @@ class RunningSet:
         rows = self.rows
         self.version += 1
         self._num_alive += by
-        self.num_custom_stop += by * int(rows.custom_stop[row])
-        self.num_streams += by * int(rows.stream[row])
-        self.num_host += by * int(rows.host[row])
-        self.num_logprobs += by * int(rows.logprobs[row])
-        self.num_ending += by * int(not rows.ignore_eos[row])
-        self.num_unstarted += by * int(rows.no_token_yet[row])
+        if rows.custom_stop[row]:
+            self.num_custom_stop += by
+        if rows.stream[row]:
+            self.num_streams += by
+        if rows.host[row]:
+            self.num_host += by
+        if rows.logprobs[row]:
+            self.num_logprobs += by
+        if not rows.ignore_eos[row]:
+            self.num_ending += by
+        if rows.no_token_yet[row]:
+            self.num_unstarted += by

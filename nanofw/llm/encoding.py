@@ -105,6 +105,13 @@ class Encoder:
         if prompt.stop_when is not None:
             self._needed("stop_when reads texts")
         stops = self._stop_strings(sampling)
+        if (
+            token_ids is prompt.token_ids
+            and sampling is prompt.sampling
+            and stops is prompt.stop_strings
+            and prompt.messages is None
+        ):
+            return prompt  # token ids with nothing to encode
         return replace(
             prompt,
             text=text,

@@ -17,6 +17,7 @@ from nanofw.llm.prompts import Prompt, parse_prompt, with_fields
 from nanofw.narrowing import is_object
 
 _NOTHING: Mapping[str, object] = {}
+_UNREAD = Prompt(sampling=SamplingParams())  # made once: nearly every prompt can be read
 
 
 def read_prompt(
@@ -39,7 +40,7 @@ def read_prompt(
 def unread(*values: object) -> Prompt:
     """A prompt that is known by its id alone."""
     known = [request_id for value in values if (request_id := id_of(value)) is not None]
-    return Prompt(sampling=SamplingParams(), id=known[0] if known else None)
+    return replace(_UNREAD, id=known[0]) if known else _UNREAD
 
 
 def encode_prompt(encoder: Encoder, prompt: Prompt) -> Prompt:
