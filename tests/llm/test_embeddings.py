@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -12,7 +13,9 @@ import pytest
 import torch
 
 from nanofw import LLM, AsyncLLM
-from nanofw.contracts.requests import Pooling
+from nanofw.contracts.outputs import RequestOutput
+from nanofw.contracts.requests import Pooling, Request, SamplingParams
+from nanofw.engine.base import BaseEngine
 from nanofw.errors import ModelError
 from tests.models.family_folders import write_family
 
@@ -63,6 +66,42 @@ def test_embeddings_are_hidden_states_of_transformers_however_prompts_are_cut(
                 np.testing.assert_allclose(one.embedding, expected, rtol=1e-4, atol=1e-4)
         assert found[2].num_cached_tokens > 0
         assert llm.embed(PROMPTS, pooling="mean")[2].num_cached_tokens == 0
+
+
+@pytest.mark.parametrize("pooling", ["mean", "last"])
+def test_a_preempted_prompt_has_the_embedding_of_an_undisturbed_one(
+    checkpoint: tuple[Path, Any], pooling: Pooling
+) -> None:
+    """The other request needs a second block when three chunks of four are computed."""
+    folder, model = checkpoint
+    pool = {"name": "paged_prefix", "num_blocks": 4, "block_size": 16}
+    small = SETTINGS | {"max_model_len": 64, "chunk_tokens": 14, "kv_allocator": pool}
+    small["scheduler"] = {"name": "fcfs", "watermark": 0}  # else no prompt starts in so full a pool
+    prompt = np.array(PROMPTS[3], np.int32)
+    greedy = SamplingParams(temperature=0.0, max_tokens=6, ignore_eos=True)
+    embedded = SamplingParams(temperature=0.0, max_tokens=1)
+    with LLM(folder, **small) as llm:
+        other = Request(id="other", prompt_token_ids=prompt[:14], sampling=greedy)
+        asked = Request(id="asked", prompt_token_ids=prompt, sampling=embedded, pooling=pooling)
+        disturbed = outputs_of(llm.engine, other, asked)["asked"]
+        undisturbed = outputs_of(llm.engine, replace(asked, cache_salt="another"))["asked"]
+    assert disturbed.num_preemptions > 0
+    again = (disturbed.num_recomputed_tokens, disturbed.num_recovered_tokens)
+    assert 0 < sum(again) < len(prompt)
+    assert undisturbed.num_preemptions == undisturbed.num_cached_tokens == 0
+    wanted = pooled_by_hand(states_of(model, PROMPTS[3]), pooling)
+    np.testing.assert_allclose(disturbed.embedding, wanted, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(disturbed.embedding, undisturbed.embedding, rtol=1e-5, atol=1e-5)
+
+
+def outputs_of(engine: BaseEngine, *requests: Request) -> dict[str, RequestOutput]:
+    """What the requests end in, by id."""
+    for request in requests:
+        engine.add_request(request)
+    outputs: dict[str, RequestOutput] = {}
+    while engine.has_unfinished:
+        outputs |= {output.id: output for output in engine.step().finished}
+    return outputs
 
 
 @pytest.mark.slow
