@@ -14,8 +14,9 @@ from nanofw.assembly.explanation import Choice
 from nanofw.errors import PluginError, shown
 from nanofw.narrowing import Claims, JsonObject
 from nanofw.plugins import Component
-from nanofw.plugins.capabilities import ANY, CAPABILITIES, capability_problems
+from nanofw.plugins.capabilities import CAPABILITIES, capability_problems
 from nanofw.plugins.component import guarded
+from nanofw.plugins.value_types import ANY
 
 PREFERRED_BLOCK_SIZE = 16
 """When every component takes any block size."""

@@ -12,7 +12,8 @@ from nanofw.assembly.model_reading import read_model
 from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import EngineSection, Switch
 from nanofw.plugins import Component, Registry
-from nanofw.plugins.capabilities import ANY, BUILT_BY_EXECUTOR, CAPABILITIES, Needs
+from nanofw.plugins.capabilities import BUILT_BY_EXECUTOR, CAPABILITIES, Needs
+from nanofw.plugins.value_types import ANY
 
 AUTO = "auto"
 

@@ -12,7 +12,8 @@ from nanofw.contracts.kinds import KINDS
 from nanofw.errors import CapabilityError, ConfigError
 from nanofw.narrowing import Claims, JsonObject
 from nanofw.plugins import Component, Registry
-from nanofw.plugins.capabilities import ANY, Capability, Needs, asked_of, unknown_capabilities
+from nanofw.plugins.capabilities import Capability, Needs, asked_of, unknown_capabilities
+from nanofw.plugins.value_types import ANY
 
 
 def problems(component: Component, claims: Claims, needs: Needs) -> list[str]:

@@ -19,7 +19,7 @@ from nanofw.bench import least_work
 from nanofw.bench.batches import Batches, FreshPrompts, graph_steps, seconds_of
 from nanofw.bench.bounds import check_blocks, check_length, check_real, check_rows
 from nanofw.bench.least_work import LeastWork
-from nanofw.bench.step_roofline import CardRates, StepPart, card_rates, step_parts
+from nanofw.bench.step_roofline import CardRates, RooflinePart, card_rates, step_parts
 from nanofw.config.schema import Section
 from nanofw.contracts.requests import FinishReason
 from nanofw.engine.engine import Engine
@@ -91,7 +91,7 @@ class Profile:
     card: CardRates | None = None
 
     @property
-    def parts(self) -> tuple[StepPart, ...]:
+    def parts(self) -> tuple[RooflinePart, ...]:
         """Products, attention and the rest against what they must do; empty on a CPU."""
         return () if self.busy_seconds is None else step_parts(self.work, self.least)
 

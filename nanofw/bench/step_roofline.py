@@ -28,7 +28,7 @@ class CardRates:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class StepPart:
+class RooflinePart:
     """Kernels of one kind in a step.
 
     Attributes:
@@ -46,20 +46,22 @@ class StepPart:
         return max(self.num_bytes / card.bytes_per_s, self.flops / card.flops_per_s)
 
 
-def step_parts(work: Sequence[Work], least: LeastWork) -> tuple[StepPart, ...]:
+def step_parts(work: Sequence[Work], least: LeastWork) -> tuple[RooflinePart, ...]:
     """Products, attention, and all other kernels and copies, told apart by the kernels' names."""
     needs = {
         "products": (least.weight_bytes, least.flops - least.attention_flops),
         "attention": (least.kv_bytes, least.attention_flops),
         "others": (0.0, 0.0),
     }
-    parts: list[StepPart] = []
+    parts: list[RooflinePart] = []
     for name, (num_bytes, flops) in needs.items():
         own = [item for item in work if _part_of(item.name) == name]
         count, seconds = sum(item.count for item in own), sum(item.seconds for item in own)
         if own:
             parts.append(
-                StepPart(name=name, count=count, seconds=seconds, num_bytes=num_bytes, flops=flops)
+                RooflinePart(
+                    name=name, count=count, seconds=seconds, num_bytes=num_bytes, flops=flops
+                )
             )
     return tuple(parts)
 

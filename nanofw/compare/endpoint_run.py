@@ -39,7 +39,7 @@ class ClientView:
     lag_s: float
 
 
-class ClientWatch:
+class EndpointWatch:
     """What a run asks of those who watch it, as far as a client knows it."""
 
     num_steps: int = 0
@@ -70,7 +70,7 @@ class EndpointRun(MeasuredRun):
         self, view: ClientView, workload: ObservedWorkload, options: ExperimentOptions
     ) -> None:
         self._options, self._workload = options, workload
-        self._service, self._watch = ClientService(), ClientWatch(view)
+        self._service, self._watch = ClientService(), EndpointWatch(view)
         self._finished_requests = FinishedRequests()
         self._checksum = self._served_checksum = 0
         self._clients: dict[str, int] = {}

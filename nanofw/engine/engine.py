@@ -384,7 +384,6 @@ class Engine(BaseEngine):
         return self._guard.facts(self.executor)
 
     def stats(self) -> Stats:
-        allocator = asdict(self.scheduler.allocator.stats())
         return MappingProxyType(
             {
                 **asdict(self.scheduler.counters),
@@ -393,7 +392,7 @@ class Engine(BaseEngine):
                 "num_running": self.scheduler.num_running,
                 "num_waiting": self.scheduler.num_waiting,
                 "num_unfinished_tokens": self.scheduler.num_unfinished_tokens,
-                "blocks": MappingProxyType(allocator),
+                "blocks": MappingProxyType(asdict(self.scheduler.allocator.stats())),
             }
         )
 

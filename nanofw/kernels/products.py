@@ -57,14 +57,14 @@ class WeightShape(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class ProductChoice:
     """A layout, and its product for each of `ROWS`."""
 
     layout: str
     products: tuple[str, ...]
 
 
-_known: dict[str, Choice] = {}  # in this process, by the name of a shape
+_known: dict[str, ProductChoice] = {}  # in this process, by the name of a shape
 
 
 class ConstantWeight:
@@ -77,7 +77,7 @@ class ConstantWeight:
 
     __slots__ = ("_by_rows", "_most", "layout", "stored")
 
-    def __init__(self, weight: torch.Tensor, choice: Choice) -> None:
+    def __init__(self, weight: torch.Tensor, choice: ProductChoice) -> None:
         self.layout: str = choice.layout
         self.stored: torch.Tensor = _LAYOUTS[choice.layout](weight.detach())
         ways = [_PRODUCTS[choice.layout][name] for name in choice.products]
@@ -104,7 +104,7 @@ def is_chosen(weight: torch.Tensor) -> bool:
     return weight.device.type == "cpu" and weight.dtype in (torch.float32, torch.bfloat16)
 
 
-def choose(shapes: Iterable[WeightShape]) -> dict[WeightShape, Choice]:
+def choose(shapes: Iterable[WeightShape]) -> dict[WeightShape, ProductChoice]:
     """A choice for each shape: what was found before on this machine, else a measurement.
 
     Shapes of one model are measured together, so that weights are read from where they lie in a
@@ -125,18 +125,18 @@ def choose(shapes: Iterable[WeightShape]) -> dict[WeightShape, Choice]:
     return {shape: _known[name] for shape, name in names.items()}
 
 
-def _unmeasured(shape: WeightShape) -> Choice:
+def _unmeasured(shape: WeightShape) -> ProductChoice:
     ways = _ways(shape)
     layout = "packed" if "packed" in ways else "plain"
-    return Choice(layout, (ways[layout][0],) * len(ROWS))
+    return ProductChoice(layout, (ways[layout][0],) * len(ROWS))
 
 
-def _checked(found: tuple[str, list[str]], shape: WeightShape) -> Choice:
+def _checked(found: tuple[str, list[str]], shape: WeightShape) -> ProductChoice:
     """What was found, if it can be used here."""
     layout, products = found
     usable = _ways(shape).get(layout, ())
     if len(products) == len(ROWS) and all(name in usable for name in products):
-        return Choice(layout, tuple(products))
+        return ProductChoice(layout, tuple(products))
     return _unmeasured(shape)
 
 

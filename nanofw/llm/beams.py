@@ -37,7 +37,7 @@ class Beam:
 
 
 @dataclass(slots=True)
-class _Search:
+class _BeamSearch:
     """The beams of one prompt: token ids and log probability of each that goes on."""
 
     prompt: list[int]
@@ -123,7 +123,7 @@ def beam_search(
         raise ValueError(f"max_tokens is {max_tokens}; it must be at least 1")
     eos = llm.engine.spec.eos_token_ids
     searches = [
-        _Search(_token_ids(llm, prompt), beam_width, length_penalty, eos)
+        _BeamSearch(_token_ids(llm, prompt), beam_width, length_penalty, eos)
         for prompt in as_list(prompts)
     ]
     params = SamplingParams(temperature=0.0, max_tokens=1, logprobs=2 * beam_width, ignore_eos=True)

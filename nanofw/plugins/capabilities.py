@@ -5,21 +5,29 @@ The checks of manifests, the choice of components and the table of the docs are 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeGuard, cast
+from typing import Any
 
 from nanofw.contracts.kinds import KINDS
 from nanofw.contracts.logits_processor import HostProcessor
 from nanofw.contracts.model_spec import ModelSpec
 from nanofw.errors import nearest, shown
 from nanofw.narrowing import Claims
+from nanofw.plugins.value_types import (
+    COUNT,
+    FLAG,
+    FLAG_OR_TARGET,
+    MADE_KINDS,
+    NAME,
+    NAMES,
+    NUMBERS,
+    TARGET,
+    ValueType,
+    one_of,
+)
 
-ANY = "*"
-"""In a list of values: every value."""
 FEW_LONG_ROWS = "few_long_rows"
 LONG_CONTEXT = 16_384
 """Tokens of a request from which on a backend may be taken for its speed with few long rows."""
@@ -28,10 +36,8 @@ BUILT_BY_EXECUTOR = tuple(
 )
 """What an executor makes unless its capability `needs` says otherwise."""
 
-Items: TypeAlias = "list[Any] | tuple[Any, ...] | AbstractSet[Any]"
 _MISSPELT = 0.85
 """How alike a key and a capability are where the key is the capability, misspelt."""
-_TARGET = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,69 +69,6 @@ class Needs:
     @property
     def device_type(self) -> str:
         return self.device.partition(":")[0]
-
-
-@dataclass(frozen=True, slots=True)
-class ValueType:
-    """What a capability's value is.
-
-    Attributes:
-        text: for messages and for the docs.
-        accepts: whether a value is one.
-        is_list: it lists the values that are allowed.
-    """
-
-    text: str
-    accepts: Callable[[object], bool]
-    is_list: bool = False
-
-
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_name(value: object) -> bool:
-    return isinstance(value, str) and value != ""
-
-
-def is_whole(value: object) -> TypeGuard[int]:
-    """Whether the value is a whole number from 0."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _is_target(value: object) -> bool:
-    return isinstance(value, str) and _TARGET.fullmatch(value) is not None
-
-
-def _all(accepts: Callable[[object], bool]) -> Callable[[object], bool]:
-    def check(value: object) -> bool:
-        return isinstance(value, (list, tuple, AbstractSet)) and all(
-            accepts(item) for item in cast("Items", value)
-        )
-
-    return check
-
-
-FLAG = ValueType("true or false", _is_flag)
-NAME = ValueType("a name", _is_name)
-COUNT = ValueType("a whole number from 0", is_whole)
-TARGET = ValueType("'package.module:function'", _is_target)
-FLAG_OR_TARGET = ValueType(
-    "true, false or 'package.module:Class'", lambda value: _is_flag(value) or _is_target(value)
-)
-NAMES = ValueType("a list of names", _all(_is_name), is_list=True)
-NUMBERS = ValueType(
-    "a list of whole numbers, or of '*'",
-    _all(lambda item: item == ANY or (is_whole(item) and item > 0)),
-    is_list=True,
-)
-MADE_KINDS = ValueType("a list of kinds", _all(lambda item: item in KINDS))
-
-
-def one_of(*names: str) -> ValueType:
-    """One of some names."""
-    listed = ", ".join(f"'{name}'" for name in names)
-    return ValueType(f"one of {listed}", lambda value: isinstance(value, str) and value in names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
-from nanofw.narrowing import Stats
+from nanofw.narrowing import JsonObject, Stats
 
 NOW = frozenset(
     ("num_running", "num_waiting", "num_unfinished_tokens", "num_blocks", "num_free", "num_cached",
@@ -19,7 +18,7 @@ class Totals:
 
     def __init__(self) -> None:
         self._last: dict[int, Stats] = {}
-        self._lost: dict[str, Any] = {}
+        self._lost: JsonObject = {}
 
     def saw(self, number: int, stats: Stats) -> None:
         """A replica says what it has counted since it was started."""
@@ -35,15 +34,15 @@ class Totals:
             counted["num_output_tokens"] += last["num_unfinished_tokens"]
             _add(self._lost, counted)
 
-    def sums(self) -> dict[str, Any]:
+    def sums(self) -> JsonObject:
         """Over those that were lost, and what the others said last."""
-        total: dict[str, Any] = {}
+        total: JsonObject = {}
         for stats in (self._lost, *self._last.values()):
             _add(total, stats)
         return total
 
 
-def _counted(stats: Mapping[str, Any]) -> dict[str, Any]:
+def _counted(stats: Stats) -> JsonObject:
     return {
         name: _counted(value) if isinstance(value, Mapping) else value
         for name, value in stats.items()
@@ -51,7 +50,7 @@ def _counted(stats: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _add(total: dict[str, Any], stats: Mapping[str, Any]) -> None:
+def _add(total: JsonObject, stats: Stats) -> None:
     for name, value in stats.items():
         if isinstance(value, Mapping):
             _add(total.setdefault(name, {}), value)

@@ -17,6 +17,7 @@ from typing import Any
 from nanofw.config.schema import TracesSection
 from nanofw.errors import ConfigError
 from nanofw.llm.results import RequestResult, Timings
+from nanofw.narrowing import JsonObject
 
 NS = 1_000_000_000
 
@@ -57,7 +58,7 @@ class Traces:
 
     def record(
         self,
-        facts: Mapping[str, Any],
+        facts: JsonObject,
         results: Sequence[RequestResult],
         headers: Mapping[str, str],
         times: RequestTimes,
@@ -100,10 +101,8 @@ class Traces:
                 span.end(at(end + offset))
         root.end(now_ns)
 
-    def _attributes(
-        self, facts: Mapping[str, Any], results: Sequence[RequestResult]
-    ) -> dict[str, Any]:
-        found: dict[str, Any] = {
+    def _attributes(self, facts: JsonObject, results: Sequence[RequestResult]) -> JsonObject:
+        found: JsonObject = {
             "http.request.method": "POST",
             "http.route": facts["path"],
             "http.response.status_code": facts["status"],
@@ -139,7 +138,7 @@ def phases(timings: Timings) -> Iterator[tuple[str, float, float]]:
         yield "decode", first, finished
 
 
-def _of_prompt(number: int, result: RequestResult) -> dict[str, Any]:
+def _of_prompt(number: int, result: RequestResult) -> JsonObject:
     return {
         "nanofw.prompt": number,
         "gen_ai.usage.input_tokens": len(result.prompt_token_ids),

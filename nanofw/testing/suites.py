@@ -21,8 +21,9 @@ from nanofw.contracts.workload import Workload
 from nanofw.errors import CapabilityError, ConfigError, PluginError, near
 from nanofw.narrowing import Claims
 from nanofw.plugins import Component, load_target
-from nanofw.plugins.capabilities import ANY, contract_of
+from nanofw.plugins.capabilities import contract_of
 from nanofw.plugins.component import guarded
+from nanofw.plugins.value_types import ANY
 from nanofw.testing.attention_backend import AttentionBackendChecks
 from nanofw.testing.components import claims, construct
 from nanofw.testing.cost_model import CostModelChecks

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from nanofw.kernels import products
 from nanofw.kernels.product_cache import ProductCache
-from nanofw.kernels.products import ROWS, Choice, ConstantWeight, WeightShape, choose
+from nanofw.kernels.products import ROWS, ConstantWeight, ProductChoice, WeightShape, choose
 
 SHAPE = WeightShape(260, 300, torch.float32)
 WAYS = [(layout, name) for layout, names in products._PRODUCTS.items() for name in names]
@@ -40,7 +40,7 @@ def test_every_way_is_the_plain_product(
     if name == "numpy" and dtype != torch.float32:
         pytest.skip("NumPy has no bfloat16")
     weight, offset = torch.randn(33, 20).to(dtype), torch.randn(33).to(dtype) if bias else None
-    constant = ConstantWeight(weight, Choice(layout, (name,) * len(ROWS)))
+    constant = ConstantWeight(weight, ProductChoice(layout, (name,) * len(ROWS)))
     tolerance = 1e-5 if dtype == torch.float32 else 5e-2
     for lines in ((0,), (1,), (3,), (2, 35)):
         x = torch.randn(*lines, 40).to(dtype)[..., ::2]
@@ -53,7 +53,7 @@ def test_numbers_of_rows_go_their_own_ways(monkeypatch: pytest.MonkeyPatch) -> N
     seen: list[int] = []
     ways = {str(rows): lambda x, w, b, rows=rows: seen.append(rows) for rows in ROWS}
     monkeypatch.setattr(products, "_PRODUCTS", {"plain": ways})
-    constant = ConstantWeight(torch.ones(2, 2), Choice("plain", tuple(map(str, ROWS))))
+    constant = ConstantWeight(torch.ones(2, 2), ProductChoice("plain", tuple(map(str, ROWS))))
     for rows in (0, 1, 2, 3, 4, 6, 8, 12, 13, 24, 25, 64, 65, 1024):
         constant.multiply(torch.ones(rows, 2))
     assert seen == [1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 32, 32, 128, 128]
@@ -76,7 +76,7 @@ def test_what_was_measured_is_kept_for_the_next_process(
     content["choices"] = dict.fromkeys(content["choices"], other)
     file.write_text(json.dumps(content))
     monkeypatch.setattr(products, "_known", {})
-    assert choose([SHAPE])[SHAPE] == Choice("plain", ("rows",) * len(ROWS))
+    assert choose([SHAPE])[SHAPE] == ProductChoice("plain", ("rows",) * len(ROWS))
 
 
 @pytest.mark.parametrize(
