@@ -7,12 +7,12 @@ from nanofw.config.schema import Section
 
 
 class Expectation(Section):
-    """A shape that the result must have; `nanofw compare` fails when it has not."""
+    """A condition on the result; if it does not hold, `nanofw compare` ends with exit code 1."""
 
     metric: str
-    """What is looked at."""
+    """The metric that is checked."""
     arm: str
-    """Whose value it is."""
+    """The arm whose value is checked."""
     load: float | None = None
     """One of `loads` or `rates`; null: all of them."""
     against: str | None = None
@@ -20,15 +20,15 @@ class Expectation(Section):
     against_metric: str | None = None
     """The other arm's metric; null: the same one."""
     min_ratio: float | None = None
-    """Least value of metric(arm) / metric(against): the geometric mean of the runs' ratios, as
-    the effect is; the ratio of the means where a value is 0."""
+    """Least value of the ratio metric(arm) / metric(against). It is computed like the effect, as
+    the geometric mean of the runs' ratios; if a value is 0, as the ratio of the means."""
     max_ratio: float | None = None
-    """Greatest value of it."""
+    """Greatest value of this ratio."""
     min_difference: float | None = None
-    """Least value of metric(arm) - metric(against), means over runs."""
+    """Least value of the difference metric(arm) - metric(against) of the means over runs."""
     max_difference: float | None = None
-    """Greatest value of it."""
+    """Greatest value of this difference."""
     verdict: Verdict | None = None
-    """What the statistics must say (against the baseline)."""
+    """The verdict that the statistics must give (against the baseline)."""
     why: str = ""
-    """Where the claim comes from."""
+    """The source of the claim."""

@@ -61,17 +61,19 @@ class ExperimentOptions(Section):
     """The experiment file."""
 
     name: str = ""
-    """One line on what it is about."""
+    """One line that says what the experiment is about."""
     base: str | tuple[str, ...] | None = None
-    """Presets or files below `config`."""
+    """Presets or files that `config` overrides."""
     config: dict[str, object] = Field(default_factory=dict[str, object])
     """Configuration that all arms share."""
     arms: Annotated[dict[str, dict[str, object]], Field(min_length=1, max_length=MAX_ARMS)]
     """Name -> configuration on top of `config`; `endpoint`: a server that runs already."""
     sweep: dict[str, tuple[object, ...]] | None = None
-    """Key of the configuration -> values: an arm for each combination, of each arm in `arms`."""
+    """Key of the configuration -> values: one arm for each combination of values, for each arm in
+    `arms`."""
     pareto: Annotated[tuple[str, ...], Field(max_length=10)] = ()
-    """Metrics of the Pareto front: which arms no other arm beats in all of them."""
+    """Metrics of the Pareto front, that is, of the arms that no other arm beats in all of these
+    metrics."""
     baseline: str | None = None
     """The arm that others are compared with; null: the first."""
     workload: dict[str, object] | None = None
@@ -79,58 +81,63 @@ class ExperimentOptions(Section):
     loads: Points | None = None
     """Arrival rates as fractions of the baseline's capacity."""
     rates: Points | None = None
-    """Arrival rates in requests per second; neither: as the workload says."""
+    """Arrival rates in requests per second. If neither `loads` nor `rates` is set, the rate of the
+    workload is used."""
     capacity: PositiveFloat | None = None
-    """Requests per second that stand for load 1; null: found by a run of the baseline."""
+    """The rate of load 1, in requests per second; null: measured with runs of the baseline."""
     repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS)] = 10
     """Runs of each arm at each load, each with traffic of its own seed."""
     until: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Stop at a load before `repeats`: half of each deciding interval is at most this share."""
+    """Stop the runs of a load early, when half the width of each deciding interval is at most this
+    share of the baseline's value."""
     seed: NonNegativeInt = 0
     """Seed of the first run; the next ones count on from it."""
     primary: str | None = "e2e.mean"
     """The metric that decides; null: all metrics decide, with Holm's correction."""
     metrics: Annotated[tuple[str, ...], Field(max_length=1000)] = DEFAULT_METRICS
-    """What is reported."""
+    """The metrics that are reported."""
     slo: Slo = Slo()
     """Limits for goodput."""
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
-    """Chance of a wrong verdict where nothing differs, over all verdicts of the experiment."""
+    """Chance that at least one verdict of the experiment is wrong if no arm differs."""
     margin: Annotated[float, Field(ge=0, lt=1)] = 0.001
     """The largest effect that does not matter, as a share of the baseline's value."""
     warm_up: Share = 0.1
-    """Share of the arrivals' time that is cut at the start."""
+    """Share of the time of arrivals that is not counted, at the start."""
     drain: Share = 0.1
-    """Share of the arrivals' time that is cut at the end."""
+    """Share of the time of arrivals that is not counted, at the end."""
     aa: bool = True
-    """Run the baseline against itself, on other arrivals where the clock is virtual."""
+    """Run the baseline against itself, in virtual time on other arrivals."""
     host_time: bool = False
     """Add the time that the scheduler really takes to virtual time; results then depend on the
     machine."""
     processes: Annotated[int, Field(ge=1, le=MAX_PROCESSES)] | Literal["auto"] = "auto"
     """Processes for simulated runs; real ones go one after the other."""
     expect: tuple[Expectation, ...] = ()
-    """Shapes that the result must have."""
+    """Conditions on the result."""
     objectives: Annotated[tuple[Objective, ...], Field(max_length=100)] = ()
-    """What `nanofw capacity` searches the largest rate for; none: `attainment`."""
+    """Conditions that must hold at the rate that `nanofw capacity` searches; an empty list:
+    `attainment`."""
     attainment: Annotated[float, Field(gt=0, le=1)] = 0.9
-    """Share of the requests that must meet `slo`, where there are no `objectives`."""
+    """Share of the requests that must meet `slo`, if there are no `objectives`."""
     tolerance: Annotated[float, Field(gt=0, lt=0.5)] = 0.02
-    """Half of the interval of that rate that is narrow enough, as a share of the rate."""
+    """`nanofw capacity` stops when half the width of the interval of the largest rate is at most
+    this share of the rate."""
     max_repeats: Annotated[int, Field(ge=3, le=MAX_REPEATS)] = 60
-    """Most runs of `nanofw capacity` at one rate."""
+    """Largest number of runs of `nanofw capacity` at one rate."""
     curve: Annotated[tuple[PositiveFloat, ...], Field(max_length=100)] = (
         0.25, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0, 1.05, 1.1, 1.2,
     )  # fmt: skip
-    """Shares of that rate at which `nanofw capacity` shows latency and goodput."""
+    """Shares of the largest rate at which `nanofw capacity` shows latency and goodput."""
     decisions: Path | None = None
     """Folder for a decision log of every run."""
     records: Path | None = None
     """Folder for a table of every run's requests: arrival, first token, end, client, hits."""
     records_format: Literal["csv", "parquet"] = "csv"
-    """Of those tables."""
+    """Format of the tables in `records`."""
     resume: bool = False
-    """Take over finished runs of this experiment when it was ended; they are beside `output`."""
+    """Use the finished runs of an earlier, interrupted call of this experiment; they are stored
+    beside `output`."""
     output: Path | None = None
     """JSON file for the whole result."""
     report: Path | None = None

@@ -64,7 +64,8 @@ class ComponentSection(Section):
     model_config: ClassVar[ConfigDict] = ConfigDict(extra="allow")
 
     name: Name
-    """Which one; `distribution:name` when several distributions offer the name."""
+    """Name of the plugin; write `distribution:name` if several distributions have a plugin of this
+    name."""
 
     @property
     def options(self) -> Mapping[str, object]:
@@ -137,11 +138,11 @@ class EngineSection(Section):
     device: Annotated[str, AfterValidator(_device)] = "auto"
     """auto, cpu, cuda, cuda:1, ..."""
     max_model_len: Size | None = None
-    """Tokens of a request, prompt included; null: from the model."""
+    """Most tokens of a request, prompt and output together; null: from the model."""
     max_num_seqs: Size = 256
-    """Requests running at once."""
+    """Most requests that run at once."""
     max_num_batched_tokens: Size = 8192
-    """Tokens in a step."""
+    """Most tokens in a step."""
     batching: Literal["mixed", "prefill_first"] = "mixed"
     """prefill_first: a step is all prefill or all decode."""
     chunk_tokens: Size | None = None
@@ -155,8 +156,8 @@ class EngineSection(Section):
     replicas: Count = 1
     """Engines of the same model, each in a process of its own, behind a router."""
     replica_restarts: Annotated[int, Field(ge=0, le=1 << 12)] = 5
-    """How often a replica that is a process of this host is started again without a minute of
-    service in between."""
+    """How often a replica that is a local process is restarted without a minute of service in
+    between. After a minute of service the count begins again."""
     cuda_graphs: Switch = "auto"
     """Replay recorded graphs instead of launching kernels one by one."""
     overlap: Switch = "auto"
@@ -173,7 +174,7 @@ class AllocatorSection(ComponentSection):
     num_blocks: Size | Auto = "auto"
     """Blocks in the pool; auto: as many as fit."""
     check_every: Annotated[int, Field(ge=0, le=1 << 40)] = 0
-    """Steps between two checks of all blocks, which are slow, for finding faults; 0: none."""
+    """For finding faults: check all blocks after this number of steps, which is slow; 0: never."""
 
 
 @with_sections("executor")
@@ -186,14 +187,16 @@ class ExecutorSection(ComponentSection):
 
 @with_sections("input")
 class InputSection(Section):
-    """Where requests come from: at most one of the three. A higher layer's choice wins."""
+    """Where requests come from: at most one of `prompts`, `file` and `workload`. The choice of a
+    higher layer is used."""
 
     prompts: tuple[str | Mapping[str, object], ...] | None = None
     """The prompts themselves: texts, or objects as the lines of a JSONL file."""
     file: Path | None = None
-    """JSONL or text, one request a line; `-` is standard input."""
+    """JSONL or text, one request per line; `-` is standard input."""
     format: Literal["auto", "text", "jsonl"] = "auto"
-    """Of the file; auto: by its suffix, or by its first line where that says nothing."""
+    """Format of the file; auto: decided by its suffix, or, if the suffix is unknown, by its first
+    line."""
     workload: ComponentSection | None = None
     """Generated traffic."""
 
@@ -202,22 +205,24 @@ class OutputSection(Section):
     """What is written."""
 
     file: Path | None = None
-    """Results as JSONL, in input order; `-`: on standard output; null: texts for reading."""
+    """Results as JSONL, in the order of the input; `-`: on standard output; null: texts to read on
+    the screen."""
     token_times: bool = False
-    """Note in each result when every token came."""
+    """Write the time of every token into each result."""
     steps: Path | None = None
-    """A line of JSON for each step: tokens, rows, blocks, seconds, preemptions; null: none."""
+    """File with a line of JSON for each step: tokens, rows, blocks, seconds, preemptions; null: not
+    written."""
     decisions: Path | None = None
-    """A decision log, for `nanofw why` and `nanofw replay`; null: none."""
+    """File for a decision log, for `nanofw why` and `nanofw replay`; null: not written."""
     logprobs: Annotated[int, Field(ge=0, le=MAX_LOGPROBS)] | None = None
-    """Log probabilities of this many alternatives per token; null: none."""
+    """Log probabilities of this number of alternatives per token; null: not computed."""
 
 
 class LoggingSection(Section):
-    """What is told on standard error."""
+    """What is written to standard error."""
 
     level: LogLevel = "warning"
-    """Of all modules of nanofw."""
+    """Level of all modules of nanofw."""
     modules: Annotated[Mapping[str, LogLevel], Field(max_length=1000)] = {}
     """Module -> level, for one module or package: `nanofw.plugins: debug`."""
 
@@ -226,7 +231,8 @@ class PluginsSection(Section):
     """Which plugins a run may choose from."""
 
     only: tuple[Name, ...] | None = None
-    """Distributions or KIND.NAMEs that are looked at beside the built-ins; null: all."""
+    """Besides the built-in plugins, only these distributions or KIND.NAMEs are considered; null:
+    all."""
     disable: tuple[Name, ...] = ()
     """Distributions or KIND.NAMEs that may not be chosen."""
     load: tuple[Path, ...] = ()
@@ -234,97 +240,103 @@ class PluginsSection(Section):
     require: Mapping[Name, str] = {}
     """Distribution -> version specifier that must hold."""
     override: Mapping[Name, Name] = {}
-    """KIND.NAME -> distribution that is meant when several offer the name."""
+    """KIND.NAME -> the distribution to use if several offer the name."""
     strict: bool = False
-    """Turn a downgrade (a feature asked for that some component lacks) into an error."""
+    """If you ask for a feature that a component does not support: true: an error; false: the
+    feature is switched off with a warning."""
 
 
 class ClientSection(Section):
-    """Who may use the server, with a key of its own. The key itself never stands here."""
+    """Clients that may use the server, each with its own key. The configuration never contains the
+    key itself."""
 
     name: Name
-    """What policies and metrics call it."""
+    """Name of the client for policies and metrics."""
     key_env: Name | None = None
     """Environment variable that holds the key."""
     key_file: Path | None = None
     """File that holds the key; blanks around it do not count."""
     names_clients: bool = False
-    """Its requests may say for which client they are: for a gateway that others are behind."""
+    """For a gateway that other clients use: its requests may name the client that they belong
+    to."""
     max_requests: Size | None = None
-    """Prompts of it that wait or run at once; null: `server.limits.max_client_requests`."""
+    """Prompts of this client that may wait or run at once; null:
+    `server.limits.max_client_requests`."""
     requests_per_minute: Annotated[float, Field(gt=0, le=1e9)] | None = None
-    """Prompts that it may send; null: any number."""
+    """Prompts that the client may send in a minute; null: any number."""
     tokens_per_minute: Annotated[float, Field(gt=0, le=1e12)] | None = None
-    """Tokens of prompts and answers; counted when a request ends; null: any number."""
+    """Tokens of its prompts and answers in a minute, counted when a request ends; null: any
+    number."""
 
 
 class ServerLimits(Section):
-    """Bounds of the server: what is beyond them is refused, and waits no longer."""
+    """Limits of the server. Requests beyond a limit are refused, and do not wait."""
 
     max_requests: Size = 1024
     """Prompts that wait or run at once; further ones get status 429."""
     max_client_requests: Size | None = None
-    """The same for each client; null: as many as in all."""
+    """The same for each client; null: `max_requests`."""
     queue_timeout_s: Seconds | None = 120.0
     """How long a request may wait for its first step before it gets status 429."""
     max_body_bytes: Size = 8 << 20
-    """Of a request's body."""
+    """Largest body of a request, in bytes."""
     max_prompts: Size = 256
-    """In one request."""
+    """Most prompts in one request."""
     max_messages: Size = 2048
-    """Of a chat."""
+    """Most messages of a chat."""
     max_tools: Size = 128
-    """Of a chat."""
+    """Most tools of a chat."""
     max_stop_strings: Size = 16
-    """Of a request."""
+    """Most stop strings of a request."""
     max_schema_bytes: Size = 64 << 10
-    """Of a JSON schema in a request, or of all its tools."""
+    """Largest JSON schema of a request, and largest sum of all its tools, in bytes."""
     read_timeout_s: Seconds = 30.0
-    """For the head of a request, and then for its body."""
+    """Longest time to receive the head of a request, and then its body."""
     write_timeout_s: Seconds = 30.0
-    """How long a client may leave what was sent to it unread before it is cut off."""
+    """How long a client may leave data unread before its connection is closed."""
     keep_alive_s: Seconds = 75.0
     """How long a connection may be idle between two requests."""
     drain_s: Annotated[float, Field(ge=0, le=86400)] = 30.0
-    """How long open requests may go on when the server is asked to end."""
+    """How long open requests may go on after the server was asked to end."""
 
 
 class TracesSection(Section):
     """OpenTelemetry traces of requests."""
 
     endpoint: Annotated[str, Field(pattern=r"^https?://\S+$")] | None = None
-    """Where a collector takes OTLP over HTTP, with the path (http://127.0.0.1:4318/v1/traces);
-    null: what the environment variables of OpenTelemetry say."""
+    """Address at which a collector takes OTLP over HTTP, with the path
+    (http://127.0.0.1:4318/v1/traces); null: the environment variables of OpenTelemetry are used."""
     service_name: Name = "nanofw"
-    """What the traces call this server."""
+    """Name of this server in the traces."""
 
 
 class ServerSection(Section):
     """`nanofw serve`."""
 
     host: Name = "127.0.0.1"
-    """Address to listen on; others than this machine reach `0.0.0.0`."""
+    """Address to listen on; with `0.0.0.0` other machines can connect."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    """0: any that is free; the line that says that the server is ready names it."""
+    """Port to listen on. 0: any free port; the line that says that the server is ready names it."""
     model_names: tuple[Name, ...] = ()
-    """What clients call the model; none: `model.path`, of a folder its name."""
+    """Names under which clients ask for the model. An empty list: `model.path`, or for a folder its
+    name."""
     clients: tuple[ClientSection, ...] = ()
-    """Who may use it; none: everyone who reaches it."""
+    """Who may use the server. An empty list: everyone who reaches it."""
     cors_origins: tuple[Name, ...] = ()
     """Origins of web pages whose scripts may use it."""
     tool_format: Name = "auto"
-    """How the model writes calls of tools: hermes, a name that a package offers, none; auto: as its
-    chat template does."""
+    """Format of tool calls: `hermes`, a format from a package, or `none`; auto: the format that the
+    chat template uses."""
     reasoning: Name = "auto"
-    """How it writes its reasoning: think, a name that a package offers, none; auto: as its chat
-    template does."""
+    """Format of reasoning: `think`, a format from a package, or `none`; auto: the format that the
+    chat template uses."""
     traces: TracesSection | None = None
-    """OpenTelemetry spans of every request; null: none are made."""
+    """OpenTelemetry spans of every request; null: no spans are made."""
     log_requests: bool = True
     """A line of JSON on standard error for each request that ended."""
     failure_exit_s: Annotated[float, Field(ge=0, le=86400)] | None = 5.0
-    """How long it goes on answering after the engine failed, before it ends with exit code 3 for a
-    supervisor to start it again; null: it never ends."""
+    """After the engine has failed, the server still answers for this number of seconds. Then it
+    ends with exit code 3, so that a supervisor can restart it. null: it does not end."""
     limits: ServerLimits = ServerLimits()
 
 

@@ -78,24 +78,25 @@ class SamplingParams:
         min_p: keep tokens of at least this share of the most likely token's probability.
         repetition_penalty: divide positive logits, multiply negative ones, of tokens that the
             prompt or the output has; 1 changes nothing.
-        presence_penalty: subtract from logits of tokens that the output has.
-        frequency_penalty: subtract for each time that the output has the token.
+        presence_penalty: subtract from the logits of tokens that the output has.
+        frequency_penalty: subtract once for each time that the token occurs in the output.
         logit_bias: add to the logits of these tokens.
-        bad_words: sequences of token ids that the output must not contain; the text side
-            replaces words by their ids.
+        bad_words: sequences of token ids that the output must not contain; `LLM` and
+            `AsyncLLM` replace words by their ids.
         max_tokens: most tokens to generate; None: up to the model's length.
         min_tokens: sample no end or stop token before this many tokens.
         n: samples of the same prompt; each has random numbers of its own.
         seed: start of the request's random numbers; None: derived from `engine.seed` and
             the submission index.
-        logprobs: report the log probability of each sampled token and of this many most likely
-            ones; None: none. Of the model's own distribution, before anything above.
-        prompt_logprobs: the same for the prompt's tokens; such a request takes no cache hits.
-            With several samples the first has them.
+        logprobs: report the log probability of each sampled token and of this number of most
+            likely ones, in the model's own distribution, before temperature, cuts, penalties and
+            biases; None: no log probabilities.
+        prompt_logprobs: the same for the prompt's tokens; such a request does not use the
+            prefix cache. With several samples, the first sample has these log probabilities.
         stop_token_ids: further tokens that end the request; they are part of the output.
         ignore_eos: go on past the model's end tokens (`stop_token_ids` still end it).
-        stop: texts that end the request, one or several. Like the two below it is read by the
-            text side alone, which ends the request through `Engine.finish_request`.
+        stop: texts that end the request, one or several. Only the text layer reads this and the
+            two below; it ends the request through `Engine.finish_request`.
         include_stop_str_in_output: the text ends with the stop string, or the stop token's text,
             instead of before it.
         skip_special_tokens: leave special tokens out of the text.

@@ -14,8 +14,8 @@ class ClientAffinityOptions(Options):
     """`router: {name: client_affinity, ...}`."""
 
     spill: float = Field(default=2.0, ge=1)
-    """A client's replica is passed over while it has more than this many times the mean of tokens
-    to compute, where the mean counts the request itself in full."""
+    """While the client's replica has more tokens to compute than this factor times the mean over
+    all ready replicas plus the tokens of the new request, its requests go to another replica."""
 
 
 class ClientAffinity(Router):

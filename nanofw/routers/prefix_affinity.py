@@ -16,8 +16,8 @@ class PrefixAffinityOptions(Options):
     """Blocks that are remembered of each replica, those that were sent last; null: as many as its
     pool has."""
     load_weight: float = Field(default=0.1, ge=0)
-    """What a token that a replica may still have to compute for other requests counts against a
-    token of the prompt that it would have to compute."""
+    """Weight of a token that the replica may still have to compute for other requests. A token of
+    the prompt that the replica would have to compute has weight 1."""
 
 
 class PrefixAffinity(Router):

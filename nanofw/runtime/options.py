@@ -29,18 +29,18 @@ class TorchOptions(Options):
     compile_threads: NonNegativeInt | None = Field(
         None,
         description="On an NVIDIA GPU: threads of each rank that compile kernels while weights "
-        "are loaded; 0: a kernel is compiled when it is launched first; null: up to 16, by the "
+        "are loaded; 0: each kernel is compiled at its first launch; null: up to 16, by the "
         "number of CPUs.",
     )
     all_reduce: Literal["auto", "collective", "one_shot"] = Field(
         "auto",
         description="With several ranks on GPUs: how small tensors are summed: as NCCL does "
         "(collective), or in kernels that use the other ranks' memory (one_shot); auto: the "
-        "latter where it works.",
+        "latter if it works.",
     )
     step_timeout_s: Timeout = Field(
         300.0,
-        description="With several ranks: a rank that is silent for so long ends the run.",
+        description="With several ranks: if a rank is silent for this long, the run ends.",
     )
     start_timeout_s: Timeout = Field(
         1800.0, description="With several ranks: longest time until all of them are ready."

@@ -16,8 +16,9 @@ class EarliestDeadlineFirstOptions(Options):
     default_slack_s: NonNegativeFloat | None = None
     """Deadline of requests without one, in seconds after their arrival; null: they come last."""
     demote_late: bool = True
-    """Serve requests whose deadline has passed after those that can still meet theirs: under
-    overload plain deadline order serves the latest ones first, and then all are late."""
+    """Serve requests whose deadline has passed after those that can still meet theirs. Under
+    overload, plain deadline order would serve requests first that are already late, and then all
+    requests would be late."""
     window: PositiveInt = 32
     """How many of the first requests are looked at for being late, in each step that admits."""
 

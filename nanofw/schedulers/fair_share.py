@@ -31,9 +31,9 @@ class FairShareOptions(Options):
     output_weight: PositiveFloat = 2.0
     """What a generated token costs its client."""
     preempt: bool = False
-    """Whether a client that has fewer running requests than its share takes the place of the
-    last one of the client that has the most for its weight. Without it, it waits for the end
-    of a request."""
+    """Whether a client with fewer running requests than its share preempts the last request of the
+    client that has the most running requests for its weight. If false, the client waits until a
+    request ends."""
 
 
 class FairShare(WeightedService):

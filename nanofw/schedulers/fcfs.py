@@ -13,8 +13,8 @@ class FcfsOptions(Options):
     """`scheduler: {name: fcfs, ...}`."""
 
     watermark: Annotated[float, Field(ge=0, lt=1)] = 0.01
-    """Share of the KV pool that an admission must leave free, so that the running requests can
-    grow for a while before one of them has to give way. 0: none."""
+    """Share of the KV pool that an admission must leave free, so that the running requests can grow
+    for a while before one of them is preempted. 0: nothing is left free."""
 
 
 class Fcfs(Policy):

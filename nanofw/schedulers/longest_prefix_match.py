@@ -21,8 +21,8 @@ class LongestPrefixMatchOptions(Options):
     ageing: NonNegativeFloat = 0.0
     """Cached tokens that each second of waiting is worth."""
     max_wait_s: NonNegativeFloat | None = 10.0
-    """Requests that waited longer come first, oldest first. null: no bound, and then hot
-    traffic can starve a request without a cached prefix for ever."""
+    """Requests that waited longer than this number of seconds come first, oldest first. null: no
+    limit; then a request without a cached prefix may wait for ever."""
 
 
 class LongestPrefixMatch(Policy):

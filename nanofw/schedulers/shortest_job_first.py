@@ -25,7 +25,7 @@ class ShortestJobFirstOptions(Options):
     output_length: Literal["given", "predicted"] = "given"
     """Where the output's length comes from: the request's `expected_output_tokens` (else its
     `max_tokens`), or a running mean over finished requests of the same client with a prompt of
-    about the same length (given, until one has finished)."""
+    about the same length (`given` is used until such a request has finished)."""
     prompt_weight: NonNegativeFloat = 1.0
     """With `by: total`, what a prompt token counts where a generated one counts 1."""
     ageing: NonNegativeFloat = 0.0

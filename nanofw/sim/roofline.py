@@ -31,7 +31,7 @@ class RooflineOptions(Options):
     """`cost_model: {name: roofline, ...}`."""
 
     device: str = "h100-sxm"
-    """Whose figures to take; the three below replace single ones."""
+    """The device whose figures are used. The three keys below replace single figures."""
     peak_tflops: PositiveFloat | None = None
     """Peak rate of dense matrix products; null: that of `device`."""
     bandwidth_gb_s: PositiveFloat | None = None

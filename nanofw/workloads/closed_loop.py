@@ -18,7 +18,8 @@ class ClosedLoopOptions(MixOptions):
     num_requests: Count = 1000
     """Requests in all."""
     concurrency: Count = 16
-    """Users, so requests in the system at once."""
+    """Number of users. Each has one request at a time, so this is the largest number of requests at
+    once."""
     think_s: NonNegativeFloat = 0.0
     """Mean time between an answer and the next request of its user, exponential."""
 

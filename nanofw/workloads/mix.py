@@ -53,7 +53,7 @@ class MixOptions(Options):
     output: Lengths = Fixed(tokens=64)
     """Distribution of the tokens that a request generates."""
     prefix: PrefixGroups | None = None
-    """Prompts that begin alike; null: none do."""
+    """Shared beginnings of prompts; null: prompts share no beginning."""
     clients: dict[str, PositiveFloat] = Field(default_factory=lambda: {"": 1.0}, min_length=1)
     """Share of the requests by client."""
     priorities: dict[int, PositiveFloat] = Field(default_factory=lambda: {0: 1.0}, min_length=1)
@@ -61,11 +61,11 @@ class MixOptions(Options):
     deadline_s: NonNegativeFloat | None = None
     """Deadline of a request, in seconds after its arrival."""
     deadline_per_token_s: NonNegativeFloat = 0.0
-    """More time for each token of its output."""
+    """Seconds that each token of the output adds to the deadline."""
     guess_noise: NonNegativeFloat | None = None
     """`expected_output_tokens`: the length times exp(normal(0, guess_noise)); 0: exact; null:
-    none. With log-normal outputs of `sigma`, Kendall's tau of guess and length is
-    2/pi * asin(sigma / sqrt(sigma^2 + guess_noise^2))."""
+    requests have no `expected_output_tokens`. With log-normal outputs of `sigma`, Kendall's tau of
+    guess and length is 2/pi * asin(sigma / sqrt(sigma^2 + guess_noise^2))."""
 
 
 @dataclass(frozen=True, slots=True)

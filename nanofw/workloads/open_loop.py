@@ -59,7 +59,7 @@ class OnOffOptions(OpenLoopOptions):
     on_s: PositiveFloat = 10.0
     """Seconds with arrivals."""
     off_s: PositiveFloat = 10.0
-    """Seconds without, after which arrivals come again."""
+    """Seconds without arrivals, after which arrivals come again."""
 
     def gaps(self, rng: np.random.Generator, num: int) -> FloatArray:
         return on_off_gaps(rng, num, self.rate, self.on_s, self.off_s)

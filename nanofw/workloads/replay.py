@@ -31,8 +31,9 @@ class ReplayOptions(Options):
     num_requests: PositiveInt | None = None
     """Length of the part that is replayed; null: all of it."""
     part: Literal["first", "random"] = "first"
-    """Which part: the first requests, or a block of as many. Blocks do not overlap; seeds that
-    follow each other take others, in a random order, until all have been taken."""
+    """Which part of the trace: its first requests, or a random block of the same length. Blocks do
+    not overlap. Consecutive seeds take different blocks, in a random order, until all have been
+    used."""
     arrivals: ArrivalProcess | None = None
     """When requests come: `{process: poisson, rate: 5.0}`, gamma or on_off; null: as in the
     trace."""

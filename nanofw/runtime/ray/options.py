@@ -14,15 +14,15 @@ class RayOptions(TorchOptions):
 
     address: str | None = Field(
         None,
-        description="Of the Ray cluster, host:port or auto; null: as Ray decides (RAY_ADDRESS, a "
-        "cluster that runs on this host, else one of its own that ends with the engine).",
+        description="Address of the Ray cluster: host:port or auto; null: Ray decides (by "
+        "RAY_ADDRESS, or a cluster on this host, or else a new one that ends with the engine).",
     )
     placement: Literal["strict_pack", "pack", "spread", "strict_spread"] = Field(
         "strict_pack",
-        description="Ranks of an engine on one node, on one if they fit, over nodes if they "
-        "can, or each on a node of its own.",
+        description="Where the ranks of an engine run: all on one node; on one node if they "
+        "fit; spread over nodes if possible; each on its own node.",
     )
-    cpus_per_rank: PositiveInt = Field(1, description="CPUs that Ray keeps for each rank.")
+    cpus_per_rank: PositiveInt = Field(1, description="CPUs that Ray reserves for each rank.")
     placement_timeout_s: Timeout = Field(
         60.0, description="Longest time until Ray has room for all ranks."
     )

@@ -13,7 +13,7 @@ class SuppressTokensOptions(Options):
     """`logits_processors: [{name: suppress_tokens, token_ids: [...]}]`."""
 
     token_ids: tuple[int, ...] = Field(default=())
-    """Tokens that no request draws."""
+    """Tokens that are never sampled."""
 
 
 class StructuredOptions(Options):
@@ -23,8 +23,8 @@ class StructuredOptions(Options):
     """What requests without an argument `structured` must match: a mapping with one of
     json_schema, regex, choice, lark."""
     json_whitespace: Literal["none", "space", "any"] = "space"
-    """Between the parts of a JSON text: nothing, at most one space, or any whitespace, which a
-    model may go on with for ever."""
+    """Between the parts of a JSON text: nothing, at most one space, or any whitespace (a model may
+    then write whitespace without end)."""
     max_cached_grammars: int = Field(default=128, ge=1)
     """Compiled grammars to keep for later requests."""
     num_threads: int | None = Field(default=None, ge=1, le=1024)
@@ -33,7 +33,7 @@ class StructuredOptions(Options):
     """Most states that a request's lexer may have, 1 to 2 kB each; a request that needs more
     ends with an error."""
     compile_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
-    """Most seconds for a grammar to compile; one that takes longer is refused. Requests wait
+    """Longest time to compile a grammar; if it takes longer, the request is refused. Requests wait
     for it."""
 
 
