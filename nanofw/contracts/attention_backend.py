@@ -1,4 +1,4 @@
-"""Contract `attention_backend/2` (experimental): which kernel attends, and over which pages.
+"""Contract `attention_backend/2` (experimental): which kernel computes attention, on which blocks.
 
 class Mine(AttentionBackend):
 def __init__(self, options, config): self.config = config

@@ -1,4 +1,4 @@
-"""Contract `executor/2` (experimental): who carries out the plans.
+"""Contract `executor/2` (experimental): what carries out the plans.
 
 An executor owns everything that the plans change: token ids, block tables and sampling state
 of each row, the KV pool, the weights. It holds neither the engine nor the scheduler. The ordinary

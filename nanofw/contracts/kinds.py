@@ -79,7 +79,7 @@ KINDS: Mapping[str, Kind] = _by_name(
     ),
     Kind(
         name="scheduler",
-        text="whom to serve first",
+        text="which request is served first",
         section=("scheduler",),
         base=Policy,
         config=SchedulerConfig,
@@ -99,7 +99,7 @@ KINDS: Mapping[str, Kind] = _by_name(
     ),
     Kind(
         name="attention_backend",
-        text="which kernel attends",
+        text="which kernel computes attention",
         section=("attention_backend",),
         base=AttentionBackend,
         config=AttentionConfig,
@@ -133,7 +133,7 @@ KINDS: Mapping[str, Kind] = _by_name(
     ),
     Kind(
         name="executor",
-        text="who carries out the plans",
+        text="what carries out the plans",
         section=("executor",),
         base=Executor,
         config=ExecutorConfig,

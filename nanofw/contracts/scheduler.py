@@ -1,4 +1,4 @@
-"""Contract `scheduler/2` (stable): whom to serve first.
+"""Contract `scheduler/2` (stable): which request is served first.
 
 A minimal policy:
 
@@ -6,10 +6,10 @@ A minimal policy:
         def key(self, request, view):
             return request.num_prompt_tokens
 
-The policy proposes, the core disposes. The core owns queues, budgets, chunking, preemption and
-the accounting of blocks; a policy orders requests and may, if it wants to, admit, cut, pause,
-refuse and give up. Whatever it answers, no block leaks, no budget is exceeded and no request is
-lost: nonsense is a `PolicyError` that shows the decision.
+The policy proposes, the engine disposes. The engine owns queues, budgets, chunking, preemption and
+the accounting of blocks. A policy orders requests; if it wants to, it also admits, cuts, pauses,
+refuses and preempts them. Whatever it answers, no block leaks, no budget is exceeded and no request
+is lost: a wrong answer is a `PolicyError` that shows the decision.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ class Refuse:
     raises `RequestShed`.
 
     Attributes:
-        reason: the sentence for the request's user.
-        retry_after_s: when it may be worth to try again, in seconds from now, if that is known.
+        reason: the sentence for the user who sent the request.
+        retry_after_s: after how many seconds the user may try again; None: not known.
     """
 
     reason: str
@@ -53,7 +53,7 @@ class Refuse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulerConfig:
-    """Facts that a policy is built with, beside its options.
+    """Facts that a policy is constructed with, beside its options.
 
     Attributes:
         name: what the configuration calls the policy.
@@ -68,19 +68,19 @@ class Policy(ABC):
     """Base of scheduling policies. Only `key` must be written.
 
     A policy may keep state of its own. It is called from one thread and never concurrently. A
-    hook that is not overridden is never called. `view` is the last argument of every hook that
-    decides something or is told something; it is valid during that call.
+    hook that is not overridden is never called. `view` is the last argument of nearly every hook;
+    it is valid during that call.
 
     Constructed as `target(options, SchedulerConfig)`.
 
     Attributes:
-        options: its validated options, None where the descriptor names none.
-        config: what it was built with.
-        window: when positive, the first `window` waiting requests by `key` get new keys from
-            `window_key` in each step that could admit one: for keys that change without an
-            event. Bounds the cost of a step.
-        skip_ahead: how many requests past a head that does not fit may be tried in one step.
-            0: the core stops at the head, so that no request overtakes it.
+        options: its validated options; None if the descriptor names no options.
+        config: what it was constructed with.
+        window: if this number is positive, the first `window` waiting requests by `key` get new
+            keys from `window_key` in each step that could admit one. Use it for keys that change
+            with time alone. The number limits the cost of a step.
+        skip_ahead: how many requests behind a head that does not fit may be tried in one step.
+            With 0 the engine stops at the head, so that no request overtakes it.
         max_rekeys: how many requests `rekey` may name before one step.
     """
 
@@ -93,27 +93,27 @@ class Policy(ABC):
         self.config: SchedulerConfig = config or SchedulerConfig()
 
     def check(self, arguments: Any) -> None:
-        """Raise ValueError with the allowed values when a request's arguments are wrong.
+        """Raise ValueError with the allowed values if the arguments of a request are wrong.
 
-        `arguments` is what the request carries under the policy's name; None: it carries
-        nothing.
+        `arguments` is what the request has under the policy's name; None if it has nothing.
         """
         if arguments is not None:
             raise ValueError("this policy takes no arguments")
 
     @abstractmethod
     def key(self, request: RequestView, view: SchedulerView) -> SortKey | Refuse:
-        """The request's key; smaller is served first.
+        """The request's key; the request with the smallest key is served first.
 
         Called when the request arrives, when it returns after a preemption, and when `rekey`
-        names it; not again while it waits: a step costs O(what runs, times the logarithm of
-        what waits). Keys must be comparable with each other. Among equals, preempted requests
-        come before those that never started, then the earlier arrival. Linear ageing is a
-        static key: `cost + weight * request.arrival` orders as `cost - weight * waited` does
-        at any time.
+        names it. It is not called again while the request waits. So a step costs O(r log w),
+        with r running and w waiting requests. All keys must be comparable with each other. Among
+        requests with equal keys, those that were preempted come before those that never
+        started; after that, the one that arrived earlier comes first. Linear ageing needs no
+        new keys: `cost + weight * request.arrival` gives the same order at any time as
+        `cost - weight * waited`.
 
-        `Refuse` ends the request. A running request cannot be refused. An exception here, when
-        the request arrives, refuses that request alone.
+        `Refuse` ends the request. A running request cannot be refused. If this method raises an
+        exception when the request arrives, that request alone is refused.
         """
 
     def group(self, request: RequestView) -> Hashable:
@@ -126,70 +126,79 @@ class Policy(ABC):
     def group_key(self, group: Hashable, view: SchedulerView) -> SortKey:
         """The key of a group that has waiting requests; the smallest is served first.
 
-        Read anew when the group is about to be served, so it may grow at any time; it must not
-        shrink while the group has waiting requests. Only called when `group` is overridden.
+        It is read again when the group is about to be served, so the key may grow at any time.
+        It must not shrink while the group has waiting requests. A count that fades at one rate
+        can do without: `sum(tokens * exp(rate * time))` only grows, and gives the same order at
+        any time as the counts that fade (keep the logarithm of the sum, which does not
+        overflow). Only called if `group` is overridden.
         """
         return 0
 
     def window_key(
         self, requests: Sequence[RequestView], view: SchedulerView
     ) -> Sequence[SortKey | Refuse]:
-        """New keys of the first `window` waiting requests, one each, in their order."""
+        """New keys for the first `window` waiting requests, one for each, in their order."""
         return range(len(requests))
 
     def rekey(self, view: SchedulerView) -> Iterable[RequestView]:
-        """Requests, waiting or running, for which `key` is called anew before this step.
+        """Requests, waiting or running, for which `key` is called again before this step.
 
         At most `max_rekeys`. A waiting request moves to its new place in the queue, or is
-        refused. The key of a running one decides whom a waiting request may replace and who
-        gives way first. With `group`, a waiting request stays in its group.
+        refused. The key of a running request decides which waiting request may replace it, and
+        which request is preempted first. With `group`, a waiting request stays in its group.
         """
         return ()
 
     def admit(self, request: RequestView, view: SchedulerView) -> bool | Refuse:
-        """Whether the request may enter now, though the core has room for it.
+        """Whether the request may start now. The engine asks only when it has room for it.
 
-        False makes it a head that does not fit (see `skip_ahead`). When nothing runs and no
-        request is admitted, `wake` says when to ask again.
+        After False the request is treated like a head that does not fit (see `skip_ahead`). If
+        nothing runs and no request is admitted, `wake` says when to ask again.
         """
         return True
 
     def chunk(self, request: RequestView, view: SchedulerView) -> int | None:
-        """Most prefill tokens of the request in this step, at least 1; None: as configured."""
+        """The largest number of prefill tokens that the request may have in this step, at least 1.
+
+        None: the number from the configuration.
+        """
         return None
 
     def step_budget(self, view: SchedulerView) -> int | None:
-        """Most tokens of this step; None: as configured, which it cannot exceed.
+        """The largest number of tokens in this step.
 
-        Rows that decode come first, in order of admission; those beyond the budget wait a
-        step. The rest is for prefill: a budget of `view.num_decoding` allows none.
+        None: the number from the configuration; a larger answer is cut to that. Rows that
+        decode come first, in order of admission; those beyond the budget wait a step. The rest
+        is for prefill: with a budget of `view.num_decoding`, no prefill runs in this step.
         """
         return None
 
     def pause(self, view: SchedulerView) -> Iterable[int]:
         """Rows that do not run in this step. They keep their row and their KV.
 
-        A paused request gives up its blocks before others when the pool is short. When every
-        row is paused and nothing else runs, `wake` says when to ask again.
+        If the pool has too few blocks, a paused request gives up its blocks before others. If
+        every row is paused and nothing else runs, `wake` says when to ask again.
         """
         return ()
 
     def victim(self, for_request: RequestView | None, view: SchedulerView) -> int | None:
-        """The row to give up, or None.
+        """The row whose request is preempted, or None. There are two cases.
 
-        `for_request` None: the pool is short for the running requests. None lets the core
-        choose: a paused request before others, then the greatest key, the latest arrival among
-        equals. Otherwise: a waiting request with a smaller key than some running one does not
-        fit; only rows of a greater key than its own may be named. None leaves it waiting, and
-        is what the base class answers.
+        If `for_request` is None, the pool has too few blocks for the running requests. After
+        the answer None the engine chooses: a paused request before others, then the greatest
+        key, and among equal keys the latest arrival.
+
+        Otherwise `for_request` is a waiting request that does not fit, and whose key is smaller
+        than that of a running request. Only rows with a greater key than its own may be named.
+        After the answer None, which the base class gives, the request keeps waiting.
         """
         return None
 
     def wake(self, view: SchedulerView) -> float | None:
         """When to ask again, in seconds on the engine's clock, later than `view.now`.
 
-        Called when nothing runs and no request was admitted. None: nothing will change, which
-        is a `PolicyError`.
+        Called if nothing runs and no request was admitted. None means that nothing will ever
+        change; it is a `PolicyError`.
         """
         return None
 
@@ -205,14 +214,17 @@ class Policy(ABC):
     def on_progress(
         self, rows: IntArray, num_tokens: IntArray, num_decodes: int, view: SchedulerView
     ) -> None:
-        """int32[n] rows and the tokens that each computes in the plan just made. Once a step.
+        """int32[n] rows, and how many tokens each computes in the new plan. Once for each step.
 
-        The first `num_decodes` rows generate; the rest compute prompts, or recompute after a
-        preemption. `on_start` of each row was called before. The arrays are read-only.
+        The first `num_decodes` rows decode. The others compute prompts, or compute tokens again
+        after a preemption; a row that comes to the end of its tokens samples one, too. How many
+        tokens a request has got is `request.num_output_tokens`. `on_start` of each row was
+        called before. The arrays are read-only. A simulated run that calls this method takes
+        every step alone, which makes it slower.
         """
 
     def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
         """The request finished, whether it ran or not. Once for each that `on_arrival` saw.
 
-        It has its result: what is raised here is logged, and changes nothing.
+        It has its result already: an exception here is logged, and changes nothing.
         """

@@ -17,14 +17,16 @@ SortKey: TypeAlias = Any
 
 
 class RequestView:
-    """What a policy may know of a request. Read-only; the same object for as long as it lives.
+    """What a policy may know of a request. Read-only.
+
+    Each sample has one object for as long as it lives, which can be the key of a dict.
 
     Attributes:
         index: submission index, unique and increasing; samples of a request share it.
         arrival: seconds on the engine's clock.
-        max_tokens: most tokens that it may generate (resolved: never None).
+        max_tokens: the largest number of tokens that it may generate; never None.
         num_prompt_tokens: at least 1.
-        arguments: what the request carries under the policy's name, or None.
+        arguments: what the request has under the policy's name, or None.
     """
 
     __slots__ = ("_prompt", "_request", "_salt", "arguments", "arrival", "index", "max_tokens",
@@ -90,7 +92,11 @@ class RequestView:
 
     @property
     def num_output_tokens(self) -> int:
-        """Tokens generated and committed so far."""
+        """Tokens generated and committed so far.
+
+        It does not change between `on_preempt` and the next `on_start`, and is final in
+        `on_finish`.
+        """
         return 0
 
     @property

@@ -210,7 +210,8 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "descriptor", "error",
         "an entry point without a descriptor; a manifest that cannot be imported, a misspelt hook, "
-        "a descriptor or a capability that means nothing, another version",
+        "a descriptor or a capability that is not valid; a contract version that nanofw does not "
+        "know",
         _descriptor,
     ),
     Rule("entry-point", "warning", "a descriptor without an entry point", _entry_points),
@@ -218,23 +219,26 @@ RULES: tuple[Rule, ...] = (
     Rule("prints", "warning", "a manifest that prints when it is imported", _prints),
     Rule(
         "heavy-import", "warning",
-        "a manifest that imports what it could leave to the target, with the milliseconds",
+        "a manifest that imports what only the target needs, with the milliseconds",
         _heavy_imports,
     ),
     Rule(
-        "capability", "warning", "a capability that nothing asks for, or not of this kind",
-        _capabilities,
+        "capability", "warning",
+        "a capability that nothing asks for, or that this kind does not have", _capabilities,
     ),
     Rule("requirement", "error", "a module or package that is missing", _requirements),
-    Rule("options", "error", "options that cannot be imported, or are not a model", _options),
+    Rule(
+        "options", "error",
+        "options that cannot be imported, or that are not a pydantic model", _options,
+    ),
     Rule(
         "target", "error",
-        "a target that is not there, cannot be constructed or lacks a method; a method that is "
-        "misspelt, cannot be called as the contract says, or has no partner",
+        "a target that does not exist, cannot be constructed or lacks a method; a method that is "
+        "misspelt, cannot be called as the contract says, or lacks a method that belongs to it",
         _target,
     ),
     Rule("attribute", "warning", "an attribute whose name is misspelt", _attributes),
-    Rule("claim", "warning", "a method without the capability that it goes with", _claims),
+    Rule("claim", "warning", "a method without the capability that belongs to it", _claims),
     Rule("probe", "error", "a `probe` that cannot be called", _probe),
 )  # fmt: skip
 """In the order in which they are asked: each may rely on what those before it found right."""
