@@ -119,7 +119,7 @@ def _part(name: str, kind: str) -> str:
     made = contract_pages.part(name, kind)
     if isinstance(made, str):
         return made
-    return table(made[0], made[1:]) if len(made) > 1 else "None so far.\n"
+    return table(made[0], made[1:]) if len(made) > 1 else "This kind has no capabilities yet.\n"
 
 
 def stale_pages() -> list[Path]:

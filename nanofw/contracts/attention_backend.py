@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AttentionConfig:
-    """Facts that a backend is built with, beside its options. Head counts are this rank's.
+    """Facts that a backend is constructed with. The numbers of heads are those of this rank.
 
     Attributes:
-        sliding_windows: by layer, the keys that a query sees at most; None: all. Empty: all, in
-            every layer.
-        soft_cap: scores s, scaled, become soft_cap * tanh(s / soft_cap); None: they stay. Only
-            backends with the capability `soft_cap` get one.
+        sliding_windows: for each layer, the largest number of keys that a query sees; None: all
+            keys. An empty tuple: all keys in every layer.
+        soft_cap: after scaling, each score s becomes soft_cap * tanh(s / soft_cap); None: scores
+            are not changed. Only backends with the capability `soft_cap` get a value.
         name: what the configuration calls it.
     """
 
@@ -54,7 +54,7 @@ NO_ARGUMENTS: Mapping[int, Any] = MappingProxyType({})
 
 @dataclass(slots=True, kw_only=True)
 class ForwardBatch:
-    """One forward pass over t tokens of n rows. Passed down the model, never published.
+    """One forward pass over t tokens of n rows. It is passed through the layers, and not kept.
 
     Rows are laid out one after the other; the first `num_decodes` have one query token each.
     Tokens past the last row's are padding, with slot -1. Host arrays are numpy; device tensors
@@ -62,29 +62,30 @@ class ForwardBatch:
 
     Attributes:
         token_ids: device int32 or int64[t].
-        positions: device int64[t], 0-based: the number of tokens before each.
+        positions: device int64[t], 0-based: the number of tokens before this token in its request.
         slots: device int64[t], where each token's KV goes: block * block_size + offset;
             -1 writes nothing.
-        block_tables: device int32[n, b], each row's blocks; entries past its length are any
-            valid block.
+        block_tables: device int32[n, b], each row's blocks; entries after the end of a row's table
+            are arbitrary, but valid block ids.
         query_starts: device int32[n + 1], first token of each row in the flat layout.
         context_lens: device int32[n], keys of each row, this pass included.
         host_query_lens, host_context_lens: int32[n] on the host.
         host_block_tables: int32[n, b], `block_tables` on the host; None: ask the device.
         num_decodes: rows with exactly one query token, all first.
-        logits_indices: device int64[s], flat positions whose logits are wanted. Where all rows
-            decode and s = t they are all tokens in their order.
+        logits_indices: device int64[s], flat positions whose logits are wanted. If all rows
+            decode and s = t, these are all positions in order.
         rows: int32[n] on the host, which row of the run each is; empty in a pass that is captured.
-        arguments: by row, what its request carries under the model's name; only rows that carry
-            something are in it, of this batch and of others. Read-only.
+        arguments: by row, what its request has under the model's name. It has only rows with
+            arguments; these may be rows of this batch or of others. Read-only.
         attention: what the backend's `prepare` made of the batch, for all layers.
-        max_chunks: None: the lengths are those of the host arrays. A number: the pass is captured
-            to be replayed with other lengths (capabilities `cuda_graph`, `cuda_graph_prefill`),
-            and what is launched may depend on the shapes of the tensors alone, and on these
-            bounds: `host_query_lens` and `host_context_lens` hold what no row exceeds; rows of
-            one token come first, and at most `max_chunks` rows follow them; any number of rows
-            at the end has no token and no context. With `max_chunks` 0, n = `num_decodes`;
-            else `num_decodes` is 0, though any number of the first rows may have one token.
+        max_chunks: None: the lengths are those of the host arrays. A number: the pass is captured,
+            and replayed with other lengths (capabilities `cuda_graph`, `cuda_graph_prefill`). Then
+            (1) the kernels that are launched may depend only on the shapes of the tensors and on
+            these bounds; (2) `host_query_lens` and `host_context_lens` hold upper bounds; (3) rows
+            with one token come first, then at most `max_chunks` other rows; (4) any number of rows
+            at the end may have no token and no context; (5) with `max_chunks` 0, n = `num_decodes`;
+            otherwise `num_decodes` is 0, although any number of the first rows may have one
+            token.
     """
 
     token_ids: torch.Tensor
@@ -134,10 +135,11 @@ class AttentionBackend(ABC):
         batch: ForwardBatch,
         scale: float,
     ) -> torch.Tensor:
-        """Store this pass's keys and values, then attend causally over each row's context.
+        """Store this pass's keys and values, then compute causal attention over each row's context.
 
-        Slots of a row's blocks past its context hold whatever was left there, NaN of a request
-        that failed included: nothing of it may reach the output, not even times zero.
+        In the blocks of a row, slots after its context hold old values, possibly the NaN of a
+        failed request. They must not influence the output. Multiplying them by zero is not
+        enough.
 
         Args:
             query: [t, num_heads, head_dim], rotated.
@@ -146,18 +148,18 @@ class AttentionBackend(ABC):
             kv: the layer's entry of the pool.
 
         Returns:
-            [t, num_heads, head_dim]. Rows of padded tokens (slot -1) mean nothing.
+            [t, num_heads, head_dim]. The output for padded tokens (slot -1) is ignored.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FusedInputs:
-    """What the optional fused entry takes: QK-norm, rotation, KV store in one kernel.
+    """The inputs of `forward_fused`, which does QK-norm, rotation and KV store in one kernel.
 
     Attributes:
         qkv: [t, (num_heads + 2 * num_kv_heads) * head_dim], as the projection left it.
-        query_norm, key_norm: weights [head_dim], or None where the model has none.
-        norm_eps: their epsilon.
+        query_norm, key_norm: weights [head_dim], or None if the model has no such norm.
+        norm_eps: the epsilon of these norms.
         cos_sin: float32[max_positions, head_dim], cosines then sines.
     """
 
@@ -175,4 +177,4 @@ class FusedAttentionBackend(AttentionBackend):
     def forward_fused(
         self, inputs: FusedInputs, layer: int, kv: Any, batch: ForwardBatch, scale: float
     ) -> torch.Tensor:
-        """Like `forward`, with norm, rotation and store done by the backend."""
+        """Like `forward`, but the backend also does the norm, the rotation and the store."""

@@ -13,7 +13,7 @@ MAX_LAG_S = 0.25
 
 
 class Clock(Protocol):
-    """Where the engine and the executor read the time, in seconds, monotonic."""
+    """The clock of the engine and the executor, in seconds. It never goes back."""
 
     def now(self) -> float:
         """Seconds since an arbitrary origin; never decreases."""
@@ -49,15 +49,15 @@ class VirtualClock:
 
 
 class PacedClock:
-    """Modelled time that keeps step with the machine's, for simulated runs with callers.
+    """Modelled time that follows the machine's clock, for simulated runs with callers.
 
-    It moves only where it is told to, as a `VirtualClock`, and waits there until the machine's
-    clock shows the same. So what the host does between two steps costs no modelled time, and what
-    it is late with once is caught up. Where the host is behind by more than `MAX_LAG_S`, the
-    clock is moved on: from there the times are those of the host.
+    Like a `VirtualClock` it moves only when it is told to. Then it waits until the machine's clock
+    shows the same time. So the work of the host between two steps costs no modelled time, and the
+    host can catch up if it is late. If it is late by more than `MAX_LAG_S`, the clock jumps to the
+    machine's time.
 
     Attributes:
-        machine: the clock of the callers; requests bear its times.
+        machine: the machine's clock, which callers use; the times of requests are on this clock.
     """
 
     def __init__(self, machine: Clock | None = None) -> None:

@@ -1,4 +1,4 @@
-"""What tensor parallel layers need of the ranks beside them."""
+"""What tensor parallel layers need of the other ranks."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Communicator(Protocol):
-    """Passed into each layer that is split over ranks; never looked up from a global."""
+    """The connection between ranks. Each layer that is split over ranks gets it as an argument."""
 
     @property
     def rank(self) -> int: ...
@@ -18,7 +18,7 @@ class Communicator(Protocol):
     def size(self) -> int: ...
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Sum over ranks, in place where it can be; returns the sum."""
+        """Sum over ranks, in place if possible; returns the sum."""
         ...
 
     def all_gather(self, tensor: torch.Tensor, dim: int = -1) -> torch.Tensor:
@@ -28,7 +28,7 @@ class Communicator(Protocol):
 
 @runtime_checkable
 class NormCommunicator(Communicator, Protocol):
-    """One that can also sum, add to the residual stream and normalise in one go."""
+    """A communicator that can also sum, add to the residual and normalise in one call."""
 
     def all_reduce_add_rms_norm(
         self, x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float

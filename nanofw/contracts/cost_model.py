@@ -17,13 +17,13 @@ class CostModel(Protocol):
     def seconds(self, plan: StepPlan) -> float:
         """Time that the device is busy with the plan. Called once for each plan, in order.
 
-        The plan is not changed and not kept. A step should cost a few microseconds here: a
-        long simulation asks millions of times.
+        Do not change or keep the plan. A call should take a few microseconds: a long simulation
+        makes millions of calls.
         """
         ...
 
     def kv_bytes(self) -> int | None:
-        """Memory that the device has for keys and values; None: the model does not know."""
+        """Bytes of memory that the device has for keys and values; None: not known."""
         ...
 
 
@@ -32,10 +32,11 @@ class OccupiesHost(Protocol):
     """A cost model that also knows how long the host is busy until a step is on its way."""
 
     def host_seconds(self, plan: StepPlan) -> float:
-        """Time to take over the step before, to plan and to submit. Asked once, before `seconds`.
+        """Time that the host needs to process the previous step, and to plan and submit this one.
 
-        The device may begin at once, but is not done before the host is; with a step in flight
-        it works on that one meanwhile.
+        Called once for each plan, before `seconds`. The device may begin at once, but it does not
+        finish before the host does. If another step is in flight, the device works on that step
+        meanwhile.
         """
         ...
 
@@ -47,19 +48,19 @@ class SteadyCostModel(Protocol):
     def steady_seconds(
         self, plan: StepPlan, num_steps: int
     ) -> tuple[FloatArray | None, FloatArray]:
-        """What `host_seconds` and `seconds` would answer for the plan and those after it.
+        """The answers of `host_seconds` and `seconds` for this plan and the plans after it.
 
-        float64[num_steps] both; None for a model that does not occupy the host. In each of these
-        steps the rows of the plan before decode, one token further. Changes nothing: the plans
-        that come next follow as if `seconds` had been asked for as many of these steps as their
-        numbers say.
+        Both are float64[num_steps]; None for a model that does not occupy the host. In each of
+        these steps the rows of the previous plan decode, one token further. The call changes no
+        state. The next plan may come after any number of these steps: its own number says how
+        many, and it is treated as if `seconds` had been called for each of them.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostModelConfig:
-    """Facts that a cost model is built with, beside its options.
+    """Facts that a cost model is constructed with, beside its options.
 
     Attributes:
         spec: the model whose steps are timed.

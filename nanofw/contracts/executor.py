@@ -31,13 +31,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorFacts:
-    """What an executor tells of itself, for measurements and records. All of it is optional.
+    """Facts about an executor, for measurements and records. All of them are optional.
 
     Attributes:
-        graph_steps: steps by how they were carried out: `replayed` from graphs, or why not.
+        graph_steps: numbers of steps: those that were `replayed` from graphs, and for each reason
+            those that were not.
         host_phases: seconds that the host has spent so far in the parts of `submit`, by name.
-        process_ids: of the processes that compute, where they are others than the engine's.
-        start_seconds: what its construction spent its time on, by name, in order.
+        process_ids: ids of the processes that compute, if these are not the engine's process.
+        start_seconds: seconds of the parts of its construction, by name, in order.
     """
 
     graph_steps: Mapping[str, int] = field(default_factory=dict[str, int])
@@ -49,55 +50,55 @@ class ExecutorFacts:
 class Executor(ABC):
     """Base of executors. Constructed as `target(options, ExecutorConfig)`.
 
-    Plans are collected in the order in which they came. Whatever a method raises ends the run, in
-    the plugin's name, but for the ValueError of `check`.
+    Plans are collected in the order in which they came. An exception in a method ends the run, and
+    the error names the plugin; only a ValueError in `check` refuses a single request.
     """
 
     @abstractmethod
     def capacity(self) -> Capacity:
-        """What it can hold, known once it is constructed."""
+        """What it can hold. Called once, after it was constructed."""
 
     @abstractmethod
     def submit(self, plan: StepPlan) -> None:
         """Start a step. Returns as soon as it can; at most `max_in_flight` may be pending.
 
-        The plan's arrays do not change any more, and may be kept; they are not to be written.
+        The plan's arrays do not change any more. You may keep them, but must not write to them.
         """
 
     @abstractmethod
     def collect(self) -> StepResult:
-        """Wait for the oldest pending step. Raises `ExecutorError` when it failed."""
+        """Wait for the oldest pending step. Raises `ExecutorError` if the step failed."""
 
     def check(self, request: Request) -> None:
-        """Raise ValueError, naming the allowed values, when it cannot carry out the request."""
+        """Raise ValueError, naming the allowed values, if it cannot carry out the request."""
 
     def provide(self, masks: HostMasks) -> None:
         """Let the host rows of the last submitted step sample.
 
-        Called once after `submit` for each plan with host rows, when the step before was
-        collected, and never for others.
+        Called once after `submit` for each plan that has host rows, after the previous step was
+        collected. It is not called for other plans.
         """
         raise ExecutorError(f"{type(self).__name__} does not sample among tokens of a mask")
 
     def stride(self, plan: StepPlan, num_steps: int, until: float) -> Stride | None:
-        """Take the plan and steps like it at once: at most `num_steps`, planned before `until`.
+        """Take the plan and similar steps at once: at most `num_steps`, planned before `until`.
 
         In each of them the same rows decode, one token further; `plan` is the first. The plans name
-        no blocks, so this is for executors that simulate. Times, tokens and all that the executor
-        is asked later must be those of `submit` and `collect` in turn, step by step. None: the
-        steps are taken one by one. Called in a simulation, and only where the class that overrides
-        it, or a base class of it, has `submit` and `collect`.
+        no blocks, so this is for executors that simulate. The times, the tokens and all later
+        answers must be the same as if `submit` and `collect` had been called for each step. None:
+        the steps are taken one by one. It is called only in a simulation, and only if the class
+        that overrides it, or a base class of that class, defines `submit` and `collect`.
         """
         return None
 
     def check_alive(self) -> None:
-        """Raise an `ExecutorError` when a part of it, such as a process, failed while no step ran.
+        """Raise an `ExecutorError` if a part of it, such as a process, failed while no step ran.
 
-        Called now and then while idle, where it is overridden; never waits.
+        Called now and then while the engine is idle, if it is overridden. It must not wait.
         """
 
     def facts(self) -> ExecutorFacts:
-        """What it tells of itself now. Never called in a step."""
+        """Facts about the executor, as they are now. It is never called during a step."""
         return ExecutorFacts()
 
     def close(self) -> None:
@@ -111,7 +112,7 @@ class Components:
     Only those of the kinds in its capability `needs` are there; the others are None.
 
     Attributes:
-        logits_processors: those of the device, in YAML order.
+        logits_processors: those that run on the device, in YAML order.
     """
 
     model: Component | None = None
@@ -130,7 +131,7 @@ class Components:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExecutorConfig:
-    """Facts that an executor is built with, beside its own options.
+    """Facts that an executor is constructed with, beside its options.
 
     Attributes:
         name: what the configuration calls it.
@@ -145,7 +146,8 @@ class ExecutorConfig:
         device: where it runs, resolved: `cpu`, `cuda`, `cuda:1`.
         tensor_parallel_size: ranks that share each layer.
         memory_utilization: share of the device's memory that the run may take.
-        overlap, cuda_graphs: whether they are on, resolved.
+        overlap: whether overlap is on, resolved.
+        cuda_graphs: whether CUDA graphs are on, resolved.
         prefill_graphs: whether steps with prefill may be captured too, resolved.
     """
 

@@ -1,8 +1,8 @@
 """Contract `kv_allocator/2` (provisional): where the keys and values of a request live.
 
 The pool has `num_blocks` blocks of `block_size` tokens. A row owns a table of blocks; position
-p of its tokens lives in slot `p % block_size` of block `table[p // block_size]`. The allocator
-is the one writer of block tables; it knows token ids only through what it is handed.
+p of its tokens lives in slot `p % block_size` of block `table[p // block_size]`. Only the allocator
+writes block tables. It sees token ids only as arguments.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ NO_EXTENSION = Extension(EMPTY_INT, EMPTY_INT, EMPTY_INT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorStats:
-    """Counters since the last `reset`; blocks are counts now.
+    """Hits, evictions and duplicates since the last `reset`; the current numbers of blocks.
 
     free + cached + used == total, at any time: a block is either free, or cached (holds
     reusable content, has no owner), or used (in at least one table).
@@ -72,9 +72,9 @@ class AllocatorStats:
         num_hits: blocks that `acquire` took from a match. An allocator cannot tell a first
             admission from a return after a preemption: the hit rate that users read comes from
             the scheduler (`num_cached_tokens`, `num_recovered_tokens`).
-        num_evictions: cached blocks whose content was given up because room was short.
-        num_duplicates: blocks committed though another block already held their content, by
-            rows that computed the same side by side.
+        num_evictions: cached blocks that were overwritten because free blocks were missing.
+        num_duplicates: blocks that were committed although another block already had the same
+            content, because several rows computed it at the same time.
     """
 
     num_blocks: int
@@ -97,14 +97,14 @@ class KVAllocator(ABC):
         allocator.commit(rows, num_tokens, tokens)             # its blocks may be shared
         allocator.release(row)
 
-    `salt` keeps prefixes apart that have equal tokens and other KV or other owners; 0: none.
+    `salt` separates prefixes that have equal tokens but other KV or other owners; 0: no salt.
     Blocks are shared only under equal salts.
 
     Attributes:
         works_by_block: whether `extend` and `commit` do nothing for a row that stays within its
             last block, and `extend` finds as many blocks as `num_available` says. A simulation
-            then leaves such calls out. It counts where the class that says so, or a base class of
-            it, has these methods.
+            then skips such calls. The attribute is used only if the class that sets it, or a base
+            class of that class, defines these methods.
     """
 
     works_by_block: bool = False
@@ -118,15 +118,15 @@ class KVAllocator(ABC):
     def match(self, token_ids: IntArray, salt: int = 0) -> Match:
         """The longest cached prefix of int32[t] tokens. Changes nothing.
 
-        A request must compute at least one token: a caller that needs that hands in all tokens
-        but the last, and the match may still be given to `acquire` with all of them.
+        A request must compute at least one token, so a caller passes all tokens except the last
+        one. The match may then be passed to `acquire` together with all tokens.
         """
 
     def num_cached_tokens(self, token_ids: IntArray, salt: int = 0) -> int:
         """The length of the match of int32[t] tokens. Changes nothing.
 
-        Policies ask for it of many waiting requests in each step: override it where it can be
-        found for less than what `match` costs.
+        Policies may call it for many waiting requests in each step. Override it if you can compute
+        the length faster than `match`.
         """
         return self.match(token_ids, salt).num_tokens
 
@@ -137,16 +137,16 @@ class KVAllocator(ABC):
         """Give an empty row blocks for all of its int32[t] tokens.
 
         Takes the match (of these tokens or the first of them, with no change in between) and
-        new blocks for the rest: all or nothing. The table begins with the blocks of the match.
-        None when there is no room, and then nothing has changed.
+        new blocks for the rest. The table begins with the blocks of the match. If there is not
+        enough room, return None and change nothing.
         """
 
     @abstractmethod
     def extend(self, rows: IntArray, num_tokens: IntArray) -> Extension | None:
-        """Make room for `num_tokens[i]` tokens in all in each row (int32[n] both).
+        """Make room for `num_tokens[i]` tokens in total in each row (int32[n] both).
 
-        All or nothing: None when there is no room for all of them, and nothing has changed.
-        Rows that have room already get nothing.
+        If there is not enough room for all rows, return None and change nothing. Rows that
+        already have enough room get no blocks.
         """
 
     @abstractmethod
@@ -154,13 +154,13 @@ class KVAllocator(ABC):
         """The first `num_tokens[i]` tokens of each row are computed and may be shared.
 
         Called when the step that wrote them was collected without error. `tokens[row]` holds
-        the row's token ids (int32[max_num_seqs, t]); they are to be read, never kept. A row
-        is not named with fewer tokens than before, nor one whose step failed.
+        the row's token ids (int32[max_num_seqs, t]). Read them, but do not keep them. The
+        engine never passes a row with fewer tokens than before, or a row whose step failed.
         """
 
     @abstractmethod
     def release(self, row: int) -> None:
-        """The row gives up its blocks. Idempotent: an empty row stays empty."""
+        """Take back the blocks of the row. Idempotent: an empty row stays empty."""
 
     @abstractmethod
     def reset(self) -> None:
@@ -172,12 +172,12 @@ class KVAllocator(ABC):
 
     @abstractmethod
     def check_integrity(self) -> None:
-        """Raise `AllocatorError` when the accounting does not add up. For tests; may be slow."""
+        """Raise `AllocatorError` if the accounting does not add up. For tests; may be slow."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorConfig:
-    """Facts that an allocator is built with.
+    """Facts that an allocator is constructed with.
 
     Attributes:
         name: what the configuration calls the allocator.

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """The bounds of a step, resolved.
+    """The limits of a step, resolved.
 
     Attributes:
         max_num_seqs: requests running at once.
         max_num_batched_tokens: tokens in a step.
         max_model_len: tokens of a request, prompt included.
-        num_blocks, block_size: of the pool.
+        num_blocks: number of blocks in the pool.
+        block_size: tokens in a block.
         chunk_tokens: longest prefill chunk of one request; None: the step's budget.
         max_partial_prefills: requests that may be left in the middle of their prefill.
         prefill_first: a step is all prefill or all decode; otherwise both mix.

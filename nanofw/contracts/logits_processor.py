@@ -48,8 +48,8 @@ class LogitsProcessor(ABC):
     overridden costs nothing. Arrays that a method is given are its own.
 
     Attributes:
-        options: its validated options, None where the descriptor names none.
-        config: what it was built with.
+        options: its validated options; None if the descriptor names no options.
+        config: what it was constructed with.
         stage: "logits": before the sampler's biases and penalties; "scaled": after these and the
             temperature, before top-k, top-p and min-p.
     """
@@ -62,21 +62,21 @@ class LogitsProcessor(ABC):
 
     @property
     def deferred_bytes(self) -> int:
-        """Device memory that requests may still make it keep; the pool of KV leaves room for it."""
+        """Device memory that it may allocate later, for requests; the KV pool leaves room."""
         return 0
 
     def check(self, arguments: Any) -> None:
-        """Raise ValueError with the allowed values when a request's arguments are wrong.
+        """Raise ValueError with the allowed values if the arguments of a request are wrong.
 
-        None: the request has none for this processor.
+        `arguments` is None if the request has no arguments for this processor.
         """
         if arguments is not None:
             raise ValueError("this logits processor takes no arguments")
 
     def add_row(self, new: NewRow) -> bool:
-        """A request entered a row; one that was preempted brings its tokens.
+        """A request entered a row; a request that was preempted brings its tokens.
 
-        Returns whether the processor has anything to do for it.
+        Returns whether the processor has anything to do for the request.
         """
         return True
 
@@ -104,15 +104,15 @@ class LogitsProcessor(ABC):
     def sampled(self, rows: IntArray, token_ids: torch.Tensor) -> None:
         """Each of int32[s] rows sampled one of int32[s] tokens, which are on the device.
 
-        What comes before a row's next token is `NewRow.token_ids`, and every token that this
-        method told of since. Called after each step in which at least one of its rows sampled,
-        before the next `apply`. A request may finish with this token.
+        The tokens of a row so far are `NewRow.token_ids` and all tokens that this method has
+        reported since. Called after each step in which at least one of its rows sampled, before
+        the next `apply`. A request may finish with this token.
         """
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostProcessorConfig:
-    """What a host processor is built with.
+    """What a host processor is constructed with.
 
     Attributes:
         tokenizer_path: folder with `tokenizer.json`, or None.
@@ -132,8 +132,8 @@ class HostProcessor(ABC):
     preemption; it advances only on tokens that were committed.
 
     Attributes:
-        options: its validated options, None where the descriptor names none.
-        config: what it was built with.
+        options: its validated options; None if the descriptor names no options.
+        config: what it was constructed with.
     """
 
     def __init__(self, options: Any, config: HostProcessorConfig) -> None:
@@ -141,27 +141,30 @@ class HostProcessor(ABC):
         self.config = config
 
     def check(self, arguments: Any) -> None:
-        """Raise ValueError with the allowed values when a request's arguments are wrong.
+        """Raise ValueError with the allowed values if the arguments of a request are wrong.
 
-        None: the request has none for this processor.
+        `arguments` is None if the request has no arguments for this processor.
         """
         if arguments is not None:
             raise ValueError("this logits processor takes no arguments")
 
     def start(self, request_id: str, arguments: Any, prompt: IntArray) -> bool:
-        """A request was accepted. Returns whether the processor constrains it."""
+        """A request, or a further sample of it, was accepted. Returns whether it is constrained.
+
+        After False, `advance`, `mask` and `finish` are not called for it.
+        """
         return True
 
     def advance(self, request_id: str, token_ids: IntArray) -> None:
-        """Tokens int32[k] were committed; a surplus token never gets here."""
+        """Tokens int32[k] were committed. A token after the end of a request is never passed."""
 
     @abstractmethod
     def mask(self, request_id: str, bits: IntArray) -> None:
         """Clear in `bits`, int32[ceil(vocab / 32)], the tokens that may not come next.
 
-        Bit `v % 32` of word `v // 32` stands for token v. `bits.view(np.uint32)` has no sign in
-        the way of bit 31. Bits come in set; several processors are thus intersected in YAML
-        order.
+        Bit `v % 32` of word `v // 32` stands for token v. Use `bits.view(np.uint32)`, because
+        bit 31 of an int32 is the sign. All bits are set at the start, and each processor clears
+        some, in YAML order; so a token is allowed only if all processors allow it.
         """
 
     def mask_rows(self, request_ids: Sequence[str | None], bits: IntArray) -> Mapping[int, str]:
@@ -172,7 +175,8 @@ class HostProcessor(ABC):
             bits: int32[h, ceil(vocab / 32)], contiguous.
 
         Returns:
-            By index, why a mask could not be made; its request fails.
+            A mapping from the index of a request to the reason why its mask could not be made; this
+            request fails.
         """
         problems: dict[int, str] = {}
         for i, request_id in enumerate(request_ids):

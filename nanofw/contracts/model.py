@@ -1,7 +1,7 @@
 """Contract `model/2` (experimental): the decoder's forward pass.
 
-A family of the usual shape is a few lines; anything else is built from `nanofw.models.layers` or
-from layers of its own:
+A family with the usual structure needs a few lines. Other families are built from
+`nanofw.models.layers` or from their own layers:
 
     class MyForCausalLM(Decoder):
         def __init__(self, options, config):
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelConfig:
-    """Facts that a model is built with, beside its options.
+    """Facts that a model is constructed with, beside its options.
 
-    Parameters are created empty on `device`; `load` fills each in its place.
+    Parameters are created without values on `device`; `load` fills them in place.
 
     Attributes:
-        name: what the configuration calls it; arguments of requests bear it.
-        spec: its description, as its own reader or the core's made it.
-        communicator: the ranks beside this one.
-        attention_backend: what attends in each layer, with this rank's heads.
-        max_model_len: positions that the run uses: for tables of angles.
+        name: what the configuration calls it; requests carry its arguments under this name.
+        spec: the description of the model, made by the plugin's own reader or by nanofw's.
+        communicator: the connection to the other ranks.
+        attention_backend: it computes attention in each layer, for the heads of this rank.
+        max_model_len: number of positions that the run uses, for tables of angles.
     """
 
     spec: ModelSpec
@@ -55,10 +55,10 @@ class Model(ABC):
     """Base of models. Constructed as `target(options, ModelConfig)`, empty."""
 
     def check(self, arguments: Any) -> None:
-        """Raise ValueError with the allowed values when a request's arguments are wrong.
+        """Raise ValueError with the allowed values if the arguments of a request are wrong.
 
-        `arguments` is what the request carries under the model's name; None: it carries nothing.
-        Requests of different arguments share nothing in the prefix cache.
+        `arguments` is what the request has under the model's name; None if it has nothing.
+        Requests with different arguments share nothing in the prefix cache.
         """
         if arguments is not None:
             raise ValueError("this model takes no arguments")
@@ -76,14 +76,15 @@ class Model(ABC):
     def forward(self, batch: ForwardBatch, pool: list[Any]) -> torch.Tensor:
         """Hidden states [s, hidden] at `batch.logits_indices`.
 
-        With the capability `cuda_graph` the pass may be captured and replayed: what is launched
-        depends on the shapes in the batch alone. Rows that carry arguments are never captured.
+        With the capability `cuda_graph`, the pass may be captured and replayed. So the kernels that
+        it launches may depend only on the shapes in the batch. Rows with arguments are never
+        captured.
         """
 
     @abstractmethod
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [s, vocab of this rank] of hidden states.
 
-        Each rank has `ceil(vocab_size / ranks)` of them in rank order; the last ones may be
-        padding, which is cut off when they are gathered.
+        Each rank has `ceil(vocab_size / ranks)` logits, in the order of the ranks. The last ones
+        may be padding, which is removed when the logits are gathered.
         """

@@ -33,10 +33,10 @@ _SAME_ACTIVATIONS = {
 class ModelSpec:
     """A decoder's description, read from `config.json` without loading weights.
 
-    What a reader leaves at None is that of a dense decoder of this shape.
+    Fields that a reader leaves at None have the values of a dense decoder of this shape.
 
     Attributes:
-        architecture: the checkpoint's class name, `Qwen3ForCausalLM` say.
+        architecture: the checkpoint's class name, for example `Qwen3ForCausalLM`.
         path: folder of the checkpoint, or a name for a spec without one.
         dtype: element type of weights and KV: float32, bfloat16 or float16.
         max_model_len: positions that the model supports.
@@ -46,21 +46,22 @@ class ModelSpec:
         layer_ropes: by layer the parameters of its rope, None for a layer without rotation; empty:
             every layer has `rope`.
         sliding_windows: per layer the window in tokens, or None for full attention.
-        soft_cap: bound of the attention's scores, see `AttentionConfig`; None: they have none.
+        soft_cap: bound of the attention's scores, see `AttentionConfig`; None: no bound.
         random_weights: no weights are read; random numbers take their place.
-        num_token_ids: ids that the model's tokenizer has. Those past them only pad the vocabulary
-            and are never sampled; None: the vocabulary has no padding that is known.
-        attention_bias, mlp_bias: whether the family has these biases in this checkpoint.
-        num_mlp_matrices: of the feed-forward part: 3 with a gate, 2 without.
-        layer_parameters: weights between embedding and head that are held in memory, those of all
-            experts among them.
-        active_parameters: of them, those that one token is multiplied with.
-        layer_bytes: bytes that they take in memory, where that is not as `dtype` says: quantized
-            weights.
+        num_token_ids: number of ids of the model's tokenizer. Higher ids are padding and are never
+            sampled. None: no padding is known.
+        attention_bias: whether the projections of the attention have biases.
+        mlp_bias: whether the matrices of the feed-forward part have biases.
+        num_mlp_matrices: number of matrices of the feed-forward part: 3 with a gate, 2 without.
+        layer_parameters: number of weights between embedding and head that are held in memory,
+            including all experts.
+        active_parameters: how many of these weights are used for one token.
+        layer_bytes: bytes that these weights take in memory, if `dtype` does not determine it:
+            quantized weights.
         kv_elements: elements of keys and values that one token keeps over all layers.
         family_values: keys that only this family knows, with its defaults.
         raw: the parsed `config.json`.
-        notes: sentences about what the reader took for granted or left aside.
+        notes: sentences about what the reader assumed or ignored.
     """
 
     architecture: str
@@ -104,7 +105,7 @@ class ModelSpec:
 
     @property
     def activation(self) -> str:
-        """The activation of the feed-forward part, by one name where it has several."""
+        """The activation of the feed-forward part; always the same one of its several names."""
         name = str(self.raw.get("hidden_act") or self.raw.get("hidden_activation") or "silu")
         return _SAME_ACTIVATIONS.get(name, name)
 
@@ -115,15 +116,15 @@ class ModelSpec:
 
     @property
     def trained_len(self) -> int:
-        """Positions before the rope was scaled."""
+        """Number of positions in training, before the rope was scaled."""
         return int(self.rope.get("original_max_position_embeddings") or self.max_model_len)
 
     @property
     def default_model_len(self) -> int:
-        """Positions of a run that asks for no number.
+        """Number of positions of a run that does not set `max_model_len`.
 
-        With a rope that depends on the length of a run those of training: a longer run changes
-        the angle of every position.
+        If the rope depends on the length of the run, this is the trained length: a longer run
+        changes the angle of every position.
         """
         is_dynamic = self.rope.get("rope_type") in ("dynamic", "longrope")
         return min(self.trained_len, self.max_model_len) if is_dynamic else self.max_model_len
@@ -134,7 +135,7 @@ class ModelSpec:
 
     @property
     def states_its_size(self) -> bool:
-        """Whether the reader has said what a step costs, rather than left it to the shape."""
+        """Whether the reader states the sizes on which the cost of a step depends."""
         return self.layer_parameters is not None and self.active_parameters is not None
 
     @property
@@ -156,7 +157,7 @@ class ModelSpec:
 
     @property
     def num_active_parameters(self) -> int:
-        """Those of them that one token is multiplied with."""
+        """How many of these weights are used for one token."""
         known = self.active_parameters
         return self.num_layer_parameters if known is None else known
 

@@ -22,13 +22,13 @@ to the executor with its masks, collected, committed, and finished requests are 
 
 
 class StepObserver:
-    """Base of observers. What is not overridden is not called.
+    """Base of observers. Methods that are not overridden are not called.
 
-    An observer reads and changes nothing: plans, results and outputs belong to the engine. One
-    that raises is told nothing more, and no request is lost.
+    An observer reads and changes nothing: plans, results and outputs belong to the engine. If an
+    observer raises an exception, it gets no more calls; requests are not affected.
 
     Attributes:
-        phases: those of `PHASES` whose begin and end it hears.
+        phases: the phases (from `PHASES`) for which `began` and `ended` are called.
     """
 
     phases: Collection[str] = ()
@@ -45,7 +45,8 @@ class StepObserver:
         now: float,
     ) -> None:
         """A caller has ended a live request, or one of its samples: it was aborted, or a stop
-        string was found. So many generated tokens stay; None: all of them, or all samples."""
+        string was found. `num_tokens`: how many generated tokens are kept; None: all of them.
+        `sample_index` None: all samples."""
 
     def planned(self, plan: StepPlan | None, now: float) -> None:
         """A plan was made, and is not yet given to the executor. None: nothing can run now, or
@@ -60,8 +61,8 @@ class StepObserver:
     def strode(self, stride: Stride) -> None:
         """Several steps were planned, submitted and collected at once, in a simulated run.
 
-        An observer that hears of steps or of their phases, and does not override this in the same
-        class or below, sees every step: none is taken together with others while it watches.
+        If an observer overrides methods for steps or phases, but not `strode` in the same class or
+        a subclass, steps are never combined while it is registered, so that it sees every step.
         """
 
     def finished(self, output: RequestOutput) -> None:

@@ -17,10 +17,10 @@ class TokenLogprobs:
     """Log probabilities at t positions, of the model's own distribution.
 
     Attributes:
-        token_logprobs: float32[t], of the token that stands there.
-        ranks: int32[t], how many tokens are more likely than it, plus one.
+        token_logprobs: float32[t], the log probability of the token at each position.
+        ranks: int32[t], the rank of this token: 1 is the most likely token.
         top_ids: int32[t, k], the most likely tokens, best first.
-        top_logprobs: float32[t, k], theirs.
+        top_logprobs: float32[t, k], the log probabilities of `top_ids`.
     """
 
     token_logprobs: NDArray[np.float32]
@@ -68,17 +68,20 @@ class RequestOutput:
         sample_index: which of the `n` samples it is.
         token_ids: the generated tokens, an end or stop token included.
         error: a sentence for the user when the reason is `error`, `refused` or `shed`.
-        retry_after_s: of a request that the policy refused, when it may be worth to try again, in
-            seconds from then, if that is known.
-        logprobs: of the generated tokens, when asked for.
-        prompt_logprobs: of the prompt's tokens from the second on, when asked for; the first
-            sample has them.
-        embedding: float32[hidden], the pooled hidden states of the prompt, when asked for.
+        retry_after_s: if the policy refused the request: after how many seconds a new attempt may
+            succeed; None: not known.
+        logprobs: those of the generated tokens, if the request asks for them.
+        prompt_logprobs: those of the prompt's tokens from the second on, if the request asks for
+            them; the first sample has them.
+        embedding: float32[hidden], the pooled hidden states of the prompt, if the request asks for
+            them.
         num_cached_tokens: prompt tokens taken from the prefix cache at first admission.
         num_recomputed_tokens: tokens computed again after preemptions.
         num_recovered_tokens: tokens of a preempted request found in the cache on its return.
-        arrival, scheduled, first_token, finished: seconds on the engine's clock; None where
-            the request never got so far.
+        arrival: when it arrived, in seconds on the engine's clock.
+        scheduled: when a step first ran it; None if no step did.
+        first_token: when its first token was committed; None if it has no token.
+        finished: when it ended.
     """
 
     id: str
@@ -139,8 +142,9 @@ class Admitted:
     """A request that got a row in a step, or one of its samples.
 
     Attributes:
-        arrival, scheduled: seconds on the engine's clock; `scheduled` is when it was first
-            admitted, so it lies before the step where the request came back after a preemption.
+        arrival: when the request arrived, in seconds on the engine's clock.
+        scheduled: when it was first admitted. For a request that returns after a preemption, this
+            is earlier than the current step.
     """
 
     id: str
@@ -156,13 +160,16 @@ class StepReport:
     Attributes:
         step: the plan's number.
         admitted: requests that got a row in it, in the order in which they were admitted.
-        num_prefill_tokens, num_decode_tokens: tokens computed in it.
+        num_prefill_tokens: tokens of prompts that it computed.
+        num_decode_tokens: tokens that it computed for decoding rows.
         num_rows: rows that ran.
-        num_running, num_waiting: after the commit.
+        num_running, num_waiting: number of these requests after the commit.
         num_used_blocks: blocks owned by running requests after the commit.
-        num_preemptions: victims of the plan.
-        num_waits: 1 if the plan had to wait for the step in flight because room was short, else 0.
-        planned, committed: seconds on the engine's clock.
+        num_preemptions: number of requests that were preempted for the plan.
+        num_waits: 1 if the plan had to wait for the step in flight because blocks were missing,
+            otherwise 0.
+        planned: when the plan was made, in seconds on the engine's clock.
+        committed: when the step was committed.
     """
 
     step: int
@@ -181,7 +188,7 @@ class StepReport:
 
 @dataclass(slots=True, kw_only=True)
 class StepOutput:
-    """What one `Engine.step` brought.
+    """The result of one `Engine.step`.
 
     Attributes:
         finished: requests that finished, in this order.

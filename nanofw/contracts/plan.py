@@ -31,16 +31,17 @@ class NewRow:
 
     Attributes:
         row: its place in every per-row array, until it is listed as removed.
-        request_id: names it among all that run or wait, before and after a preemption: the
-            request's id, or one made of it for a further sample of `n`.
-        token_ids: int32[t], all tokens known: prompt, then outputs made before a preemption.
+        request_id: a unique name among all running and waiting requests, the same before and after
+            a preemption. It is the id of the request; further samples of `n` have an id derived
+            from it.
+        token_ids: int32[t], all known tokens: the prompt, then outputs from before a preemption.
             Read-only.
         num_prompt_tokens: how many of them are the prompt.
         block_ids: int32[b], its block table so far.
         seed: 64-bit start of its random numbers.
         sample_index: which of the `n` siblings it is.
-        arguments: what the request carries for single plugins, by the plugin's name.
-        pooling: which hidden states of the prompt are wanted; None: none.
+        arguments: arguments of the request for plugins, by the name of the plugin.
+        pooling: how to pool the hidden states of the prompt; None: they are not wanted.
     """
 
     row: int
@@ -57,29 +58,29 @@ class NewRow:
 
 @dataclass(slots=True, kw_only=True)
 class StepPlan:
-    """One forward pass, as a change against the plan before it.
+    """One forward pass, as changes since the previous plan.
 
     The executor keeps token ids, block table and sampling state of each row from the plan
-    that names it in `new` until the plan that names it in `removed`; removals apply first.
+    that names it in `new` until the plan that names it in `removed`. Apply removals first.
     The token at position `starts[i]` of a decoding row is the one that the row sampled last:
-    the executor has it, the plan does not carry it.
+    the executor has this token; the plan does not contain it.
 
     Attributes:
         step: number of the plan, from 0, without gaps.
         rows: int32[n], each row at most once; the first `num_decodes` compute one token
-            beyond their prompt, the rest are prefill chunks.
+            beyond their prompt, the others are prefill chunks.
         num_tokens: int32[n], tokens to compute, at least 1.
         starts: int32[n], position of the first of them: the row's computed length.
         samples: bool[n], whether the row samples a token after its last position.
-        block_rows, block_positions, block_ids: int32[m], blocks appended to tables of rows
-            that were there before: `table[block_rows, block_positions] = block_ids`.
+        block_rows, block_positions, block_ids: int32[m], blocks appended to the tables of
+            existing rows: `table[block_rows, block_positions] = block_ids`.
         copies: int32[c, 2], blocks to copy (source, target) before the pass.
         host_rows: int32[h], sampling rows that wait for `provide`.
-        finished: ids (`NewRow.request_id`) of requests that had a row and ended since the plan
-            before; they apply after removals and before new rows. A row of one of them may be
-            removed in a later plan.
-        lookahead: slots reserved in each row past its tokens.
-        same_rows: `rows`, `num_tokens` and `samples` equal those of the plan before.
+        finished: ids (`NewRow.request_id`) of requests that had a row and have ended since the
+            previous plan. Process them after removals and before new rows. Their rows are
+            removed in this plan or in a later one.
+        lookahead: number of slots that are reserved in each row after its tokens.
+        same_rows: `rows`, `num_tokens` and `samples` equal those of the previous plan.
     """
 
     step: int
@@ -108,7 +109,7 @@ class StepPlan:
 
     @property
     def sampled_rows(self) -> IntArray:
-        """int32[s], the rows that sample, in the plan's order. Found once."""
+        """int32[s], the rows that sample, in the plan's order. Computed once."""
         if self._sampled_rows is None:
             all_sample = b"\0" not in self.samples.tobytes()  # faster than `all` of numpy
             self._sampled_rows = self.rows if all_sample else self.rows[self.samples]
@@ -122,14 +123,14 @@ class StepResult:
     Attributes:
         step: the plan's number.
         token_ids: int32[s].
-        failed: bool[s], rows whose logits were not finite; None: none failed.
+        failed: bool[s], rows whose logits were not finite; None: no row failed.
         logprobs: by row, the log probabilities of its sampled token (one position), for rows
             whose requests ask for them.
-        prompt_logprobs: by row, those of the prompt tokens that follow each of the chunk's
-            positions, for rows of first samples whose requests ask for them.
+        prompt_logprobs: by row, for each position of the chunk the log probabilities of the prompt
+            token that follows it. Only for rows of first samples whose requests ask for them.
         embeddings: by row, float32[hidden] pooled hidden states of prompts that the step
             completed, for rows whose requests ask for them.
-        seconds: time that the device spent on the step, where it is known.
+        seconds: time that the device spent on the step; None: not known.
     """
 
     step: int
@@ -143,7 +144,7 @@ class StepResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Capacity:
-    """What an executor found that it can hold.
+    """What an executor can hold.
 
     Attributes:
         num_blocks: KV blocks in the pool.

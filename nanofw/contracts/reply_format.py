@@ -26,7 +26,8 @@ class ToolFormat(ABC):
     """One way of writing calls.
 
     Attributes:
-        begin, end: what stands around a call in the text.
+        begin: the tag before a call.
+        end: the tag after a call.
     """
 
     begin: ClassVar[str]
@@ -34,11 +35,11 @@ class ToolFormat(ABC):
 
     @abstractmethod
     def read_call(self, text: str) -> ToolCall:
-        """The call between `begin` and `end`. Raises ValueError when it is not one."""
+        """The call between `begin` and `end`. Raises ValueError if the text is not a call."""
 
     @abstractmethod
     def grammar(self, functions: Sequence[Mapping[str, Any]], *, several: bool) -> str:
-        """What a text that calls one of the functions must match, in llguidance's Lark.
+        """A grammar in llguidance's Lark for a text that calls one of the functions.
 
         Args:
             functions: with `name` and, if they take any, the JSON schema of their `parameters`.
@@ -48,7 +49,7 @@ class ToolFormat(ABC):
 
 @dataclass(frozen=True, slots=True)
 class ReasoningFormat:
-    """What stands around the reasoning with which a reply may begin."""
+    """The tags around the reasoning at the beginning of a reply."""
 
     begin: str
     end: str

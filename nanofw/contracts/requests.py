@@ -83,7 +83,7 @@ class SamplingParams:
         logit_bias: add to the logits of these tokens.
         bad_words: sequences of token ids that the output must not contain; `LLM` and
             `AsyncLLM` replace words by their ids.
-        max_tokens: most tokens to generate; None: up to the model's length.
+        max_tokens: the largest number of tokens to generate; None: up to the model's length.
         min_tokens: sample no end or stop token before this many tokens.
         n: samples of the same prompt; each has random numbers of its own.
         seed: start of the request's random numbers; None: derived from `engine.seed` and
@@ -131,16 +131,17 @@ class Request:
     Attributes:
         id: unique among the live requests.
         prompt_token_ids: the prompt; not empty.
-        arrival: when it arrived on the engine's clock, in seconds; None: when it is added.
+        arrival: arrival time in seconds on the engine's clock; None: the time when it is added.
         client: who sent it, for policies that share between clients.
         priority: smaller is more urgent.
         deadline: when it should be finished, on the engine's clock, in seconds.
         expected_output_tokens: a guess of the output's length, for policies that order by it.
         stream: report the tokens of each step, not only the finished output.
-        arguments: what single plugins are told about the request, by the plugin's name.
-        cache_salt: requests of different salts share nothing in the prefix cache.
-        pooling: report the pooled hidden states of its prompt; None: do not. With `mean` and
-            `cls` the whole prompt is computed, whatever the prefix cache has.
+        arguments: arguments for plugins, by the name of the plugin.
+        cache_salt: requests with different salts share nothing in the prefix cache.
+        pooling: how to pool the hidden states of the prompt that are reported; None: do not report
+            them. With `mean` and `cls` the whole prompt is computed, even if the prefix cache has a
+            part of it.
     """
 
     id: str

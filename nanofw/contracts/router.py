@@ -7,9 +7,9 @@ A minimal router:
             ready = [replica for replica in replicas if replica.is_ready]
             return min(ready, key=lambda r: r.num_running + r.num_waiting).number
 
-Every replica serves the same model, and the tokens of a request do not depend on who computes
-them: a router can make a run slow, it cannot make it wrong. An answer that is not the number of a
-replica that serves is a `RouterError`, and refuses that request alone.
+Every replica serves the same model, and the tokens of a request do not depend on the replica that
+computes them. So a router can make a run slow, but not wrong. An answer that is not the number of a
+ready replica is a `RouterError`, and refuses that request alone.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ class ReplicaView:
     """What a router may know of a replica. Read-only, valid during the call that it is given to.
 
     Attributes:
-        number: its name among the replicas, from 0.
+        number: its number, from 0.
         is_ready: it serves now; a replica that is not ready must not be chosen.
-        num_running: its requests that have had a step.
-        num_waiting: its other requests.
-        num_tokens: most tokens that it may still compute for its requests, prompts included.
+        num_running: its requests that have run in at least one reported step.
+        num_waiting: all its other requests.
+        num_tokens: the largest number of tokens that it may still have to compute for its requests,
+            prompts included.
     """
 
     __slots__ = ("is_ready", "num_running", "num_tokens", "num_waiting", "number")
@@ -54,8 +55,8 @@ class ReplicaView:
     def cached_tokens(self, request: RequestView) -> int:
         """Tokens at the beginning of the prompt that were sent to this replica before.
 
-        In whole blocks, of the blocks that `Router.prefix_blocks` lets the engine remember. It is
-        not known here what the replica has evicted since.
+        Counted in whole blocks, among the blocks that the engine remembers
+        (`Router.prefix_blocks`). The replica may have evicted some of them since.
         """
         return 0
 
@@ -68,10 +69,11 @@ class Router(ABC):
     """Base of routers. Constructed as `target(options, RouterConfig)`.
 
     Attributes:
-        options: its validated options, None where the descriptor names none.
-        config: what it was built with.
-        prefix_blocks: blocks of prompts that are remembered of each replica, those that were sent
-            last, for `ReplicaView.cached_tokens`; 0: none are, and it is 0.
+        options: its validated options; None if the descriptor names no options.
+        config: what it was constructed with.
+        prefix_blocks: how many prompt blocks the engine remembers for each replica (the most recent
+            ones), for `ReplicaView.cached_tokens`. With 0 it remembers no blocks, and
+            `cached_tokens` is always 0.
     """
 
     prefix_blocks: int = 0
@@ -84,12 +86,12 @@ class Router(ABC):
     def choose(self, request: RequestView, replicas: Sequence[ReplicaView]) -> int:
         """The number of the replica that will serve a request.
 
-        Called once for each request when it comes, in the order of arrival, and once more for a
-        request whose replica was lost before anything of it was handed out.
+        Called once for each request when it comes, in the order of arrival, and once more if its
+        replica is lost before any output was delivered.
 
         Args:
-            request: has not begun; its prompt is not to be changed.
-            replicas: all, by number; at least one is ready.
+            request: it has not begun; do not change its prompt.
+            replicas: all replicas, by number; at least one is ready.
         """
 
     def on_lost(self, number: int) -> None:
@@ -98,12 +100,12 @@ class Router(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterConfig:
-    """Facts that a router is built with, beside its options.
+    """Facts that a router is constructed with, beside its options.
 
     Attributes:
         name: what the configuration calls the router.
-        num_replicas: engines, those that are gone included.
-        limits: the bounds of a step of each, and its pool.
+        num_replicas: number of replicas, including lost ones.
+        limits: the limits of a step, and the pool, of each replica.
     """
 
     num_replicas: int

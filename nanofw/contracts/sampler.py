@@ -7,9 +7,9 @@ A sampler that takes the most likely token:
             highest, token_ids = logits.max(dim=-1)
             return SampledTokens(token_ids=token_ids.int(), failed=~highest.isfinite())
 
-The way of the logits in a step: the model makes them, logits processors change them, masks of the
-host forbid tokens, `edit` adds biases and penalties, `sample` samples. Where a row has a processor
-of the stage "scaled", `scale` and these processors come between `edit` and `sample`.
+Logits pass through these steps: the model makes them, logits processors change them, masks of the
+host forbid tokens, `edit` adds biases and penalties, `sample` samples. If a row has a processor of
+the stage "scaled", `scale` and these processors come between `edit` and `sample`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SamplerConfig:
-    """Facts that a sampler or a logits processor is built with, beside its options.
+    """Facts that a sampler or a logits processor is constructed with.
 
     Attributes:
-        vocab_size: tokens in the vocabulary; all logits beyond are padding.
-        max_num_seqs: rows.
-        max_model_len: positions.
+        vocab_size: number of tokens in the vocabulary; logits past this number are padding.
+        max_num_seqs: number of rows.
+        max_model_len: number of positions.
         device: where the logits live.
         name: what the configuration calls it; requests carry its arguments under this name.
-        eos_token_ids: the model's end tokens, which `min_tokens` holds back.
+        eos_token_ids: the model's end tokens, which `min_tokens` forbids at first.
         communicator: the ranks among which the vocabulary is split, or None.
     """
 
@@ -57,8 +57,8 @@ class SampledTokens:
 
     Attributes:
         token_ids: int32[s].
-        failed: bool[s], rows without any finite logit, or with NaN or infinity; their ids mean
-            nothing, but are ids of the vocabulary.
+        failed: bool[s], rows without any finite logit, or with NaN or infinity. The token ids of
+            these rows have no meaning, but must be in the vocabulary.
     """
 
     token_ids: torch.Tensor
@@ -75,8 +75,8 @@ class Sampler(ABC):
     `nanofw.samplers.LogitEdits` does all that parameters do to single logits.
 
     Attributes:
-        options: its validated options, None where the descriptor names none.
-        config: what it was built with.
+        options: its validated options; None if the descriptor names no options.
+        config: what it was constructed with.
     """
 
     def __init__(self, options: Any, config: SamplerConfig) -> None:
@@ -85,22 +85,22 @@ class Sampler(ABC):
 
     @property
     def deferred_bytes(self) -> int:
-        """Device memory that requests may still make it keep; the pool of KV leaves room for it."""
+        """Device memory that it may allocate later, for requests; the KV pool leaves room."""
         return 0
 
     def check(self, sampling: SamplingParams, arguments: Any) -> None:
-        """Raise ValueError, naming what is allowed, when a parameter is not supported.
+        """Raise ValueError, naming what is allowed, if a parameter is not supported.
 
         The engine has checked the ranges of all parameters before.
 
         Args:
-            arguments: what the request carries under the sampler's name; None: nothing.
+            arguments: what the request has under the sampler's name; None if it has nothing.
         """
         if arguments is not None:
             raise ValueError("this sampler takes no arguments")
 
     def add_row(self, new: NewRow) -> None:
-        """A request entered a row; one that was preempted brings its tokens."""
+        """A request entered a row; a request that was preempted brings its tokens."""
 
     def remove_row(self, row: int) -> None:
         """The row is empty. Its request may return in another one."""
@@ -109,18 +109,18 @@ class Sampler(ABC):
         """The request of `NewRow.request_id` ended and will not return; its row was removed."""
 
     def edit(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:
-        """Change single logits: biases, bans, penalties. Arguments as of `sample`.
+        """Change single logits: biases, bans, penalties. The arguments are those of `sample`.
 
-        Returns float32[s, vocab], perhaps the same tensor. A logit that is not finite must stay
-        so, unless it is one of -inf.
+        Returns float32[s, vocab], perhaps the same tensor. A logit that is NaN or +inf must stay
+        so.
         """
         return logits
 
     def scale(self, logits: torch.Tensor, rows: IntArray) -> torch.Tensor:
         """Apply the temperatures, for processors of the stage "scaled".
 
-        Returns float32[s, vocab] logits whose softmax is what a row would sample from if nothing
-        were cut. Rows that take the most likely token keep their order.
+        Returns float32[s, vocab] logits whose softmax is the distribution before top-k, top-p and
+        min-p. In rows that take the most likely token, the order of the logits does not change.
         """
         return logits
 
@@ -146,8 +146,9 @@ class Sampler(ABC):
             positions: int32[s] on the host, the position that the sampled token will have.
             scaled: the temperatures were applied by `scale`.
             sharded: `can_shard` allowed it: logits are float32[s, tokens of this rank]
-                (`vocabulary_of_rank`), and were not given to `edit`. The ranks agree through
-                `SamplerConfig.communicator`, and sample what they would from all logits.
+                (`vocabulary_of_rank`), and were not given to `edit`. The ranks agree on a token
+                through `SamplerConfig.communicator`. They must sample the same token as from all
+                logits.
         """
 
     def can_shard(self, rows: IntArray) -> bool:
@@ -164,8 +165,9 @@ class DeviceSampler(Sampler):
     padding.
 
     Attributes:
-        variants: names of the sequences of kernels that rows can need.
-        shard_variants: those that also work on the logits of each rank's own tokens.
+        variants: names of the variants of `sample_on_device`; each is one sequence of kernels.
+        shard_variants: the variants that also work if each rank has only the logits of its own
+            tokens.
     """
 
     variants: tuple[str, ...] = ()
@@ -176,7 +178,7 @@ class DeviceSampler(Sampler):
         """The variant that serves all of int32[s] rows; None: they need `edit` and `sample`."""
 
     def sync(self) -> None:
-        """Bring to the device what `add_row` changed. Called before each step that samples,
+        """Copy to the device what `add_row` changed. Called before each step that samples; it is
         never captured."""
 
     @abstractmethod
@@ -192,8 +194,8 @@ class DeviceSampler(Sampler):
         """Sample one token for each of s rows.
 
         Args:
-            logits: [s, vocab] in any floating type; [s, tokens of this rank] where `sharded`. Not
-                changed.
+            logits: [s, vocab] in any floating type; [s, tokens of this rank] if `sharded`. Do not
+                change them.
             rows: int64[s] on the device.
             positions: int64[s] on the device, the position that the sampled token will have.
             sharded: the variant is one of `shard_variants`.

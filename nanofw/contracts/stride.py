@@ -9,19 +9,20 @@ from nanofw.contracts.arrays import IntArray
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stride:
-    """k steps after each other; in each, the same n rows decode one more token.
+    """k consecutive steps. In each step the same n rows decode one more token.
 
-    As many steps are in flight after it as before it: its last steps may be collected later, and
-    the first ones that were collected may have been planned before.
+    The number of steps in flight is the same before and after: the last steps of the stride may be
+    collected later, and the first collected steps may have been planned before it.
 
     Attributes:
         step: number of the first plan.
-        rows: int32[n], as in the plan before.
+        rows: int32[n], as in the previous plan.
         starts: int32[n], the rows' positions in the first plan.
-        planned, submitted, collected: k times each, in seconds on the engine's clock: when the
-            plans were made, when they had been given to the executor, when k steps were collected.
+        planned: k times in seconds on the engine's clock, at which the plans were made.
+        submitted: k times, at which the plans had been given to the executor.
+        collected: k times, at which steps were collected.
         token_ids: int32[k, n], tokens of the steps that were collected.
-        num_in_flight: steps in flight, before as after.
+        num_in_flight: number of steps in flight, before and after.
     """
 
     step: int

@@ -84,8 +84,8 @@ class RequestView:
     def prefix_id(self, num_tokens: int) -> int:
         """64-bit identity of the prompt's first `num_tokens` tokens and of the cache salt.
 
-        Two requests whose ids agree can share the KV of these tokens. A shorter prompt counts
-        whole.
+        Two requests with equal identities can share the KV of these tokens. If the prompt is
+        shorter than `num_tokens`, the whole prompt is used.
         """
         prefix = self.prompt_token_ids[:num_tokens]
         return xxhash.xxh3_64_intdigest(prefix.tobytes(), seed=self._salt)
@@ -147,7 +147,7 @@ class RunningView:
 
     @property
     def num_tokens(self) -> IntArray:
-        """int32[k], tokens known or in flight of each row."""
+        """int32[k], for each row the number of known tokens and tokens in flight."""
         return EMPTY_INT
 
     def request(self, row: int) -> RequestView:
@@ -155,7 +155,7 @@ class RunningView:
         raise LookupError(f"row {row} is not running")
 
     def key(self, row: int) -> SortKey:
-        """The key that the policy gave the request in a row last."""
+        """The last key that the policy gave to the request in this row."""
         raise LookupError(f"row {row} is not running")
 
 
@@ -214,8 +214,8 @@ class SchedulerView:
         return RunningView()
 
     def cached_tokens(self, request: RequestView) -> int:
-        """Tokens of a waiting request that the prefix cache holds now. Costs a walk of its
-        prompt."""
+        """Tokens of a waiting request that the prefix cache holds now. The cost grows with the
+        length of the prompt."""
         return 0
 
     def blocks_needed(self, request: RequestView) -> int:
@@ -223,7 +223,7 @@ class SchedulerView:
         return self.limits.blocks_for(request.num_prompt_tokens + request.num_output_tokens)
 
     def blocks_to_take(self, request: RequestView) -> int:
-        """By how many blocks the admission of a waiting request would lessen `num_free_blocks` now:
-        those that it needs, less cached ones that running requests hold. Costs a walk of its
-        prompt."""
+        """The number of free blocks that the admission of a waiting request would take now: the
+        blocks that it needs, minus cached blocks that running requests hold. The cost grows with
+        the length of the prompt."""
         return self.blocks_needed(request)

@@ -13,13 +13,13 @@ from nanofw.contracts.requests import Request, SamplingParams
 class Workload(ABC):
     """Base of workloads. Constructed as `target(options, WorkloadConfig)`, once for each run.
 
-    Requests are a function of the options, `seed` and what `follow` was told: every arm of a
-    comparison gets the same prompts, lengths and seeds.
+    Requests depend only on the options, on `seed` and on the arguments of `follow`. So every arm of
+    a comparison gets the same prompts, lengths and seeds.
 
     Attributes:
         notes: sentences for the report, such as how many prompts had to be cut.
-        shares_prefixes: whether prompts may begin alike; if not, any hit in the prefix cache
-            means that the cache was not empty.
+        shares_prefixes: whether prompts may have a common beginning. If not, a hit in the prefix
+            cache shows that the cache was not empty at the start.
     """
 
     notes: tuple[str, ...] = ()
@@ -28,32 +28,32 @@ class Workload(ABC):
     @property
     @abstractmethod
     def num_requests(self) -> int:
-        """How many requests there will be in all."""
+        """How many requests there will be altogether."""
 
     @property
     def rate(self) -> float | None:
-        """Mean arrivals per second at time scale 1; None: arrivals depend on what finishes."""
+        """Mean arrivals per second at time scale 1. None: they depend on when requests finish."""
         return None
 
     @abstractmethod
     def initial(self) -> Iterator[Request]:
-        """Requests whose arrival is known beforehand, by rising arrival, made one by one."""
+        """Requests whose arrival is known beforehand, made one by one; arrivals do not decrease."""
 
     def follow(self, output: RequestOutput) -> Sequence[Request]:
-        """Requests that come because this one finished: closed loops, turns of a conversation."""
+        """Requests that arrive because this one finished: closed loops, turns of a conversation."""
         return ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadConfig:
-    """Facts that a workload is built with, beside its options.
+    """Facts that a workload is constructed with, beside its options.
 
     Attributes:
         vocab_size: token ids are below it.
         max_model_len: prompt and output together are cut to it, the output first.
         seed: start of all random numbers.
-        start: the engine's clock at time 0 of the workload, in seconds.
-        time_scale: what times between arrivals are multiplied with; 0: all at once.
+        start: the time of the engine's clock at time 0 of the workload, in seconds.
+        time_scale: factor for the times between arrivals; 0: all requests arrive at once.
         sampling: how tokens are sampled; `max_tokens`, `seed` and `ignore_eos` are replaced.
     """
 

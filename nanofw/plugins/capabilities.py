@@ -130,7 +130,7 @@ CAPABILITIES: Mapping[str, Capability] = _by_key(
         key="activations",
         kinds=("model",),
         value=NAMES,
-        text="as `hidden_act` has them; the checkpoint's is not `silu`",
+        text="names as in `hidden_act`; if the checkpoint's activation is not `silu`",
         needed=lambda needs: None if needs.spec.activation == "silu" else needs.spec.activation,
         word="activation",
     ),
@@ -148,7 +148,7 @@ CAPABILITIES: Mapping[str, Capability] = _by_key(
         key="layer_ropes",
         kinds=("model",),
         value=FLAG,
-        text="layers have ropes of their own, or none (`ModelSpec.layer_ropes`)",
+        text="some layers have their own ropes, or no rope (`ModelSpec.layer_ropes`)",
         needed=lambda needs: True if needs.spec.layer_ropes else None,
     ),
     Capability(
@@ -200,7 +200,7 @@ CAPABILITIES: Mapping[str, Capability] = _by_key(
         key="replicas",
         kinds=("executor",),
         value=NAME,
-        text="the executor of a replica with one rank; `engine.replicas > 1`",
+        text="the name of the executor that a replica with one rank uses; `engine.replicas > 1`",
         needed=lambda needs: True if needs.replicas > 1 else None,
         hint="; torch, ray and sim do",
     ),
@@ -242,20 +242,20 @@ CAPABILITIES: Mapping[str, Capability] = _by_key(
         key="needs",
         kinds=("executor",),
         value=MADE_KINDS,
-        text="kinds that it makes itself; always: a kind that it does not make is not loaded",
+        text="kinds of plugins that the executor makes itself; other kinds are not loaded",
         is_shown=False,
     ),
     Capability(
         key="virtual_time",
         kinds=("executor",),
         value=FLAG,
-        text="it moves the engine's clock, and nothing waits; absent: time is the machine's",
+        text="it moves the engine's clock, and no real time passes; absent: time is the machine's",
     ),
     Capability(
         key="estimate",
         kinds=("executor",),
         value=TARGET,
-        text="for `nanofw explain`: what a run would take of memory",
+        text="for `nanofw explain`: how much memory a run would need",
         is_shown=False,
     ),
     Capability(
@@ -269,47 +269,47 @@ CAPABILITIES: Mapping[str, Capability] = _by_key(
         key="compile_ahead",
         kinds=("model", "attention_backend", "sampler"),
         value=FLAG_OR_TARGET,
-        text="never a reason to refuse: on an NVIDIA GPU it, or what is named, may be built a "
-        "second time, in another thread, with the device `meta`, and run there, to find the "
-        "kernels to compile",
+        text="on an NVIDIA GPU, the component (or the class that is named here) may be built a "
+        "second time, in another thread, on the device `meta`, and run there, to find out which "
+        "kernels to compile; a component without it is never refused for that",
     ),
     Capability(
         key="fused",
         kinds=("attention_backend",),
         value=FLAG,
-        text="never a reason to refuse: whether it has `forward_fused`",
+        text="whether it has `forward_fused`; a backend without it is never refused for that",
     ),
     Capability(
         key=FEW_LONG_ROWS,
         kinds=("attention_backend",),
         value=COUNT,
-        text="never a reason to refuse: `auto` takes it before the others when at most this many "
-        f"requests run at once (`engine.max_num_seqs`), of {LONG_CONTEXT:,} tokens or more "
-        "(`engine.max_model_len`)",
+        text="`auto` prefers this backend if at most this number of requests run at once "
+        f"(`engine.max_num_seqs`), and if they may have {LONG_CONTEXT:,} tokens or more "
+        "(`engine.max_model_len`); a backend without it is never refused for that",
     ),
     Capability(
         key="lookahead",
         kinds=("attention_backend",),
         value=COUNT,
-        text="slots, for a component that speculates; informative",
+        text="number of lookahead slots for speculative decoding; informative",
     ),
     Capability(
         key="batch_invariant",
         kinds=("attention_backend",),
         value=FLAG,
-        text="informative",
+        text="whether results do not depend on the batch; informative",
     ),
     Capability(
         key="prefix_cache",
         kinds=("kv_allocator",),
         value=FLAG,
-        text="informative",
+        text="whether it finds cached prefixes; informative",
     ),
     Capability(
         key="uses",
         kinds=("attention_backend",),
         value=NAME,
-        text="which library answers, from `probe`; informative",
+        text="the library that computes, as `probe` reports it; informative",
     ),
 )
 """By key, in the order in which a run asks for them."""
