@@ -7,7 +7,7 @@ A family with the usual structure needs a few lines. Other families are built fr
         def __init__(self, options, config):
             super().__init__(config, DecoderFeatures(qk_norm=True))
 
-A family whose `config.json` the core cannot read names a function in its manifest that can:
+If nanofw cannot read the `config.json` of a family, the manifest names a function that can:
 `Plugin(..., api="model/2", spec="my_pkg.spec:read")`, a torch-free `read(config_json, folder)` that
 returns a `ModelSpec`.
 """

@@ -85,7 +85,7 @@ class SamplingParams:
             `AsyncLLM` replace words by their ids.
         max_tokens: the largest number of tokens to generate; None: up to the model's length.
         min_tokens: sample no end or stop token before this many tokens.
-        n: samples of the same prompt; each has random numbers of its own.
+        n: samples of the same prompt; each has its own random numbers.
         seed: start of the request's random numbers; None: derived from `engine.seed` and
             the submission index.
         logprobs: report the log probability of each sampled token and of this number of most

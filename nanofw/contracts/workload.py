@@ -32,7 +32,10 @@ class Workload(ABC):
 
     @property
     def rate(self) -> float | None:
-        """Mean arrivals per second at time scale 1. None: they depend on when requests finish."""
+        """Mean arrivals per second at time scale 1, of the requests that come.
+
+        None: arrivals depend on when requests finish.
+        """
         return None
 
     @abstractmethod
@@ -53,7 +56,8 @@ class WorkloadConfig:
         max_model_len: prompt and output together are cut to it, the output first.
         seed: start of all random numbers.
         start: the time of the engine's clock at time 0 of the workload, in seconds.
-        time_scale: factor for the times between arrivals; 0: all requests arrive at once.
+        time_scale: factor for all times between arrivals, periods of the workload included; 0: all
+            requests arrive at once.
         sampling: how tokens are sampled; `max_tokens`, `seed` and `ignore_eos` are replaced.
     """
 
