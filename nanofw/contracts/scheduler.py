@@ -127,10 +127,10 @@ class Policy(ABC):
         """The key of a group that has waiting requests; the smallest is served first.
 
         It is read again when the group is about to be served, so the key may grow at any time.
-        It must not shrink while the group has waiting requests. A count that fades at one rate
-        can do without: `sum(tokens * exp(rate * time))` only grows, and gives the same order at
-        any time as the counts that fade (keep the logarithm of the sum, which does not
-        overflow). Only called if `group` is overridden.
+        It must not shrink while the group has waiting requests. So do not use counts that fade
+        with time. If all of them fade at the same rate, `sum(tokens * exp(rate * time))` gives
+        the same order and only grows (keep its logarithm, which does not overflow). Only called
+        if `group` is overridden.
         """
         return 0
 
