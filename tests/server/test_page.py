@@ -19,7 +19,7 @@ from tests.chromium import chromium
 from tests.server.running import Running, post, running
 
 WORDS = (
-    "sim", "engine.max_num_seqs=2", "executor.seconds_per_step=0.005", "scheduler.name=fair_share",
+    "sim", "engine.max_num_seqs=2", "executor.seconds_per_step=0.02", "scheduler.name=fair_share",
     "server.limits.max_client_requests=3",
 )  # fmt: skip
 NASTY = "<img src=x onerror=alert(1)>"
