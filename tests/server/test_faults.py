@@ -235,6 +235,29 @@ def test_a_signal_lets_open_streams_end(drain_s: float) -> None:
         assert server.lines[-1] == "nanofw: ended"
 
 
+PATIENT = """
+import time
+from pathlib import Path
+from nanofw.plugins import Plugin, Policy, hookimpl
+
+
+class Patient(Policy):
+    def __init__(self, options, config):
+        super().__init__(options, config)
+        while not Path("{go}").exists():
+            time.sleep(0.01)
+
+    def key(self, request, view):
+        return request.arrival
+
+
+@hookimpl
+def scheduler():
+    return Plugin("patient", ":Patient", api="scheduler/2", capabilities={{"overlap": True}})
+"""
+"""A policy that is constructed as soon as a file is there: until then the server loads."""
+
+
 def test_while_it_loads_it_says_so_and_what_keeps_it_from_loading(tmp_path: Path) -> None:
     for path in (Path(__file__).parents[2] / "nanofw/models/embedded/demo").glob("*.json"):
         (tmp_path / path.name).symlink_to(path)
@@ -243,10 +266,16 @@ def test_while_it_loads_it_says_so_and_what_keeps_it_from_loading(tmp_path: Path
     done = subprocess.run(words, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 3
     assert "model.safetensors" in done.stderr
-    with running("qwen3-demo", ready=False) as server:
-        states = [httpx.get(f"{server.url}/health").json()["status"]]
-        while (answer := httpx.get(f"{server.url}/ready")).status_code == 503:
-            assert "being loaded" in answer.text
-            states.append(httpx.get(f"{server.url}/health").json()["status"])
-        assert states[0] == "loading"
+    policy = tmp_path / "patient.py"
+    policy.write_text(PATIENT.format(go=tmp_path / "go"), encoding="utf-8")
+    words = ["qwen3-demo", f"plugins.load=[{policy}]", "scheduler.name=patient"]
+    with running(*words, ready=False) as server:
+        assert httpx.get(f"{server.url}/health").json()["status"] == "loading"
+        answer = httpx.get(f"{server.url}/ready")
+        assert answer.status_code == 503
+        assert "being loaded" in answer.text
+        (tmp_path / "go").touch()
+        while httpx.get(f"{server.url}/ready").status_code == 503:
+            pass
+        assert httpx.get(f"{server.url}/health").json()["status"] == "ready"
         assert server.end(signal.SIGINT) == 0
