@@ -57,8 +57,8 @@ class ForwardBatch:
     """One forward pass over t tokens of n rows. It is passed through the layers, and not kept.
 
     Rows are laid out one after the other; the first `num_decodes` have one query token each.
-    Tokens past the last row's are padding, with slot -1. Host arrays are numpy; device tensors
-    say so.
+    Tokens past the last row's are padding, with slot -1. A field described as `device` is
+    a tensor on the device; arrays on the host are numpy.
 
     Attributes:
         token_ids: device int32 or int64[t].
@@ -74,7 +74,8 @@ class ForwardBatch:
         num_decodes: rows with exactly one query token, all first.
         logits_indices: device int64[s], flat positions whose logits are wanted. If all rows
             decode and s = t, these are all positions in order.
-        rows: int32[n] on the host, which row of the run each is; empty in a pass that is captured.
+        rows: int32[n] on the host, the number of each row in the run; empty in a pass that is
+            captured.
         arguments: by row, what its request has under the model's name. It has only rows with
             arguments; these may be rows of this batch or of others. Read-only.
         attention: what the backend's `prepare` made of the batch, for all layers.

@@ -15,7 +15,7 @@ class CostModel(Protocol):
     """Implemented by cost models. Constructed as `target(options, CostModelConfig)`."""
 
     def seconds(self, plan: StepPlan) -> float:
-        """Time that the device is busy with the plan. Called once for each plan, in order.
+        """Seconds that the device needs for the plan. Called once for each plan, in order.
 
         Do not change or keep the plan. A call should take a few microseconds: a long simulation
         makes millions of calls.

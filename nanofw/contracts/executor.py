@@ -34,8 +34,8 @@ class ExecutorFacts:
     """Facts about an executor, for measurements and records. All of them are optional.
 
     Attributes:
-        graph_steps: numbers of steps: those that were `replayed` from graphs, and for each reason
-            those that were not.
+        graph_steps: numbers of steps by name: `replayed` counts those that were replayed from
+            graphs; each other name is a reason why steps were not replayed.
         host_phases: seconds that the host has spent so far in the parts of `submit`, by name.
         process_ids: ids of the processes that compute, if these are not the engine's process.
         start_seconds: seconds of the parts of its construction, by name, in order.
@@ -81,13 +81,13 @@ class Executor(ABC):
         raise ExecutorError(f"{type(self).__name__} does not sample among tokens of a mask")
 
     def stride(self, plan: StepPlan, num_steps: int, until: float) -> Stride | None:
-        """Take the plan and similar steps at once: at most `num_steps`, planned before `until`.
+        """Carry out at most `num_steps` similar steps at once, all planned before `until`.
 
-        In each of them the same rows decode, one token further; `plan` is the first. The plans name
-        no blocks, so this is for executors that simulate. The times, the tokens and all later
-        answers must be the same as if `submit` and `collect` had been called for each step. None:
-        the steps are taken one by one. It is called only in a simulation, and only if the class
-        that overrides it, or a base class of that class, defines `submit` and `collect`.
+        `plan` is the first of these steps. In each of them the same rows decode one more token. The
+        plans name no blocks, so this is for executors that simulate. The times, the tokens and all
+        later answers must be the same as if `submit` and `collect` had been called for each step.
+        None: the steps are taken one by one. It is called only in a simulation, and not if a
+        subclass of the class that defines it overrides `submit` or `collect`.
         """
         return None
 

@@ -63,7 +63,7 @@ NO_EXTENSION = Extension(EMPTY_INT, EMPTY_INT, EMPTY_INT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllocatorStats:
-    """Hits, evictions and duplicates since the last `reset`; the current numbers of blocks.
+    """Hits, evictions and duplicates since the last `reset`, and the current numbers of blocks.
 
     free + cached + used == total, at any time: a block is either free, or cached (holds
     reusable content, has no owner), or used (in at least one table).
@@ -103,8 +103,8 @@ class KVAllocator(ABC):
     Attributes:
         works_by_block: whether `extend` and `commit` do nothing for a row that stays within its
             last block, and `extend` finds as many blocks as `num_available` says. A simulation
-            then skips such calls. The attribute is used only if the class that sets it, or a base
-            class of that class, defines these methods.
+            then skips such calls. The attribute is ignored if a subclass of the class that sets it
+            overrides one of these methods.
     """
 
     works_by_block: bool = False
@@ -116,7 +116,7 @@ class KVAllocator(ABC):
 
     @abstractmethod
     def match(self, token_ids: IntArray, salt: int = 0) -> Match:
-        """The longest cached prefix of int32[t] tokens. Changes nothing.
+        """The longest prefix of int32[t] tokens that is cached under the salt. Changes nothing.
 
         A request must compute at least one token, so a caller passes all tokens except the last
         one. The match may then be passed to `acquire` together with all tokens.
@@ -136,9 +136,9 @@ class KVAllocator(ABC):
     ) -> Allocation | None:
         """Give an empty row blocks for all of its int32[t] tokens.
 
-        Takes the match (of these tokens or the first of them, with no change in between) and
-        new blocks for the rest. The table begins with the blocks of the match. If there is not
-        enough room, return None and change nothing.
+        The table begins with the blocks of `match`, a match of these tokens or of the first of
+        them; the allocator has not changed since. The other tokens get new blocks. If there is
+        not enough room, return None and change nothing.
         """
 
     @abstractmethod

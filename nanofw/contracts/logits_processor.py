@@ -102,7 +102,7 @@ class LogitsProcessor(ABC):
         """
 
     def sampled(self, rows: IntArray, token_ids: torch.Tensor) -> None:
-        """Each of int32[s] rows sampled one of int32[s] tokens, which are on the device.
+        """`rows[i]` sampled `token_ids[i]`: int32[s] rows, and int32[s] tokens on the device.
 
         The tokens of a row so far are `NewRow.token_ids` and all tokens that this method has
         reported since. Called after each step in which at least one of its rows sampled, before

@@ -105,7 +105,7 @@ class ModelSpec:
 
     @property
     def activation(self) -> str:
-        """The activation of the feed-forward part; always the same one of its several names."""
+        """The activation of the feed-forward part. If it has several names, one of them is used."""
         name = str(self.raw.get("hidden_act") or self.raw.get("hidden_activation") or "silu")
         return _SAME_ACTIVATIONS.get(name, name)
 

@@ -61,8 +61,9 @@ class StepObserver:
     def strode(self, stride: Stride) -> None:
         """Several steps were planned, submitted and collected at once, in a simulated run.
 
-        If an observer overrides methods for steps or phases, but not `strode` in the same class or
-        a subclass, steps are never combined while it is registered, so that it sees every step.
+        An observer that overrides methods for steps or phases must override `strode` in the same
+        class or in a subclass. Otherwise steps are not combined while it is registered, so that
+        it sees every step.
         """
 
     def finished(self, output: RequestOutput) -> None:

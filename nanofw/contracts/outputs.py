@@ -163,7 +163,8 @@ class StepReport:
         num_prefill_tokens: tokens of prompts that it computed.
         num_decode_tokens: tokens that it computed for decoding rows.
         num_rows: rows that ran.
-        num_running, num_waiting: number of these requests after the commit.
+        num_running: requests that run after the commit.
+        num_waiting: requests that wait after the commit.
         num_used_blocks: blocks owned by running requests after the commit.
         num_preemptions: number of requests that were preempted for the plan.
         num_waits: 1 if the plan had to wait for the step in flight because blocks were missing,
@@ -194,8 +195,8 @@ class StepOutput:
         finished: requests that finished, in this order.
         deltas: new tokens of streaming requests.
         report: the committed step, or None when only planning happened.
-        wake_at: nothing runs, and the policy asks to be called again at this time, in seconds on
-            the engine's clock; None: step again at once.
+        wake_at: if nothing runs, the time at which the policy asks to be called again, in seconds
+            on the engine's clock; None: step again at once.
     """
 
     finished: list[RequestOutput] = field(default_factory=list[RequestOutput])

@@ -75,12 +75,12 @@ class SamplingParams:
         temperature: 0 takes the most likely token; otherwise logits are divided by it.
         top_k: keep the k most likely tokens; 0 or -1 keeps all.
         top_p: keep the smallest set of most likely tokens with at least this probability.
-        min_p: keep tokens of at least this share of the most likely token's probability.
-        repetition_penalty: divide positive logits, multiply negative ones, of tokens that the
-            prompt or the output has; 1 changes nothing.
-        presence_penalty: subtract from the logits of tokens that the output has.
-        frequency_penalty: subtract once for each time that the token occurs in the output.
-        logit_bias: add to the logits of these tokens.
+        min_p: keep tokens whose probability is at least this share of the most likely token's.
+        repetition_penalty: for tokens that occur in the prompt or in the output, positive logits
+            are divided by it and negative logits multiplied by it; 1 changes nothing.
+        presence_penalty: is subtracted from the logits of tokens that occur in the output.
+        frequency_penalty: is subtracted once for each time that the token occurs in the output.
+        logit_bias: numbers that are added to the logits of these tokens.
         bad_words: sequences of token ids that the output must not contain; `LLM` and
             `AsyncLLM` replace words by their ids.
         max_tokens: the largest number of tokens to generate; None: up to the model's length.
@@ -139,9 +139,9 @@ class Request:
         stream: report the tokens of each step, not only the finished output.
         arguments: arguments for plugins, by the name of the plugin.
         cache_salt: requests with different salts share nothing in the prefix cache.
-        pooling: how to pool the hidden states of the prompt that are reported; None: do not report
-            them. With `mean` and `cls` the whole prompt is computed, even if the prefix cache has a
-            part of it.
+        pooling: how to pool the hidden states of the prompt, which are then reported; None: they
+            are not reported. With `mean` and `cls` the whole prompt is computed, even if the prefix
+            cache has a part of it.
     """
 
     id: str

@@ -57,8 +57,8 @@ class SampledTokens:
 
     Attributes:
         token_ids: int32[s].
-        failed: bool[s], rows without any finite logit, or with NaN or infinity. The token ids of
-            these rows have no meaning, but must be in the vocabulary.
+        failed: bool[s], rows without any finite logit, or with a logit that is NaN or +inf. The
+            token ids of these rows have no meaning, but must be in the vocabulary.
     """
 
     token_ids: torch.Tensor
@@ -152,8 +152,10 @@ class Sampler(ABC):
         """
 
     def can_shard(self, rows: IntArray) -> bool:
-        """Whether int32[s] rows can be sampled while every rank has the logits of its own tokens
-        alone. All ranks answer alike."""
+        """Whether int32[s] rows can be sampled if each rank has only the logits of its own tokens.
+
+        All ranks must give the same answer.
+        """
         return False
 
 

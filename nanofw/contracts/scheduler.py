@@ -79,8 +79,9 @@ class Policy(ABC):
         window: if this number is positive, the first `window` waiting requests by `key` get new
             keys from `window_key` in each step that could admit one. Use it for keys that change
             with time alone. The number limits the cost of a step.
-        skip_ahead: how many requests behind a head that does not fit may be tried in one step.
-            With 0 the engine stops at the head, so that no request overtakes it.
+        skip_ahead: how many requests may be tried in one step after the head of the queue, if
+            the head does not fit. With 0 the engine stops at the head, so that no request
+            overtakes it.
         max_rekeys: how many requests `rekey` may name before one step.
     """
 
@@ -214,17 +215,18 @@ class Policy(ABC):
     def on_progress(
         self, rows: IntArray, num_tokens: IntArray, num_decodes: int, view: SchedulerView
     ) -> None:
-        """int32[n] rows, and how many tokens each computes in the new plan. Once for each step.
+        """A plan was made: `rows[i]` computes `num_tokens[i]` tokens (int32[n] both).
 
-        The first `num_decodes` rows decode. The others compute prompts, or compute tokens again
-        after a preemption; a row that comes to the end of its tokens samples one, too. How many
-        tokens a request has got is `request.num_output_tokens`. `on_start` of each row was
-        called before. The arrays are read-only. A simulated run that calls this method takes
-        every step alone, which makes it slower.
+        Called once for each step. The first `num_decodes` rows decode. The others compute
+        prompts, or compute tokens again after a preemption; such a row also samples a token when
+        it reaches the end of its known tokens. `request.num_output_tokens` says how many tokens
+        a request has generated. `on_start` of each row was called before. The arrays
+        are read-only. A simulated run that calls this method takes every step alone, which makes
+        it slower.
         """
 
     def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
-        """The request finished, whether it ran or not. Once for each that `on_arrival` saw.
+        """The request finished, whether it ran or not. Called once for each request that arrived.
 
         It has its result already: an exception here is logged, and changes nothing.
         """

@@ -269,15 +269,15 @@ CAPABILITIES: Mapping[str, Capability] = _by_key(
         key="compile_ahead",
         kinds=("model", "attention_backend", "sampler"),
         value=FLAG_OR_TARGET,
-        text="on an NVIDIA GPU, the component (or the class that is named here) may be built a "
-        "second time, in another thread, on the device `meta`, and run there, to find out which "
-        "kernels to compile; a component without it is never refused for that",
+        text="on an NVIDIA GPU, nanofw may build the component (or the class that is named here) a "
+        "second time, on the device `meta` and in another thread, and run it there to find out "
+        "which kernels to compile; no component is refused because it lacks this",
     ),
     Capability(
         key="fused",
         kinds=("attention_backend",),
         value=FLAG,
-        text="whether it has `forward_fused`; a backend without it is never refused for that",
+        text="whether it has `forward_fused`; no backend is refused because it lacks this",
     ),
     Capability(
         key=FEW_LONG_ROWS,
@@ -285,7 +285,7 @@ CAPABILITIES: Mapping[str, Capability] = _by_key(
         value=COUNT,
         text="`auto` prefers this backend if at most this number of requests run at once "
         f"(`engine.max_num_seqs`), and if they may have {LONG_CONTEXT:,} tokens or more "
-        "(`engine.max_model_len`); a backend without it is never refused for that",
+        "(`engine.max_model_len`); no backend is refused because it lacks this",
     ),
     Capability(
         key="lookahead",

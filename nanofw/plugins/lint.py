@@ -234,7 +234,7 @@ RULES: tuple[Rule, ...] = (
     Rule(
         "target", "error",
         "a target that does not exist, cannot be constructed or lacks a method; a method that is "
-        "misspelt, cannot be called as the contract says, or lacks a method that belongs to it",
+        "misspelt, cannot be called as the contract says, or needs another method that is missing",
         _target,
     ),
     Rule("attribute", "warning", "an attribute whose name is misspelt", _attributes),
