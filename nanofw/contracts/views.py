@@ -19,10 +19,13 @@ SortKey: TypeAlias = Any
 class RequestView:
     """What a policy may know of a request. Read-only.
 
-    Each sample has one object for as long as it lives, which can be the key of a dict.
+    Each sample of a request with `n` above 1 runs and ends on its own, and has one object for as
+    long as it lives. All samples share `id` and `index`: keep state by the view itself, which can
+    be the key of a dict.
 
     Attributes:
         index: submission index, unique and increasing; samples of a request share it.
+        sample_index: which of the request's samples it is, from 0.
         arrival: seconds on the engine's clock.
         max_tokens: the largest number of tokens that it may generate; never None.
         num_prompt_tokens: at least 1.

@@ -35,7 +35,7 @@ class Andes(Policy):
     def __init__(self, options: AndesOptions, config: object) -> None:
         super().__init__(options, config)
         self._options = options
-        self._live: dict[int, RequestView] = {}
+        self._live: dict[RequestView, None] = {}  # in order of arrival
         self._refreshed = -options.refresh_s
 
     def check(self, arguments: Mapping[str, Any] | None) -> None:
@@ -52,17 +52,17 @@ class Andes(Policy):
         if view.now - self._refreshed < self._options.refresh_s:
             return []
         self._refreshed = view.now
-        return list(self._live.values())[: self.max_rekeys]
+        return list(self._live)[: self.max_rekeys]
 
     def victim(self, for_request: RequestView | None, view: SchedulerView) -> int | None:
         running = view.running
         return max(running.rows.tolist(), key=running.key)
 
     def on_arrival(self, request: RequestView, view: SchedulerView) -> None:
-        self._live[request.index] = request
+        self._live[request] = None
 
     def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
-        del self._live[request.index]
+        del self._live[request]
 
     def _loss_of_waiting(self, request: RequestView, now: float) -> float:
         """Tokens that the reader would miss within the horizon if the request did not run."""

@@ -34,31 +34,28 @@ class FastServe(Policy):
     def __init__(self, options: FastServeOptions, config: object) -> None:
         super().__init__(options, config)
         self._options = options
-        self._level: dict[int, int] = {}  # by request index
-        self._used: dict[int, int] = {}
-        self._last_run: dict[int, float] = {}
-        self._live: dict[int, RequestView] = {}
+        self._level: dict[RequestView, int] = {}  # of live requests, in order of arrival
+        self._used: dict[RequestView, int] = {}
+        self._last_run: dict[RequestView, float] = {}
 
     def key(self, request: RequestView, view: SchedulerView) -> tuple[int, float]:
-        return self._level[request.index], request.arrival
+        return self._level[request], request.arrival
 
     def on_arrival(self, request: RequestView, view: SchedulerView) -> None:
         level = 0
         while level < self._options.levels - 1 and request.num_prompt_tokens > self._quantum(level):
             level += 1
-        self._level[request.index], self._used[request.index] = level, 0
-        self._last_run[request.index], self._live[request.index] = view.now, request
+        self._level[request], self._used[request], self._last_run[request] = level, 0, view.now
 
     def rekey(self, view: SchedulerView) -> list[RequestView]:
         moved: list[RequestView] = []
-        for index, request in self._live.items():
-            level = self._level[index]
-            starved = view.now - self._last_run[index] > self._options.promote_after_s
-            used_up = self._used[index] >= self._quantum(level)
+        for request, level in self._level.items():
+            starved = view.now - self._last_run[request] > self._options.promote_after_s
+            used_up = self._used[request] >= self._quantum(level)
             if level and starved:
-                self._move(index, 0, view.now)
+                self._move(request, 0, view.now)
             elif used_up and level < self._options.levels - 1:
-                self._move(index, level + 1, self._last_run[index])
+                self._move(request, level + 1, self._last_run[request])
             else:
                 continue
             moved.append(request)
@@ -79,16 +76,15 @@ class FastServe(Policy):
         self, rows: IntArray, num_tokens: IntArray, num_decodes: int, view: SchedulerView
     ) -> None:
         for row, count in zip(rows.tolist(), num_tokens.tolist(), strict=True):
-            index = view.running.request(row).index
-            self._used[index] += count
-            self._last_run[index] = view.now
+            request = view.running.request(row)
+            self._used[request] += count
+            self._last_run[request] = view.now
 
     def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
-        for kept in (self._level, self._used, self._last_run, self._live):
-            kept.pop(request.index)
+        del self._level[request], self._used[request], self._last_run[request]
 
     def _quantum(self, level: int) -> int:
         return self._options.quantum << level
 
-    def _move(self, index: int, level: int, last_run: float) -> None:
-        self._level[index], self._used[index], self._last_run[index] = level, 0, last_run
+    def _move(self, request: RequestView, level: int, last_run: float) -> None:
+        self._level[request], self._used[request], self._last_run[request] = level, 0, last_run

@@ -44,7 +44,7 @@ class SLOAdmission(Policy):
         super().__init__(options, config)
         self._options = options
         self._queued = 0  # prompt tokens accepted and not yet computed
-        self._left: dict[int, int] = {}  # of them, by request index
+        self._left: dict[RequestView, int] = {}  # of them, by request
         self._computed = self._seconds = 0.0  # prompt tokens, and the time that they took
         self._last: tuple[float, int] | None = None  # time and prompt tokens of the last step
 
@@ -66,7 +66,7 @@ class SLOAdmission(Policy):
         return request.arrival
 
     def on_arrival(self, request: RequestView, view: SchedulerView) -> None:
-        self._left[request.index] = request.num_prompt_tokens
+        self._left[request] = request.num_prompt_tokens
         self._queued += request.num_prompt_tokens
 
     def on_progress(
@@ -77,13 +77,13 @@ class SLOAdmission(Policy):
             self._seconds = MEMORY * self._seconds + view.now - self._last[0]
         chunks = zip(rows[num_decodes:].tolist(), num_tokens[num_decodes:].tolist(), strict=True)
         for row, count in chunks:
-            self._count(view.running.request(row).index, count)
+            self._count(view.running.request(row), count)
         self._last = (view.now, int(num_tokens[num_decodes:].sum())) if self._queued else None
 
     def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
-        self._queued -= self._left.pop(request.index)
+        self._queued -= self._left.pop(request)
 
-    def _count(self, index: int, count: int) -> None:
-        count = min(count, self._left[index])  # what a preemption makes compute again is not left
-        self._left[index] -= count
+    def _count(self, request: RequestView, count: int) -> None:
+        count = min(count, self._left[request])  # what a preemption makes compute again is not left
+        self._left[request] -= count
         self._queued -= count

@@ -33,7 +33,7 @@ class TokenRate(Policy):
         self._options = options
         self._buckets: dict[str, tuple[float, float]] = {}  # tokens, and when that was
         self._turn: dict[str, float] = {}
-        self._waiting: dict[int, RequestView] = {}
+        self._waiting: dict[RequestView, None] = {}  # in order of arrival
 
     def key(self, request: RequestView, view: SchedulerView) -> float:
         return request.arrival
@@ -48,7 +48,7 @@ class TokenRate(Policy):
         client = request.client
         self._buckets.setdefault(client, (self._options.burst, view.now))
         self._turn.setdefault(client, view.now - self._options.burst / self._options.rate)
-        self._waiting[request.index] = request
+        self._waiting[request] = None
 
     def admit(self, request: RequestView, view: SchedulerView) -> bool:
         ready_at = self._ready_at(request)
@@ -58,7 +58,7 @@ class TokenRate(Policy):
         return False
 
     def on_start(self, row: int, request: RequestView, view: SchedulerView) -> None:
-        self._waiting.pop(request.index, None)
+        self._waiting.pop(request, None)
         if not request.num_preemptions:
             client, options = request.client, self._options
             left = self._tokens(client, view.now) - self._cost(request)
@@ -66,11 +66,11 @@ class TokenRate(Policy):
             self._turn[client] = max(self._turn[client], view.now - left / options.rate)
 
     def wake(self, view: SchedulerView) -> float | None:
-        ready_at = min(map(self._ready_at, self._waiting.values()), default=view.now)
+        ready_at = min(map(self._ready_at, self._waiting), default=view.now)
         return max(ready_at, view.now + 0.001)
 
     def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
-        self._waiting.pop(request.index, None)
+        self._waiting.pop(request, None)
 
     def _cost(self, request: RequestView) -> float:
         return min(request.num_prompt_tokens + request.max_tokens, self._options.burst)

@@ -181,3 +181,30 @@ def test_prefix_batching_computes_each_prefix_once():
         outputs = run(policy, requests, **shape)
         cached[type(policy)] = sum(output.num_cached_tokens for output in outputs.values())
     assert cached[PrefixBatching] > 3 * max(cached[Fifo], 1)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        FastServe(FastServeOptions(quantum=2, levels=2), None),
+        Andes(AndesOptions(refresh_s=0.02), None),
+        SLOAdmission(SLOAdmissionOptions(ttft_s=10.0), None),
+        TokenRate(TokenRateOptions(rate=5000.0, burst=200.0), None),
+    ],
+    ids=lambda policy: type(policy).__name__,
+)
+def test_samples_of_a_request_end_one_by_one(policy, caplog):
+    """They share id and index; what is kept of one outlives the end of another."""
+    engine = simulated_engine(policy, EngineShape(max_num_seqs=2))
+    sampling = SamplingParams(max_tokens=9, n=3, ignore_eos=True)
+    with engine:
+        engine.add_request(
+            Request(id="a", prompt_token_ids=[1, 2, 3], sampling=sampling, arrival=0.0)
+        )
+        finished = []
+        while len(finished) < 3:
+            finished += engine.step().finished
+    assert {(output.sample_index, len(output.token_ids)) for output in finished} == {
+        (index, 9) for index in range(3)
+    }
+    assert caplog.records == []
