@@ -161,7 +161,7 @@ class EngineSection(Section):
     cuda_graphs: Switch = "auto"
     """Replay recorded graphs instead of launching kernels one by one."""
     overlap: Switch = "auto"
-    """Plan a step while the one before runs; auto: on, except on CPU."""
+    """Plan a step while the one before runs; auto: on, unless a CPU computes the model."""
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
     """A request without a seed gets one derived from this and its submission index."""
 

@@ -14,8 +14,9 @@ class ClientAffinityOptions(Options):
     """`router: {name: client_affinity, ...}`."""
 
     spill: float = Field(default=2.0, ge=1)
-    """While the client's replica has more tokens to compute than this factor times the mean over
-    all ready replicas plus the tokens of the new request, its requests go to another replica."""
+    """A request goes to the least loaded replica if the client's replica has more tokens to compute
+    than this factor times a sum: the mean over all ready replicas, plus the tokens of the new
+    request."""
 
 
 class ClientAffinity(Router):

@@ -34,9 +34,8 @@ class TorchOptions(Options):
     )
     all_reduce: Literal["auto", "collective", "one_shot"] = Field(
         "auto",
-        description="With several ranks on GPUs: how small tensors are summed: as NCCL does "
-        "(collective), or in kernels that use the other ranks' memory (one_shot); auto: the "
-        "latter if it works.",
+        description="How several ranks on GPUs sum small tensors. collective: by NCCL. one_shot: "
+        "in kernels that use the other ranks' memory. auto: one_shot if it works.",
     )
     step_timeout_s: Timeout = Field(
         300.0,

@@ -20,7 +20,7 @@ class EarliestDeadlineFirstOptions(Options):
     overload, plain deadline order would serve requests first that are already late, and then all
     requests would be late."""
     window: PositiveInt = 32
-    """How many of the first requests are looked at for being late, in each step that admits."""
+    """How many of the first waiting requests are checked for lateness in each step that admits."""
 
 
 class EarliestDeadlineFirst(Policy):

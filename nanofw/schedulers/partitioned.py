@@ -21,7 +21,7 @@ class PartitionedOptions(Options):
     """`scheduler: {name: partitioned, ...}`."""
 
     limits: Annotated[tuple[int, ...], Field(min_length=1)] = (512,)
-    """Longest prompt of each class but the last, rising."""
+    """Longest prompt of each class except the last, in rising order."""
     shares: Annotated[tuple[PositiveFloat, ...], Field(min_length=2)] = (0.5, 0.5)
     """Share of the service that each class has while all of them wait."""
     order: Literal["fcfs", "shortest"] = "shortest"
