@@ -225,7 +225,7 @@ def test_unknown_rope_type_is_refused_with_the_known_ones() -> None:
 def test_a_tied_head_holds_its_weight_once(layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     vocab, size = 700, 128
     ways = {"plain": "rows", "transposed": "torch"}
-    choice = products.Choice(layout, (ways[layout],) * len(products.ROWS))
+    choice = products.ProductChoice(layout, (ways[layout],) * len(products.ROWS))
     shape = products.WeightShape(size, vocab, torch.float32, is_shared=True)
     monkeypatch.setattr(products, "_known", {products._name(shape): choice})
     layers = nn.Module()
