@@ -79,9 +79,9 @@ class Policy(ABC):
         window: if this number is positive, the first `window` waiting requests by `key` get new
             keys from `window_key` in each step that could admit one. Use it for keys that change
             with time alone. The number limits the cost of a step.
-        skip_ahead: how many requests may be tried in one step after the head of the queue, if
-            the head does not fit. With 0 the engine stops at the head, so that no request
-            overtakes it.
+        skip_ahead: how many requests behind the head of the queue may also fail to fit before the
+            engine stops trying in this step. With 0 the engine stops at a head that does not fit,
+            so that no request overtakes it.
         max_rekeys: how many requests `rekey` may name before one step.
     """
 
