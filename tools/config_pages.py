@@ -1,18 +1,22 @@
-"""Makes the reference of the configuration from the docstrings of its classes: every key."""
+"""Makes the reference of the configuration from the docstrings of its classes: every key of runs,
+experiments, measurements and plugins."""
 
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import contract_pages
 from pydantic import BaseModel
 
+from nanofw.cli.completion_words import SYNTAX, Syntax
 from nanofw.compare.experiment import ExperimentOptions
 from nanofw.config.schema import Config
 from nanofw.contracts.kinds import KINDS
 from nanofw.contracts.requests import SamplingParams
+from nanofw.plugins import load_target
 from nanofw.plugins.component import options_model
 from nanofw.plugins.manager import build_registry, load_plugin
 from nanofw.plugins.registry import Registry
@@ -22,6 +26,7 @@ Row = tuple[str, ...]
 _REF = "#/$defs/"
 _WHOLE_RANGE = 1 << 40  # a bound of the implementation, not one that a reader would meet
 _NAMES = {"string": "text", "boolean": "true or false", "object": "mapping", "null": "null"}
+_PLURAL = re.compile(r"^(list|integer|number|text|mapping)\b")
 _BOUNDS = (
     ("minimum", "from {}"),
     ("exclusiveMinimum", "above {}"),
@@ -44,6 +49,20 @@ def experiment_keys() -> str:
     return "\n".join(_sections(ExperimentOptions.model_json_schema(), ("compare",)))
 
 
+def command_keys() -> str:
+    """The keys of commands that have settings of their own, a section for each command."""
+    return "\n".join(_commands("nanofw", SYNTAX))
+
+
+def _commands(before: str, commands: Mapping[str, Syntax]) -> Iterator[str]:
+    for word, syntax in commands.items():
+        yield from _commands(f"{before} {word}", syntax.commands)
+        if syntax.own is not None and syntax.own[0] != "compare":
+            prefix, model = syntax.own
+            rows = _model_rows(load_target(model), prefix)
+            yield f"## `{before} {word}`\n\n{_table(rows)}"
+
+
 def plugin_options() -> str:
     """The options of the plugins that come with nanofw."""
     registry = build_registry()
@@ -58,11 +77,19 @@ def _options(registry: Registry, kind: str) -> Iterator[str]:
                 yield f"### `{kind}` {entry.name}\n\n{_table(_model_rows(model))}"
 
 
-def _model_rows(model: type[BaseModel]) -> list[Row]:
+def _model_rows(model: type[BaseModel], prefix: str = "") -> list[Row]:
+    """The keys of a model, and those of the sections below it if the keys have a prefix."""
     schema = model.model_json_schema()
-    needed = schema.get("required", ())
-    items = schema["properties"].items()
-    return [_row(key, shape, schema, is_needed=key in needed) for key, shape in items]
+    return list(_rows(schema, schema, prefix))
+
+
+def _rows(shape: Shape, schema: Shape, prefix: str) -> Iterator[Row]:
+    for key, item in shape["properties"].items():
+        name = f"{prefix}.{key}" if prefix else key
+        if prefix and (below := _section(item, schema)):
+            yield from _rows(below, schema, name)
+        else:
+            yield _row(name, item, schema, is_needed=key in shape.get("required", ()))
 
 
 def _sections(
@@ -132,7 +159,8 @@ def _type(shape: Shape, schema: Shape) -> str:
     if "const" in shape or "enum" in shape:
         return ", ".join(f"`{json.dumps(v)}`" for v in shape.get("enum", [shape.get("const")]))
     if shape.get("type") == "array":
-        return f"list of {_type(shape.get('items', {}), schema)}"
+        items = _type(shape.get("items", {}), schema)
+        return f"list of {_PLURAL.sub(lambda word: word[0] + 's', items)}"
     bounds = [
         text.format(shape[bound])
         for bound, text in _BOUNDS

@@ -92,6 +92,7 @@ TABLES: dict[str, Callable[[], str]] = {
     "rules": rules,
     "keys of a run": config_pages.run_keys,
     "keys of an experiment": config_pages.experiment_keys,
+    "keys of commands": config_pages.command_keys,
     "options of plugins": config_pages.plugin_options,
     "types of requests": partial(contract_pages.types, "requests"),
     "types of steps": partial(contract_pages.types, "steps"),

@@ -40,21 +40,22 @@ is left out."""
 
 
 class Design(Section):
-    """What is run to calibrate."""
+    """Settings of `nanofw calibrate`."""
 
     requests_per_user: PositiveInt = 6
     """Requests of each user in a closed loop."""
     max_users: PositiveInt | None = None
     """Users in the largest loop; null: `engine.max_num_seqs`."""
     max_prompt: PositiveInt | None = None
-    """Longest prompt; null: half of the model's length."""
+    """Longest prompt, in tokens; null: half of the model's length."""
     max_output: PositiveInt = 48
-    """Longest output."""
+    """Longest output, in tokens."""
     waves: NonNegativeInt = 3
-    """For each number of users, how often all of them come at once, for steps of many prompts."""
+    """How often all users of a loop come at once, so that a step has many prompts."""
     repeats: PositiveInt = 1
     """How often everything is run, with other lengths each time."""
     seed: int = 0
+    """Seed of prompts and lengths."""
 
 
 @dataclass(frozen=True, slots=True)

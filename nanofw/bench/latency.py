@@ -28,22 +28,22 @@ class LatencyOptions(Section):
     """Settings of `nanofw bench latency`."""
 
     batch_sizes: tuple[PositiveInt, ...] | None = None
-    """Requests that decode at once; null: those of 1, 8, 32, 128, 256 that `engine.max_num_seqs`
+    """Requests that decode at once; null: 1, 8, 32, 128 and 256, as far as `engine.max_num_seqs`
     allows; []: none."""
     prompt_tokens: PositiveInt = 128
-    """Tokens of their prompts."""
+    """Prompt length of each of these requests."""
     output_tokens: Annotated[int, Field(ge=2)] | None = None
-    """Tokens that each makes; null: 385 up to 8 requests, else 129, or what the model's length
-    leaves."""
+    """Output tokens of each of these requests; null: 385 up to 8 requests, otherwise 129; less if
+    the model allows less."""
     first_token: tuple[PositiveInt, ...] | None = None
-    """Prompt lengths whose first token is timed; null: those of 128, 512, 2048, 8192 that
+    """Prompt lengths whose first token is timed; null: 128, 512, 2048 and 8192, as far as they
     fit; []: none."""
     repeats: PositiveInt = 3
-    """Measurements of each."""
+    """Number of measurements."""
     warm_up: NonNegativeInt = 1
-    """Measurements of each before those that count."""
+    """Measurements before those that count."""
     seed: NonNegativeInt = 0
-    """Of the prompts."""
+    """Seed of the prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

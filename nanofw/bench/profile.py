@@ -44,18 +44,18 @@ class ProfileOptions(Section):
     """Settings of `nanofw profile`."""
 
     decode: tuple[PositiveInt, ...] | None = None
-    """Batch sizes of decode steps; null: 1, and `engine.max_num_seqs` or 256 if that is less;
+    """Batch sizes of decode steps; null: 1, and the smaller of `engine.max_num_seqs` and 256;
     []: none."""
     prefill: tuple[PositiveInt, ...] | None = None
-    """Lengths of prompts; each prompt is a step; null: 1024, or what a step can hold; []: none."""
+    """Prompt lengths; each prompt is one step; null: 1024, or what a step can hold; []: none."""
     context_tokens: PositiveInt = 128
-    """Prompts of the requests that decode."""
+    """Prompt length of the requests that decode."""
     steps: PositiveInt = 20
-    """Steps of each pass."""
+    """Number of measured steps in each pass."""
     warm_up: NonNegativeInt = 5
-    """Steps before that are not counted."""
+    """Number of steps before them that do not count."""
     seed: NonNegativeInt = 0
-    """Of the prompts."""
+    """Seed of the prompts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

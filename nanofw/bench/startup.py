@@ -41,15 +41,17 @@ class StartupOptions(Section):
     """Settings of `nanofw bench startup`."""
 
     states: tuple[State, ...] | None = None
-    """What a process finds: cold, kernels_cold, warm; null: all, on a CPU cold and warm."""
+    """What a process finds. cold: no compiled kernels, and no checkpoint in the page cache.
+    kernels_cold: no compiled kernels. warm: compiled kernels, and the checkpoint in the page cache.
+    null: all three; on a CPU cold and warm."""
     prompt_tokens: PositiveInt = 128
-    """Tokens of the first prompt."""
+    """Length of the prompt."""
     repeats: PositiveInt = 3
-    """Processes of each state."""
+    """Number of processes for each state."""
     timeout_s: PositiveFloat = 1800.0
-    """A process that takes longer is ended, which is an error."""
+    """A process that takes longer is ended, and the measurement fails."""
     seed: NonNegativeInt = 0
-    """Of the prompt."""
+    """Seed of the prompt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

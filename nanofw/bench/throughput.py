@@ -42,20 +42,22 @@ class ThroughputOptions(Section):
     """Settings of `nanofw bench throughput`."""
 
     traffic: Literal["auto", "random", "own"] = "auto"
-    """random: requests of random lengths, see below; own: what the configuration's `input`
-    names; auto: own where that is a workload or a file, else random."""
+    """random: random prompts of random lengths; own: the requests of the configuration's `input`;
+    auto: own if `input` is a workload or a file, otherwise random."""
     num_requests: PositiveInt = 256
-    """Of random traffic."""
+    """Number of requests of random traffic."""
     prompt_tokens: Lengths = Uniform(distribution="uniform", low=100, high=1024)
-    """Lengths of its prompts; those that do not fit the model are cut, which is said."""
+    """Lengths of the prompts of random traffic, written as those of a workload; a prompt that does
+    not fit the model is cut, with a note."""
     output_tokens: Lengths = Uniform(distribution="uniform", low=100, high=1024)
-    """Lengths of its outputs, which are always reached."""
+    """Lengths of the outputs of random traffic; each request runs to its full length."""
     at_once: bool = True
-    """All requests come at the beginning; false: when the workload says."""
+    """true: all requests come at the beginning; false: when the workload says, and TTFT is what a
+    client sees."""
     passes: PositiveInt = 3
     """How often all requests are served; the first pass is cold."""
     seed: NonNegativeInt = 0
-    """Of lengths, tokens and sampling."""
+    """Seed of lengths, tokens and sampling."""
 
     def kind(self, selection: Selection) -> Traffic:
         """Which traffic it is. Raises ConfigError where the configuration does not say."""

@@ -18,32 +18,35 @@ class ServeOptions(Section):
     """Settings of `nanofw bench serve`."""
 
     url: Annotated[str, Field(pattern=r"^https?://\S+$")] = "http://127.0.0.1:8000"
-    """Of the endpoint, with or without /v1."""
+    """Address of the endpoint, with or without /v1."""
     model: Annotated[str, Field(min_length=1)] | None = None
-    """Its name there; null: the first that the endpoint offers."""
+    """Name of the model in the requests; null: the first that the endpoint offers."""
     api: Literal["completions", "chat"] = "completions"
-    """The path that requests go to."""
+    """Which of the endpoint's two paths the requests go to."""
     prompts: Literal["auto", "ids", "text"] = "auto"
-    """What prompts are sent as; auto: ids to completions, texts to a chat."""
+    """ids: the workload's token ids, for completions only; text: their text, which needs the
+    model's tokenizer; auto: ids for completions, text for a chat."""
     api_key_env: Annotated[str, Field(min_length=1)] | None = None
-    """Environment variable that has the API key; null: none is sent."""
+    """Environment variable with the API key, which is never written to any output; null: requests
+    have no key."""
     rates: Annotated[tuple[PositiveFloat, ...], Field(min_length=1, max_length=1000)] | None = None
-    """Requests per second, a run each; null: as the workload says."""
+    """Requests per second; one run for each rate; null: as the workload says."""
     repeats: PositiveInt = 1
-    """Runs at each rate, each with traffic of its own seed."""
+    """Runs at each rate, each with traffic of the next seed."""
     seed: NonNegativeInt = 0
-    """Of the first run's traffic; the next ones count on from it."""
+    """Seed of the first run's traffic."""
     slo: Slo = Slo()
-    """Limits for goodput."""
+    """Limits that a request must meet to count for goodput."""
     warm_up: Share = 0.1
-    """Share of the arrivals' time that is cut at the start."""
+    """Share of the time of arrivals that is not counted at the start."""
     drain: Share = 0.1
-    """Share of the arrivals' time that is cut at the end."""
+    """Share of the time of arrivals that is not counted at the end."""
     hints: bool = True
-    """Send what the workload says of priorities, deadlines, expected lengths and clients."""
+    """Send `client`, `priority`, `deadline_s` and `expected_output_tokens`, if the workload has
+    them. Other servers may refuse these keys."""
     body: Mapping[str, object] = {}
-    """Keys that are added to the body of every request; null: the key is left out."""
+    """Further keys of each request; a key with the value null is left out of the request."""
     max_open: Annotated[int, Field(ge=1, le=MAX_CONNECTIONS)] = 4096
-    """Connections at once; further requests wait, which counts as latency."""
+    """Connections at once; further requests wait, and this wait counts as latency."""
     timeout_s: PositiveFloat = 600.0
-    """Longest silence of an endpoint in the middle of an answer."""
+    """Longest time without an event during an answer."""
