@@ -12,7 +12,7 @@ from nanofw.engine.journal import Blocker
 from nanofw.engine.parts import Parts
 from nanofw.engine.policy_guard import read_only
 from nanofw.engine.request_state import RequestState
-from nanofw.engine.step_plans import Prefills
+from nanofw.engine.running import Prefills
 from nanofw.engine.waiting import QueueEntry
 from nanofw.errors import NanofwError
 

@@ -30,25 +30,25 @@ class Preemption:
         self._last_worst: tuple[int, RequestState | None] = (-1, None)  # for a running.version
         self.made_room: bool = False
 
-    def extend(self, most: int, *, in_flight: bool) -> Extension | Wait | None:
-        """Blocks for one more token in each decoding row; victims give up theirs if need be.
+    def make_room(self, most: int, *, in_flight: bool) -> Extension | Wait | None:
+        """Blocks for one more token in each decoding row, after the pool was short of them.
+
+        Victims give up theirs, and may be decoding rows; None: no row decodes any more.
 
         Args:
             most: rows that may decode in this step.
         """
-        running = self._running
-        while len(running.decoding):
-            rows = running.decoding
-            extension = self._allocator.extend(rows, running.starts + 1)
-            if extension is not None:
-                return extension
-            if in_flight:
-                return Wait.FOR_STEP_IN_FLIGHT
+        if in_flight:
+            return Wait.FOR_STEP_IN_FLIGHT
+        running, extension = self._running, None
+        while extension is None and len(running.decoding):
             self._check_not_alone()
             self._give_up(self._victim_for_room(), self._short_rows())
             self.made_room = True
             running.refresh(most)
-        return None
+            if len(running.decoding):
+                extension = self._allocator.extend(running.decoding, running.starts + 1)
+        return extension
 
     def make_way(self, *, in_flight: bool) -> Wait | None:
         """Give up rows for a waiting head whose key is smaller and that does not fit."""

@@ -1,11 +1,14 @@
-"""The running set: who has a row, who decodes, who is in the middle of a prefill."""
+"""The running set: who has a row, who decodes, who is in the middle of a prefill; and the arrays
+of a step's plan, which it makes while it moves its rows on."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from nanofw.contracts.arrays import EMPTY_INT, BoolArray, IntArray, LongArray
+from nanofw.contracts.kv_allocator import Extension
 from nanofw.contracts.limits import Limits
+from nanofw.contracts.plan import NewRow, StepPlan
 from nanofw.contracts.scheduler import SortKey
 from nanofw.contracts.stride import Stride
 from nanofw.engine.checked_allocator import CheckedAllocator
@@ -14,6 +17,24 @@ from nanofw.engine.rows import Rows
 
 NO_LIMIT = np.iinfo(np.int32).max
 NOTHING_ENDED: tuple[IntArray, tuple[str, ...]] = (EMPTY_INT, ())
+
+
+class Prefills:
+    """Rows of one plan that compute prompt tokens, and how many each."""
+
+    def __init__(self) -> None:
+        self.rows: list[int] = []
+        self.counts: list[int] = []
+        self.new: list[NewRow] = []
+        self.copies: list[IntArray] = []
+
+    def add_row(self, row: int, count: int) -> None:
+        self.rows.append(row)
+        self.counts.append(count)
+
+    def arrays(self) -> tuple[IntArray, IntArray]:
+        """int32[p] rows and int32[p] token counts."""
+        return np.array(self.rows, np.int32), np.array(self.counts, np.int32)
 
 
 class RunningSet:
@@ -165,22 +186,50 @@ class RunningSet:
         self.ones, self.trues = self._ones[: len(found)], self._trues[: len(found)]
         self.host_rows = self.decoding[rows.host[self.decoding]] if self.num_host else EMPTY_INT
 
-    def advance_decodes(self) -> tuple[IntArray, bool]:
-        """Move the decoding rows on by one token, as if the step were done.
+    def plan_decodes(self, given: Extension) -> StepPlan:
+        """The plan of a step in which the decoding rows run alone.
 
-        Returns their positions in this step, and whether the rows are those of the plan before.
+        They move on by one token, as if the step were done.
+
+        Args:
+            given: blocks that the rows got for this step.
         """
-        starts, rows, is_same = self.starts, self.rows, not self._changed
+        rows, starts, is_same = self.rows, self.starts, not self._changed
         self.starts = ends = starts + 1
         rows.computed[self.decoding] = ends
         rows.planned[self.decoding] = ends + 1  # one token was left, one more is sampled
         rows.last_step[self.decoding] = self.num_planned
         self._steps_left -= 1
         self._changed = self._steps_left <= 0 or self._is_cut
-        return starts, is_same
+        return StepPlan(
+            step=self.num_planned,
+            rows=self.decoding,
+            num_tokens=self.ones,
+            starts=starts,
+            samples=self.trues,
+            num_decodes=len(self.decoding),
+            block_rows=given.rows,
+            block_positions=given.positions,
+            block_ids=given.block_ids,
+            copies=given.copies,
+            host_rows=self.host_rows,
+            same_rows=is_same,
+        )
 
-    def advance_mixed(self, rows: IntArray, num_tokens: IntArray) -> tuple[IntArray, BoolArray]:
-        """Move rows on by `num_tokens` each: their positions, and which of them sample."""
+    def plan_mixed(self, decoding: IntArray, given: Extension, prefills: Prefills) -> StepPlan:
+        """The plan of a step with prefill. Its rows move on, as if the step were done.
+
+        Args:
+            decoding: int32[d], rows that decode in the same step.
+            given: blocks that these rows got for this step.
+        """
+        rows, num_tokens = prefills.arrays()
+        if len(decoding):
+            rows = np.concatenate((decoding, rows))
+            num_tokens = np.concatenate((self.ones, num_tokens))
+        copies = given.copies
+        if prefills.copies:
+            copies = np.concatenate((copies, *prefills.copies))
         state = self.rows
         starts = state.computed[rows]
         ends = starts + num_tokens
@@ -189,7 +238,20 @@ class RunningSet:
         state.planned[rows] += samples
         state.last_step[rows] = self.num_planned
         self._changed = True
-        return starts, samples
+        return StepPlan(
+            step=self.num_planned,
+            rows=rows,
+            num_tokens=num_tokens,
+            starts=starts,
+            samples=samples,
+            num_decodes=len(decoding),
+            block_rows=given.rows,
+            block_positions=given.positions,
+            block_ids=given.block_ids,
+            copies=copies,
+            host_rows=rows[samples & state.host[rows]] if self.num_host else EMPTY_INT,
+            new=prefills.new,
+        )
 
     @property
     def num_steady_steps(self) -> int:

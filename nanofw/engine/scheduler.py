@@ -5,10 +5,9 @@ of a step, the accounting of blocks, preemption and the order of events. It is t
 of request states. A step is `plan_step` (down) and `commit_step` (up); with overlap, step k + 1 is
 planned while step k is in flight.
 
-    waiting.py     the queue in the policy's order      running.py       rows and their blocks
-    admission.py   prefill and new requests             preemption.py    who gives way
-    step_plans.py  the arrays of a plan                 commit.py        what a step produced
-    policy_guard.py  calls into the policy
+    waiting.py       the queue in the policy's order    running.py     rows, and the plan's arrays
+    admission.py     prefill and new requests           preemption.py  who gives way
+    policy_guard.py  calls into the policy              commit.py      what a step produced
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ from nanofw.engine.policy_guard import PolicyGuard
 from nanofw.engine.preemption import Preemption, Wait
 from nanofw.engine.request_state import RequestState, RequestStatus
 from nanofw.engine.rows import Rows
-from nanofw.engine.running import RunningSet
-from nanofw.engine.step_plans import Prefills, decode_plan, mixed_plan
+from nanofw.engine.running import Prefills, RunningSet
 from nanofw.engine.strides import Strides
 from nanofw.engine.views import EngineView
 from nanofw.engine.waiting import WaitingQueue
@@ -312,9 +310,13 @@ class Scheduler:
             prefills = self._prefill(budget)
             if prefills is not None:
                 return self._build(EMPTY_INT, None, prefills)
-        extension = self._preemption.extend(budget, in_flight=in_flight)
-        if isinstance(extension, Wait):
-            return extension
+        extension = None
+        if len(self.running.decoding):
+            extension = self.allocator.extend(self.running.decoding, self.running.starts + 1)
+            if extension is None:
+                extension = self._preemption.make_room(budget, in_flight=in_flight)
+            if isinstance(extension, Wait):
+                return extension
         prefills, decoding = None, self.running.decoding
         if not self.limits.prefill_first:
             prefills = self._prefill(budget - len(decoding))
@@ -361,9 +363,9 @@ class Scheduler:
         """The plan's arrays, and the rows moved on as if it were done."""
         given = extension or NO_EXTENSION
         if prefills is not None:
-            plan = mixed_plan(self.running, decoding, given, prefills)
+            plan = self.running.plan_mixed(decoding, given, prefills)
         elif len(decoding):
-            plan = decode_plan(self.running, given)
+            plan = self.running.plan_decodes(given)
         else:
             return None
         plan.removed, plan.finished = self.running.close_plan()
