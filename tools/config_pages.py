@@ -17,9 +17,8 @@ from nanofw.config.schema import Config
 from nanofw.contracts.kinds import KINDS
 from nanofw.contracts.requests import SamplingParams
 from nanofw.plugins import load_target
-from nanofw.plugins.component import options_model
-from nanofw.plugins.manager import build_registry, load_plugin
-from nanofw.plugins.registry import Registry
+from nanofw.plugins.component import load_plugin, options_model
+from nanofw.plugins.registry import Registry, build_registry
 
 Shape = Mapping[str, Any]
 Row = tuple[str, ...]

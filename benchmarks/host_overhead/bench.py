@@ -31,8 +31,9 @@ from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.contracts.scheduler import Policy
 from nanofw.engine.request_state import RequestState
 from nanofw.engine.scheduler import Scheduler
+from nanofw.plugins.component import load_plugin
 from nanofw.plugins.descriptor import Plugin, load_target
-from nanofw.plugins.manager import build_registry, load_plugin
+from nanofw.plugins.registry import build_registry
 
 PROMPT, OUTPUT, BLOCK, CLIENTS = 128, 4096, 16, 50
 

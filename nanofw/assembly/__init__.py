@@ -16,10 +16,11 @@ from nanofw.assembly.build import (
     graph_sizes,
     memory_estimate,
 )
+from nanofw.assembly.checking import check, settle_options
 from nanofw.assembly.explanation import Choice, Explanation, Feature
 from nanofw.assembly.json_schema import json_schema
 from nanofw.assembly.model_source import locate, read_spec
-from nanofw.assembly.selection import Selection, check, registry_for, select, settle_options
+from nanofw.assembly.selection import Selection, registry_for, select
 
 __all__ = [
     "Choice",

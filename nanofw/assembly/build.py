@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nanofw.assembly.selection import Selection, is_host, length_in_pool, select
+from nanofw.assembly.lengths import length_in_pool
+from nanofw.assembly.selection import Selection, is_host, select
 from nanofw.checkpoints.tokenizer_files import num_token_ids
 from nanofw.config.load import LoadedConfig
 from nanofw.contracts.clock import Clock, RealClock, VirtualClock

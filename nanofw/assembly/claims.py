@@ -1,4 +1,5 @@
-"""What components claim on this machine, and which block size all of them accept.
+"""What components claim on this machine, held against what a run needs, and which block size all
+of them accept.
 
 Claims are data: a manifest's upper bound, narrowed by `probe(device, options)` where the target's
 module has one. Absent means not claimed. See docs/plugins/capabilities.md.
@@ -11,10 +12,18 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 from nanofw.assembly.explanation import Choice
-from nanofw.errors import PluginError, shown
+from nanofw.assembly.reasons import problems
+from nanofw.errors import PluginError, PluginLoadError, shown
 from nanofw.narrowing import Claims, JsonObject
 from nanofw.plugins import Component
-from nanofw.plugins.capabilities import CAPABILITIES, capability_problems
+from nanofw.plugins.capabilities import (
+    CAPABILITIES,
+    FEW_LONG_ROWS,
+    LONG_CONTEXT,
+    Needs,
+    capability_problems,
+)
+from nanofw.plugins.checks import missing_requirements
 from nanofw.plugins.component import guarded
 from nanofw.plugins.value_types import ANY
 
@@ -62,6 +71,31 @@ def narrowed(claims: Claims, answer: Claims) -> JsonObject:
             items: list[Any] = list(value)  # pyright: ignore[reportUnknownArgumentType]
             result[key] = tuple(item for item in items if ANY in bound or item in bound)
     return result
+
+
+def faster_for_few_long_rows(candidates: Sequence[Component], needs: Needs) -> Component | None:
+    """The first that fits and claims that few rows of long contexts are its strength."""
+    if needs.max_model_len < LONG_CONTEXT:
+        return None
+    for component in candidates:
+        at_most = component.plugin.capabilities.get(FEW_LONG_ROWS, 0)
+        if needs.max_num_seqs > at_most or reasons_against(component, needs):
+            continue
+        claims = probe(component, needs.device)
+        if not isinstance(claims, str) and needs.max_num_seqs <= claims.get(FEW_LONG_ROWS, 0):
+            return component
+    return None
+
+
+def reasons_against(component: Component, needs: Needs) -> list[str]:
+    """Every reason why `auto` passes a candidate over."""
+    if missing := missing_requirements(component.plugin):
+        return missing
+    try:
+        claims = probe(component, needs.device)
+    except PluginLoadError as error:
+        return [str(error).splitlines()[0]]
+    return [claims] if isinstance(claims, str) else problems(component, claims, needs)
 
 
 def common_block_size(choices: Sequence[Choice]) -> int | str:

@@ -2,33 +2,36 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from nanofw.assembly import claims, features, reasons
-from nanofw.assembly.choosing import (
-    Chooser,
+from pydantic import BaseModel
+
+from nanofw.assembly import claims, features, lengths, reasons
+from nanofw.assembly.explanation import Choice, Explanation, Feature
+from nanofw.assembly.features import AUTO
+from nanofw.assembly.sections import (
     NamedSection,
+    check_cost_is_known,
     executor_section,
+    model_section,
     named_sections,
 )
-from nanofw.assembly.explanation import Explanation, Feature
-from nanofw.assembly.features import AUTO
-from nanofw.assembly.model_reading import OFFER
-from nanofw.checkpoints.families import FAMILIES
-from nanofw.checkpoints.families.other import NOT_DENSE
+from nanofw.config.layers import is_ours
 from nanofw.config.load import LoadedConfig
 from nanofw.config.schema import ComponentSection, Config
+from nanofw.config.source import dotted
 from nanofw.contracts.kinds import KINDS
 from nanofw.contracts.model_spec import ModelSpec, tensor_parallel_sizes
-from nanofw.errors import ConfigError, ModelError, PluginLoadError, misspelt
-from nanofw.plugins import Component, PluginSettings, Registry
-from nanofw.plugins.capabilities import BUILT_BY_EXECUTOR, Needs
-from nanofw.plugins.manager import build_registry
-from nanofw.plugins.status import needs_torch
+from nanofw.errors import CapabilityError, ConfigError, NanofwError, PluginError, PluginLoadError
+from nanofw.plugins import Component, Entry, PluginSettings, Registry, build_registry, load_plugin
+from nanofw.plugins.capabilities import Needs
+from nanofw.plugins.checks import missing_requirements
+from nanofw.plugins.component import guarded, options_model
 
 SPIN_VARIABLES = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "KMP_BLOCKTIME")
 """What tells OpenMP how threads wait for work."""
@@ -100,10 +103,10 @@ def select(loaded: LoadedConfig, registry: Registry | None = None) -> Selection:
     reasons.raise_option_errors(chooser.option_errors)
     reasons.raise_reasons(chooser.reasons, switches, strict=config.plugins.strict)
     _check_ranks(loaded, needs)
-    max_model_len = served_len = _max_model_len(loaded, needs.spec)
+    max_model_len = served_len = lengths.max_model_len(loaded, needs.spec)
     num_blocks = _num_blocks(config)
     if num_blocks is not None:
-        served_len = length_in_pool(loaded, max_model_len, num_blocks, block_size)
+        served_len = lengths.length_in_pool(loaded, max_model_len, num_blocks, block_size)
     return Selection(
         loaded=loaded,
         registry=chooser.registry,
@@ -121,44 +124,6 @@ def select(loaded: LoadedConfig, registry: Registry | None = None) -> Selection:
     )
 
 
-def check(loaded: LoadedConfig, registry: Registry | None = None) -> list[str]:
-    """Find and import every named component and validate its options; reads no model.
-
-    Returns `kind name (origin)` of each. Raises as `select` does.
-    """
-    found = settle_options(loaded, registry)
-    for component in found:
-        _check_target(component)
-    return [f"{item.kind} {item.name}{item.origin_text}" for item in found]
-
-
-def settle_options(loaded: LoadedConfig, registry: Registry | None = None) -> list[Component]:
-    """Find every named component and validate its options: values get the types of their fields.
-
-    Raises as `select` does.
-    """
-    config = loaded.config
-    chooser = Chooser(loaded, registry or registry_for(loaded))
-    sections = [executor_section(config)]
-    executor = chooser.find(sections[0])[0]
-    built = executor.plugin.capabilities.get("needs", BUILT_BY_EXECUTOR)
-    sections += named_sections(config, built, _named_model(config) if "model" in built else None)
-    chooser.option_errors.clear()
-    named = [item for item in sections if item.section.name != AUTO]
-    found = [chooser.find(item)[0] for item in named]
-    reasons.raise_option_errors(chooser.option_errors)
-    return found
-
-
-def _check_target(component: Component) -> None:
-    """Raise what is wrong with a component's code; without torch, what computes is not checked."""
-    try:
-        component.check_target()
-    except PluginLoadError as error:
-        if not needs_torch(error):
-            raise
-
-
 def is_host(component: Component) -> bool:
     """Whether a logits processor works on token ids on the host."""
     return component.plugin.capabilities.get("needs_history") == "host"
@@ -173,8 +138,9 @@ def _choose_components(chooser: Chooser, executor: Component, needs: Needs) -> d
         "logits_processor": processors,
     }
     if needs.virtual_time:
-        _check_cost_is_known(chooser, needs)
-    model = _model_section(chooser, needs) if "model" in built else None
+        model_section(config, needs.spec, chooser.registry)  # what nothing could run is refused
+        check_cost_is_known(needs.spec)
+    model = model_section(config, needs.spec, chooser.registry) if "model" in built else None
     for named in named_sections(config, built, model):
         kind = KINDS[named.kind]
         if not kind.is_list and kind.made_by == "executor" and kind.name not in built:
@@ -210,43 +176,153 @@ def _check_processor(component: Component, chooser: Chooser, needs: Needs) -> No
         )
 
 
-def _named_model(config: Config) -> NamedSection | None:
-    """The implementation that the configuration names; None: the checkpoint decides."""
-    asked = config.model
-    if asked.name is None:
-        return None
-    section = ComponentSection(name=asked.name, **asked.options)
-    return NamedSection(("model",), "model", section)
+@dataclass(slots=True)
+class Chooser:
+    """Finds the components that sections name, and notes what speaks against them.
+
+    Attributes:
+        choices: in the order in which they were taken.
+        notes: sentences about names that a default and another package share.
+        reasons: why the choices cannot work together.
+        option_errors: what is wrong with options, all to be reported at once.
+    """
+
+    loaded: LoadedConfig
+    registry: Registry
+    choices: list[Choice] = field(default_factory=list[Choice])
+    notes: list[str] = field(default_factory=list[str])
+    reasons: list[str] = field(default_factory=list[str])
+    option_errors: list[ConfigError] = field(default_factory=list[ConfigError])
+
+    def choose(self, named: NamedSection, needs: Needs) -> Component:
+        """The named component, or the first of the `auto` list that fits."""
+        candidates = self.find(named)
+        if named.section.name != AUTO:
+            return self.take(candidates[0], named.section.name, needs)
+        passed_over: list[tuple[str, str]] = []
+        if faster := claims.faster_for_few_long_rows(candidates, needs):
+            before = candidates[: candidates.index(faster)]
+            reason = (
+                f"{faster.name} is faster where at most {needs.max_num_seqs} requests run at once "
+                f"(engine.max_num_seqs), of up to {needs.max_model_len:,} tokens"
+            )
+            return self.take(faster, AUTO, needs, [(one.name, reason) for one in before])
+        for component in candidates:
+            against = claims.reasons_against(component, needs)
+            if not against:
+                return self.take(component, AUTO, needs, passed_over)
+            passed_over.append((component.name, "; ".join(against)))
+        listed = "\n    ".join(f"{name}: {reason}" for name, reason in passed_over)
+        raise CapabilityError(f"no {named.kind} fits:\n    {listed or 'none is installed'}")
+
+    def find(self, named: NamedSection) -> list[Component]:
+        """The component that a section names; for `auto` all that it may take, in its order."""
+        kind, section = named.kind, named.section
+        if section.name != AUTO:
+            return [self._load(named, self._entry(named, section.name))]
+        order = KINDS[kind].auto
+        if not order:
+            message = f"auto does not exist for {kind}; name one"
+            raise self.loaded.error(message, (*named.path, "name"))
+        installed = set(self.registry.names(kind))
+        names = [name for name in order if name in installed]
+        if section.options:
+            keys = ", ".join(section.options)
+            message = f"{keys}: options need a component's name beside them"
+            raise self.loaded.error(message, named.path)
+        if not names:
+            raise CapabilityError(f"auto finds no {kind}: tried {', '.join(order)}")
+        return [self._load(named, self._entry(named, name)) for name in names]
+
+    def take(
+        self,
+        component: Component,
+        requested: str,
+        needs: Needs,
+        passed_over: Sequence[tuple[str, str]] = (),
+    ) -> Component:
+        """Note a choice, its claims, and whatever it lacks."""
+        answer: Mapping[str, object] | str = component.plugin.capabilities
+        if not self.option_errors:
+            answer = claims.probe(component, needs.device)
+        here: Mapping[str, object] = {} if isinstance(answer, str) else answer
+        found = [answer] if isinstance(answer, str) else reasons.problems(component, here, needs)
+        choice = Choice(
+            kind=component.kind,
+            name=component.name,
+            requested=requested,
+            origin=component.entry.origin if component.entry else "",
+            passed_over=tuple(passed_over),
+            options=_recorded(component),
+            claims=dict(here),
+        )
+        self.choices.append(choice)
+        self.reasons += [f"{choice.label}: {reason}" for reason in found]
+        return component
+
+    def _entry(self, named: NamedSection, name: str) -> Entry:
+        path = (*named.path, "name")
+        source = self.loaded.values.source(path)
+        is_default = named.is_default or name != named.section.name or is_ours(source)
+        try:
+            entry = self.registry.find(named.kind, name, by_default=is_default)
+        except PluginError as error:
+            raise type(error)(f"{source}: {dotted(path)}: {error}") from None
+        others = self.registry.providers(named.kind, entry.name)
+        if is_default and entry.is_builtin and len(others) > 1 and ":" not in name:
+            self._note_namesakes(named, entry, others)
+        return entry
+
+    def _note_namesakes(self, named: NamedSection, entry: Entry, found: Sequence[Entry]) -> None:
+        others = [item for item in found if item != entry]
+        offered = " and ".join(item.origin for item in others)
+        note = (
+            f"{entry.kind} {entry.name!r} is offered by {offered}, too; nanofw's own is meant, "
+            f"since {dotted((*named.path, 'name'))} is a default; write "
+            f"'{others[0].provider}:{entry.name}' there for the other"
+        )
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def _load(self, named: NamedSection, entry: Entry) -> Component:
+        plugin = load_plugin(entry)
+        component = Component(plugin=plugin, entry=entry)
+        if missing := missing_requirements(plugin):
+            if named.section.name != AUTO:
+                raise PluginLoadError(f"{component.label} {missing[0]}")
+            return component
+        model = options_model(plugin, entry)
+        raw = _raw_options(named.section, model)
+        try:
+            options = guarded(
+                lambda: self.loaded.options(named.path, raw, model),
+                component.label,
+                "validate its options",
+                passing=(NanofwError,),
+            )
+        except ConfigError as error:
+            self.option_errors.append(error)
+            return component
+        return dataclasses.replace(component, options=options)
 
 
-def _model_section(chooser: Chooser, needs: Needs) -> NamedSection:
-    """The implementation that is asked for, or the one of the checkpoint's architecture."""
-    if (named := _named_model(chooser.loaded.config)) is not None:
-        return named
-    spec, registry = needs.spec, chooser.registry
-    known = [name for name in registry.names("model") if name != "transformers"]
-    left_out = [entry.name for entry, _ in registry.left_out]
-    if spec.architecture in (*known, *left_out):
-        section = ComponentSection(name=spec.architecture)
-        return NamedSection(("model",), "model", section, is_default=True)
-    raise ModelError(
-        f"{spec.path}: architecture {spec.architecture!r} is not supported"
-        f"{misspelt(spec.architecture, known)}; supported: {', '.join(known)}. {OFFER}. "
-        "Others can be added as plugins of kind model, see docs/models.md"
+def _recorded(component: Component) -> dict[str, Any]:
+    """The options for the record; what is not a plain value is its text there."""
+    options = component.options
+    if options is None:
+        return {}
+    return guarded(
+        lambda: options.model_dump(mode="json", fallback=str, warnings=False),
+        component.label,
+        "show its options",
     )
 
 
-def _check_cost_is_known(chooser: Chooser, needs: Needs) -> None:
-    """A simulated run costs what a dense decoder costs: refuse to pass another model for one."""
-    _model_section(chooser, needs)  # refuses an architecture that nothing could run
-    spec = needs.spec
-    telling = [key for key in NOT_DENSE if spec.raw.get(key) not in (None, 0, 1, [], {})]
-    if spec.architecture not in FAMILIES and telling and not spec.states_its_size:
-        raise ModelError(
-            f"{spec.path}: architecture {spec.architecture!r} is not dense (config.json has "
-            f"{', '.join(telling)}), and the time of its steps is not known: it cannot be "
-            "simulated unless its plugin's reader states layer_parameters and active_parameters"
-        )
+def _raw_options(section: ComponentSection, model: type[BaseModel] | None) -> dict[str, object]:
+    """The options as written; keys of the core go along where the component declares them."""
+    fields = model.model_fields if model else {}
+    core = section.model_dump(mode="json", include=set(type(section).model_fields) - {"name"})
+    return {**{key: core[key] for key in core if key in fields}, **section.options}
 
 
 def _common_block_size(chooser: Chooser) -> int:
@@ -295,36 +371,9 @@ def _check_ranks(loaded: LoadedConfig, needs: Needs) -> None:
         )
 
 
-def _max_model_len(loaded: LoadedConfig, spec: ModelSpec) -> int:
-    asked = loaded.config.engine.max_model_len
-    if asked is not None and asked > spec.max_model_len:
-        raise loaded.error(
-            f"{asked} is longer than the model, which supports {spec.max_model_len}",
-            ("engine", "max_model_len"),
-        )
-    return asked or spec.default_model_len
-
-
 def _short_pool(loaded: LoadedConfig, needs: Needs, max_model_len: int) -> list[str]:
     wanted = loaded.config.engine.max_model_len or needs.spec.default_model_len
     return [reasons.shortened(wanted, max_model_len)] if max_model_len < wanted else []
-
-
-def length_in_pool(loaded: LoadedConfig, wanted: int, num_blocks: int, block_size: int) -> int:
-    """Most tokens of a request, given the pool. The last token is never computed.
-
-    Raises:
-        ConfigError: the configuration asks for more.
-    """
-    most = num_blocks * block_size + 1
-    if loaded.config.engine.max_model_len is not None and wanted > most:
-        raise loaded.error(
-            f"{wanted} tokens do not fit in the pool of {num_blocks} blocks of {block_size} "
-            f"tokens; set it to {most} or less, or raise kv_allocator.num_blocks or "
-            "engine.memory_utilization",
-            ("engine", "max_model_len"),
-        )
-    return min(wanted, most)
 
 
 def _let_idle_threads_sleep() -> None:

@@ -82,7 +82,7 @@ from nanofw.contracts.scheduler import (
 )
 from nanofw.contracts.stride import Stride
 from nanofw.contracts.workload import Workload, WorkloadConfig
-from nanofw.plugins.component import Component
+from nanofw.plugins.component import Component, load_plugin, prepare
 from nanofw.plugins.descriptor import (
     Options,
     Plugin,
@@ -91,13 +91,7 @@ from nanofw.plugins.descriptor import (
 )
 from nanofw.plugins.discovery import Entry
 from nanofw.plugins.hookspecs import hookimpl
-from nanofw.plugins.manager import (
-    PluginSettings,
-    build_registry,
-    load_plugin,
-    prepare,
-)
-from nanofw.plugins.registry import Registry
+from nanofw.plugins.registry import PluginSettings, Registry, build_registry
 
 __all__ = [
     # describing a plugin

@@ -1,25 +1,39 @@
-"""A plugin that a run has chosen, and how code that others wrote is called."""
+"""A plugin that a run has chosen, from its entry to the object; the only user of pluggy.
+
+A manifest is imported when one of its plugins has been chosen, once in a process, guarded on its
+own, and registered with a plugin manager of its own: what does not validate leaves no trace.
+"""
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import os
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, TypeVar, cast
+from weakref import WeakKeyDictionary
 
+import pluggy
 from pydantic import BaseModel
 
 from nanofw.contracts.hooks import hook_problems
-from nanofw.errors import ConfigError, NanofwError, PluginError, PluginLoadError, shown
+from nanofw.contracts.kinds import KINDS
+from nanofw.errors import ConfigError, NanofwError, PluginError, PluginLoadError, near, shown
 from nanofw.plugins.capabilities import contract_of, promise_of
-from nanofw.plugins.checks import check_options_model
+from nanofw.plugins.checks import check_api, check_descriptor, check_options_model
 from nanofw.plugins.descriptor import Plugin, load_target
-from nanofw.plugins.discovery import Entry
+from nanofw.plugins.discovery import Entry, discover
+from nanofw.plugins.hookspecs import HOOKS
+from nanofw.plugins.local import LocalModule, digest, shown_module
 
 T = TypeVar("T")
+
+_described: WeakKeyDictionary[ModuleType, tuple[Plugin, ...]] = WeakKeyDictionary()
+"""Descriptors of the manifests that this process has loaded: each hook is called once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +154,101 @@ class Component:
         self._check_promise(type(component), contract)
         self._check_hooks(type(component), contract)
         return component
+
+
+def load_plugin(entry: Entry) -> Plugin:
+    """The descriptor of an entry; imports its manifest on the first call.
+
+    Raises:
+        PluginLoadError: the manifest fails to import or to validate, with its own traceback and
+            its distribution, or does not describe what the entry point promises.
+        ApiMismatch: it was written against another version of its contract.
+    """
+    plugins = describe(entry)
+    same_kind = [plugin for plugin in plugins if plugin.kind == entry.kind]
+    found = [plugin for plugin in same_kind if plugin.name == entry.name]
+    if len(found) != 1:
+        offers = ", ".join(f"{plugin.kind}.{plugin.name}" for plugin in plugins) or "nothing"
+        count = "does not describe it" if not found else f"describes it {len(found)} times"
+        raise PluginLoadError(
+            f"{entry.origin}: entry point {entry.id!r} names {entry.module}, which {count}; "
+            f"it describes {offers}"
+        )
+    check_api(found[0], entry)
+    return found[0]
+
+
+def describe(entry: Entry) -> tuple[Plugin, ...]:
+    """All descriptors of an entry's manifest module. Raises `PluginLoadError`."""
+    module = guarded(lambda: _import(entry), entry.label, "import")
+    return describe_module(module, entry.label)
+
+
+def _import(entry: Entry) -> ModuleType:
+    if entry.path is None:
+        return importlib.import_module(entry.module)
+    return LocalModule(entry.path, entry.version.removeprefix("sha256:")).load()
+
+
+def describe_module(module: ModuleType, what: str) -> tuple[Plugin, ...]:
+    """All descriptors of a manifest that was imported; `what` names it in messages."""
+    if module not in _described:
+        _described[module] = guarded(lambda: _call_hooks(module), what, "describe its plugins")
+    return _described[module]
+
+
+def _call_hooks(module: ModuleType) -> tuple[Plugin, ...]:
+    """Register a manifest on its own, validate its hooks, and call each of them once."""
+    _check_hooks(module)
+    manager = pluggy.PluginManager("nanofw")
+    manager.add_hookspecs(HOOKS)
+    manager.register(module, name=module.__name__)
+    manager.check_pending()
+    plugins: list[Plugin] = []
+    for kind in KINDS:
+        for answer in cast("list[Any]", getattr(manager.hook, kind)()):
+            items = cast("Sequence[Any]", answer if isinstance(answer, (list, tuple)) else [answer])
+            plugins += [check_descriptor(item, kind, module.__name__) for item in items]
+    ids = [f"{plugin.kind} {plugin.name!r}" for plugin in plugins]
+    if twice := sorted({name for name in ids if ids.count(name) > 1}):
+        raise PluginError(f"{module.__name__} describes {', '.join(twice)} more than once")
+    if not plugins:
+        raise PluginError(
+            f"{shown_module(module.__name__)} describes no plugin: it needs a function with "
+            f"@hookimpl that is named after a kind ({', '.join(KINDS)}) and returns a Plugin"
+        )
+    return tuple(plugins)
+
+
+def _check_hooks(module: ModuleType) -> None:
+    for name, value in vars(module).items():
+        if hasattr(value, "nanofw_impl") and name not in KINDS:
+            raise PluginError(
+                f"{shown_module(module.__name__)}: @hookimpl {name}: no kind {name!r}"
+                f"{near(name, KINDS)}; kinds: {', '.join(KINDS)}"
+            )
+
+
+def prepare(entries: Iterable[Entry], search_path: Sequence[str] | None = None) -> list[Plugin]:
+    """In another process of a run: load the same plugins in the same versions.
+
+    Entries are plain data and travel by pickle. Raises `PluginError` when this process finds
+    another version of a distribution, or other content in a local file.
+    """
+    entries = list(entries)
+    installed = {entry.id + "@" + entry.provider: entry for entry in discover(search_path).entries}
+    for entry in entries:
+        if entry.path is not None:
+            here = f"sha256:{digest(entry.path)}" if entry.path.exists() else "no such file"
+        else:
+            other = installed.get(entry.id + "@" + entry.provider)
+            here = other.version if other else "not installed"
+        if here != entry.version:
+            raise PluginError(
+                f"{entry.kind} {entry.name!r}: the run uses {entry.origin} ({entry.version}), "
+                f"this process finds: {here}"
+            )
+    return [load_plugin(entry) for entry in entries]
 
 
 def options_model(plugin: Plugin, entry: Entry | None = None) -> type[BaseModel] | None:

@@ -13,10 +13,9 @@ from nanofw.contracts.kinds import KINDS
 from nanofw.errors import PluginError, nearest
 from nanofw.plugins.capabilities import CAPABILITIES, contract_of, unknown_capabilities
 from nanofw.plugins.checks import missing_requirements
-from nanofw.plugins.component import Component, options_model
+from nanofw.plugins.component import Component, describe, load_plugin, options_model
 from nanofw.plugins.descriptor import Plugin
 from nanofw.plugins.discovery import Entry
-from nanofw.plugins.manager import describe, load_plugin
 from nanofw.plugins.manifest_imports import ManifestImports
 
 Level: TypeAlias = Literal["error", "warning"]

@@ -1,13 +1,34 @@
-"""What a run may choose from: a frozen value, built by a function; tests build their own."""
+"""What a run may choose from: the plugins that are installed, and local files that it names.
+
+Discovery reads metadata; only local files are imported. The registry is a frozen value, built by
+a function, so that tests build their own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import dataclasses
+import os
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from nanofw.contracts.kinds import KINDS
-from nanofw.errors import DuplicatePlugin, UnknownPlugin, misspelt, near, shown
-from nanofw.plugins.discovery import Entry, normalized
+from nanofw.errors import (
+    ConfigError,
+    DuplicatePlugin,
+    PluginError,
+    PluginLoadError,
+    UnknownPlugin,
+    misspelt,
+    near,
+    shown,
+)
+from nanofw.plugins.checks import check_versions
+from nanofw.plugins.component import describe_module, guarded
+from nanofw.plugins.discovery import Entry, discover, normalized
+from nanofw.plugins.local import LocalModule, local_modules, told_apart
+
+ENVIRONMENT_VARIABLE = "NANOFW_PLUGINS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,3 +138,173 @@ def matches(entry: Entry, pattern: str) -> bool:
 def known_patterns(entries: Iterable[Entry]) -> list[str]:
     """Everything that a pattern could have meant."""
     return sorted({text for entry in entries for text in (entry.provider, entry.id)})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PluginSettings:
+    """The section `plugins` of a configuration.
+
+    Attributes:
+        only: distributions or `KIND.NAME`s that are looked at beside the built-ins; None: all.
+        disable: distributions or `KIND.NAME`s that no run may choose.
+        load: local files or folders.
+        require: distribution -> version specifier that must hold.
+        override: `KIND.NAME` -> the distribution that is meant.
+    """
+
+    only: tuple[str, ...] | None = None
+    disable: tuple[str, ...] = ()
+    load: tuple[Path, ...] = ()
+    require: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+    override: Mapping[str, str] = dataclasses.field(default_factory=dict[str, str])
+
+
+def build_registry(
+    settings: PluginSettings | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    search_path: Sequence[str] | None = None,
+) -> Registry:
+    """Discover, narrow, and check what the settings demand.
+
+    Imports nothing but the local files of `settings.load`.
+
+    Args:
+        environ: where `NANOFW_PLUGINS` is read; None: the process's environment.
+        search_path: folders to search for metadata; None: `sys.path`.
+    """
+    settings = settings or PluginSettings()
+    found = discover(search_path)
+    notes = list(found.notes)
+    installed = {entry.provider for entry in found.entries}
+    entries = [*found.entries, *_local_entries(settings.load, notes, installed)]
+    check_versions(settings.require, found, search_path)
+    left_out: list[tuple[Entry, str]] = []
+    for setting, patterns in _allow_lists(settings, os.environ if environ is None else environ):
+        _check_patterns(setting, patterns, entries)
+        entries = _narrow(entries, setting, patterns, left_out)
+    entries, warnings = _without_disabled(entries, settings.disable, left_out)
+    registry = Registry(
+        entries=tuple(entries),
+        left_out=tuple(left_out),
+        overrides=dict(settings.override),
+        notes=(*notes, *warnings),
+        warnings=tuple(warnings),
+        searched=found.searched,
+    )
+    _check_overrides(registry, settings.override)
+    return registry
+
+
+def _allow_lists(
+    settings: PluginSettings, environ: Mapping[str, str]
+) -> Iterable[tuple[str, Sequence[str]]]:
+    if settings.only is not None:
+        yield "plugins.only", settings.only
+    if (names := environ.get(ENVIRONMENT_VARIABLE)) is not None:
+        yield ENVIRONMENT_VARIABLE, [name.strip() for name in names.split(",") if name.strip()]
+
+
+def _check_patterns(setting: str, patterns: Iterable[str], entries: Sequence[Entry]) -> None:
+    for pattern in patterns:
+        if not any(matches(entry, pattern) for entry in entries):
+            known = known_patterns(entries)
+            raise UnknownPlugin(
+                f"{setting} names {pattern!r}, which is not installed{near(pattern, known)}\n"
+                f"  known: {', '.join(known)}"
+            )
+
+
+def _narrow(
+    entries: Sequence[Entry],
+    setting: str,
+    patterns: Sequence[str],
+    left_out: list[tuple[Entry, str]],
+) -> list[Entry]:
+    """Built-ins, local files (named one by one already) and what the patterns allow."""
+    kept: list[Entry] = []
+    for entry in entries:
+        always = entry.is_builtin or entry.path is not None
+        if always or any(matches(entry, pattern) for pattern in patterns):
+            kept.append(entry)
+        else:
+            left_out.append((entry, setting))
+    return kept
+
+
+def _without_disabled(
+    entries: list[Entry], patterns: Sequence[str], left_out: list[tuple[Entry, str]]
+) -> tuple[list[Entry], list[str]]:
+    """The entries that no pattern of `plugins.disable` means; warnings of patterns without one."""
+    warnings: list[str] = []
+    for pattern in patterns:
+        taken = [entry for entry in entries if matches(entry, pattern)]
+        if not taken:
+            known = known_patterns([*entries, *(entry for entry, _ in left_out)])
+            hint = near(pattern, known)
+            warnings.append(f"plugins.disable: {pattern!r} is not installed{hint}")
+        left_out += [(entry, "plugins.disable") for entry in taken]
+        entries = [entry for entry in entries if entry not in taken]
+    return entries, warnings
+
+
+def _check_overrides(registry: Registry, override: Mapping[str, str]) -> None:
+    for identifier, provider in override.items():
+        kind, _, name = identifier.partition(".")
+        try:
+            registry.find(kind, f"{provider}:{name}")
+        except PluginError as error:
+            raise ConfigError(str(error), key=f"plugins.override.{identifier}") from None
+
+
+def _local_entries(
+    paths: Iterable[Path], notes: list[str], installed: Collection[str]
+) -> list[Entry]:
+    """The entries of `plugins.load`; a file that is named twice counts once."""
+    entries: list[Entry] = []
+    for index, path in enumerate(paths):
+        try:
+            found = load_local(path, notes)
+        except PluginLoadError:
+            raise
+        except (PluginError, OSError) as error:
+            raise ConfigError(str(error), key=f"plugins.load[{index}]") from None
+        entries += [entry for entry in found if entry not in entries]
+    names = told_apart({entry.path for entry in entries if entry.path}, installed)
+    return [
+        dataclasses.replace(entry, provider=names[entry.path]) if entry.path else entry
+        for entry in entries
+    ]
+
+
+def load_local(path: Path, notes: list[str] | None = None) -> list[Entry]:
+    """The entries of a local file or folder: executes it, at most once in a process.
+
+    Args:
+        notes: takes the files of a folder that fail; None: they raise, as a file alone does.
+    """
+    entries: list[Entry] = []
+    modules = local_modules(path)
+    for local in modules:
+        try:
+            entries += _entries_of(local)
+        except PluginLoadError as error:
+            if notes is None or len(modules) == 1:
+                raise
+            notes.append(str(error))
+    return entries
+
+
+def _entries_of(local: LocalModule) -> list[Entry]:
+    module = guarded(local.load, str(local.path), "import")
+    return [
+        Entry(
+            kind=plugin.kind,
+            name=plugin.name,
+            module=local.name,
+            provider=local.path.stem,
+            version=f"sha256:{local.digest}",
+            path=local.path,
+        )
+        for plugin in describe_module(module, str(local.path))
+    ]

@@ -12,10 +12,9 @@ from nanofw.contracts.kinds import KINDS
 from nanofw.errors import PluginError
 from nanofw.narrowing import JsonObject
 from nanofw.plugins.checks import missing_requirements
-from nanofw.plugins.component import options_model
+from nanofw.plugins.component import load_plugin, options_model
 from nanofw.plugins.discovery import Entry
 from nanofw.plugins.lint import Finding, LintError, Subject, lint
-from nanofw.plugins.manager import load_plugin
 from nanofw.plugins.manifest_imports import ManifestImports, seen_imports
 from nanofw.plugins.registry import Registry
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from nanofw.assembly import Selection, choosing
+from nanofw.assembly import Selection, selection
 from nanofw.config.load import LoadedConfig
 from nanofw.errors import CapabilityError
 from nanofw.plugins import KINDS
@@ -93,7 +93,7 @@ def test_no_common_block_size_is_a_reason(
 def _try_in_order(monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]) -> None:
     """Let `auto` try these attention backends."""
     kind = dataclasses.replace(KINDS["attention_backend"], auto=names)
-    monkeypatch.setattr(choosing, "KINDS", {**KINDS, kind.name: kind})
+    monkeypatch.setattr(selection, "KINDS", {**KINDS, kind.name: kind})
 
 
 def test_auto_says_why_each_was_passed_over(
