@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 
 import numpy as np
 
+from nanofw.assembly.provenance import run_record
 from nanofw.compare.experiment import AA
 from nanofw.compare.metrics import Metric
 from nanofw.compare.results import Results
@@ -16,6 +18,18 @@ from nanofw.compare.statistics import MIN_RUNS
 SERVED_OTHERS = "it served other requests than the baseline"
 COUNTS_ALL = frozenset({"goodput.rate", "goodput.share"})
 """Metrics that count requests which were refused or failed against the arm."""
+
+
+def identical_arms(results: Results) -> list[list[str]]:
+    """Arms that are the same: those together whose configurations agree in every value and whose
+    components come from the same places, or that are endpoints at one address."""
+    addresses = results.experiment.endpoints
+    groups: dict[str, list[str]] = {}
+    for arm, selection in results.selections.items():
+        record = run_record(selection)
+        parts = [addresses[arm]] if addresses else [record["config"], record["components"]]
+        groups.setdefault(json.dumps(parts, sort_keys=True, default=str), []).append(arm)
+    return [arms for arms in groups.values() if len(arms) > 1]
 
 
 def pairs(results: Results, point: float | None, arm: str) -> list[tuple[RunResult, RunResult]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from nanofw.compare.analysis import Analysis
+from nanofw.compare.comparability import identical_arms
 from nanofw.compare.experiment import AA
 from nanofw.compare.report import effect_texts, point_title
 from nanofw.compare.results import Results
@@ -25,6 +26,7 @@ def conclusions(results: Results, analysis: Analysis) -> list[str]:
     A sentence for every arm that is better or worse at some load, and one for all others.
     """
     metric, baseline = main_metric(results), results.experiment.baseline
+    same = {arm for arms in identical_arms(results) if baseline in arms for arm in arms}
     found: list[str] = []
     others: dict[str, list[str]] = {}
     for arm in results.experiment.arms:
@@ -36,12 +38,15 @@ def conclusions(results: Results, analysis: Analysis) -> list[str]:
             parts = "; ".join(_verdict(results, row) for row in rows)
             found.append(f"{arm} against {baseline} in {metric}: {parts}.")
         else:
-            others.setdefault(verdicts.pop(), []).append(arm)
+            verdict = "identical" if arm in same else verdicts.pop()
+            numbers = _numbers(rows[0]) if len(rows) == 1 and arm not in same else ""
+            others.setdefault(verdict, []).append(arm + numbers)
     parts = "; ".join(f"{_NOTHING[verdict]}: {', '.join(arms)}" for verdict, arms in others.items())
     return [*found, f"{metric} against {baseline}: {parts}."] if parts else found
 
 
 _NOTHING = {
+    "identical": "the same configuration, so that nothing can differ but by chance",
     "no evidence": "no evidence of a difference",
     "negligible": "a difference that is negligible",
     "not judged": "not judged",
@@ -50,16 +55,21 @@ _NOTHING = {
 
 def _verdict(results: Results, row: ArmMetric) -> str:
     where = "" if row.point is None else f" at {point_title(results, row.point, runs=False)}"
-    numbers = ""
-    if row.effect is not None:
-        estimate, interval, _ = effect_texts(row.effect)
-        numbers = ", ".join(part for part in (estimate, interval) if part)
-        numbers = f" ({numbers})" if numbers else ""
+    numbers = _numbers(row)
     if row.verdict is None:
         why = f": {row.reason}" if row.reason else ""
         return f"not judged{where}{numbers}{why}"
     harm = f", but worse: {'; '.join(row.harms)}" if row.harms else ""
     return f"{row.verdict}{where}{numbers}{harm}"
+
+
+def _numbers(row: ArmMetric) -> str:
+    """` (x0.958, 0.899 to 1.021)`; nothing where there is no effect."""
+    if row.effect is None:
+        return ""
+    estimate, interval, _ = effect_texts(row.effect)
+    numbers = ", ".join(part for part in (estimate, interval) if part)
+    return f" ({numbers})" if numbers else ""
 
 
 def facts(results: Results) -> list[tuple[str, str]]:

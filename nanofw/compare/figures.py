@@ -43,6 +43,9 @@ _STYLE: Any = {
     "grid.color": "#e3e3e3",
     "axes.axisbelow": True,
 }
+WIDTH = 5.2
+"""Of most pictures, in inches: their text can still be read when a narrow screen shrinks them."""
+_LETTERS = 75  # that a line of a legend has room for
 _WIDEST = 50.0  # ratios beyond this are cut off
 
 
@@ -54,7 +57,7 @@ def effects(results: Results, analysis: Analysis, point: float | None) -> str:
         return ""
     arms = [arm for arm in _arms(results) if any(row.arm == arm for row in rows)]
     place = {metric: -i * (len(arms) + 1) for i, metric in enumerate(metrics)}
-    with _drawing(7.2, 0.7 + 0.17 * len(metrics) * (len(arms) + 1)) as (figure, axes):
+    with _drawing(WIDTH, 0.7 + 0.17 * len(metrics) * (len(arms) + 1)) as (figure, axes):
         axes.axvline(1, color="#444444", linewidth=1)
         reach = _scale_of_ratios(axes, [row for row in rows if row.arm != AA])
         for number, arm in enumerate(arms):
@@ -67,7 +70,7 @@ def effects(results: Results, analysis: Analysis, point: float | None) -> str:
         axes.set_ylim(min(place.values()) - len(arms), 1)
         axes.grid(axis="y", visible=False)
         axes.set_xlabel(f"ratio to {results.experiment.baseline}, with its interval")
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+        _legend(figure, axes)
         return _text(figure, f"effects-{point}")
 
 
@@ -77,7 +80,10 @@ def runs(results: Results, point: float | None, metric: str) -> str:
     values = {arm: _values(results, point, arm, metric) for arm in arms}
     if not any(math.isfinite(value) for some in values.values() for value in some.values()):
         return ""
-    with _drawing(1.2 + 1.1 * len(arms), 2.6) as (figure, axes):
+    with _drawing(min(1.2 + 1.1 * len(arms), max(WIDTH, 1.2 + 0.35 * len(arms))), 2.6) as (
+        figure,
+        axes,
+    ):
         for repeat in sorted({repeat for some in values.values() for repeat in some}):
             line = [values[arm].get(repeat, math.nan) for arm in arms]
             axes.plot(range(len(arms)), line, color="#b5b5b5", linewidth=0.8, zorder=1)
@@ -99,7 +105,7 @@ def by_load(results: Results, metric: str) -> str:
     if len(points) < 2:
         return ""
     unit = "arrival rate, requests/s" if results.experiment.options.rates else "load"
-    with _drawing(5.6, 3.0) as (figure, axes):
+    with _drawing(WIDTH, 3.0) as (figure, axes):
         highest, lowest = 0.0, math.inf
         for arm in results.experiment.arms:
             some = [np.array([*_values(results, point, arm, metric).values()]) for point in points]
@@ -119,13 +125,13 @@ def by_load(results: Results, metric: str) -> str:
         axes.xaxis.set_major_formatter(FuncFormatter(_four_digits))
         axes.set_xlabel(unit)
         axes.set_ylabel(_with_unit(metric))
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+        _legend(figure, axes)
         return _text(figure, f"loads-{metric}")
 
 
 def spread(results: Results, point: float | None, quantity: str) -> str:
     """The share of the requests that took at most so long, mean over the runs of each arm."""
-    with _drawing(5.6, 2.8) as (figure, axes):
+    with _drawing(WIDTH, 2.8) as (figure, axes):
         is_empty = True
         for arm in results.experiment.arms:
             runs = results.runs.get((point, arm), ())
@@ -143,13 +149,13 @@ def spread(results: Results, point: float | None, quantity: str) -> str:
         axes.set_ylim(0, 100)
         axes.set_xlabel(f"{quantity}, s (left is better)")
         axes.set_ylabel("% of the requests")
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+        _legend(figure, axes)
         return _text(figure, f"spread-{point}-{quantity}")
 
 
 def queue(results: Results, point: float | None) -> str:
     """Requests that wait over time, in the first run of each arm."""
-    with _drawing(5.6, 2.4) as (figure, axes):
+    with _drawing(WIDTH, 2.4) as (figure, axes):
         is_empty = True
         for arm in results.experiment.arms:
             runs = results.runs.get((point, arm), ())
@@ -163,8 +169,16 @@ def queue(results: Results, point: float | None) -> str:
         axes.set_ylim(bottom=0)
         axes.set_xlabel("seconds after the start of the run")
         axes.set_ylabel("requests that wait")
-        axes.legend(loc="upper left", bbox_to_anchor=(1, 1))
+        _legend(figure, axes)
         return _text(figure, f"queue-{point}")
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Above the axes: beside them it would take their width."""
+    handles, names = axes.get_legend_handles_labels()
+    columns = max(1, min(len(names), _LETTERS // (max(map(len, names)) + 7)))
+    figure.legend(handles, names, loc="outside upper left", ncols=columns)
+    figure.set_figheight(figure.get_figheight() + 0.2 * math.ceil(len(names) / columns))
 
 
 def _draw_intervals(

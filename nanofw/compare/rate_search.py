@@ -34,6 +34,9 @@ NARROW = 1.08
 """A bracket of this ratio is handed on to the last part."""
 SPACING = 0.03
 """Of the three rates, as a share."""
+ALPHA = 0.035
+"""At which intervals are computed, to miss at most 5%: the search stops when an interval is narrow,
+so more often at one that is narrow by chance. At 0.05, up to 6.7% miss where values are normal."""
 FLOOR = 1e-3
 """As a share of the capacity; where an objective does not even hold there, it never does."""
 
@@ -156,7 +159,9 @@ class _Search:
         seeds = list(range(num))
         others = [self._crossing(rates, seeds[:i] + seeds[i + 1 :]) for i in seeds]
         pseudo = num * root - (num - 1) * np.array(others)
-        half = float(stats.t.ppf(0.975, num - 1)) * float(pseudo.std(ddof=1)) / math.sqrt(num)
+        half = (
+            float(stats.t.ppf(1 - ALPHA / 2, num - 1)) * float(pseudo.std(ddof=1)) / math.sqrt(num)
+        )
         return max(0.0, root - half), root + half
 
     def _ask(self, rates: Iterable[float], seeds: Iterable[int]) -> Asking[None]:

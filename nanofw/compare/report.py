@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from nanofw.assembly.provenance import origin, run_record
 from nanofw.compare.analysis import Analysis
+from nanofw.compare.comparability import identical_arms
 from nanofw.compare.experiment import AA
 from nanofw.compare.looks import Looks, share_at
 from nanofw.compare.metrics import Metric, describe
@@ -75,6 +76,7 @@ def as_json(
         "capacity": results.capacity,
         "capacity_interval": _capacity_interval(results),
         "baseline": results.experiment.baseline,
+        "identical_arms": identical_arms(results),
         "complete": not results.missing,
         "missing": [asdict(task) for task in results.missing],
         "rule": analysis.rule if analysis else None,

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from nanofw.compare.comparability import (
+    identical_arms,
     is_compared_by_difference,
     num_other_traffic,
     num_served_others,
@@ -38,7 +39,12 @@ HOST_SHARE = 0.01
 
 def warnings(results: Results, rows: Sequence[ArmMetric]) -> list[str]:
     """Sentences, each once: what concerns several arms or loads is told with all of them."""
-    found = [*_of_capacity(results), *_unequal_features(results), *_unequal_admission(results)]
+    found = [
+        *_identical(results),
+        *_of_capacity(results),
+        *_unequal_features(results),
+        *_unequal_admission(results),
+    ]
     by_text: dict[str, list[str]] = {}
     for where, text in (*_of_runs(results), *_of_arms(results), *_of_rows(results, rows)):
         by_text.setdefault(text, []).append(where)
@@ -50,6 +56,15 @@ def warnings(results: Results, rows: Sequence[ArmMetric]) -> list[str]:
         names = names[:3] if more else names
         found.append(f"{', '.join(names)}{more}: {text}")
     return list(dict.fromkeys([*found, *_few(results)]))
+
+
+def _identical(results: Results) -> Iterator[str]:
+    for arms in identical_arms(results):
+        names = f"{', '.join(arms[:-1])} and {arms[-1]}"
+        yield (
+            f"{names} are the same configuration, value by value: nothing was varied between them, "
+            "and whatever differs is chance"
+        )
 
 
 def _of_capacity(results: Results) -> Iterator[str]:

@@ -12,7 +12,7 @@ from nanofw.engine.request_state import SAMPLE_SEPARATOR
 
 REASONS: dict[str, str] = {
     IN_PROGRESS: "for the end of a step",
-    Blocker.SEAT: "for a seat (all rows were taken)",
+    Blocker.ROW: "for a row (all were taken)",
     Blocker.BUDGET: "for the step's budget of tokens",
     Blocker.BLOCKS: "for KV blocks",
     Blocker.PREFILL: "for prompts in the middle of their prefill",

@@ -99,7 +99,7 @@ class Admission:
             self._journal.blocker = self._journal.head = None
             return False
         if closed or not self._running.rows.free:
-            self._journal.block(Blocker.BLOCKS if closed else Blocker.SEAT)
+            self._journal.block(Blocker.BLOCKS if closed else Blocker.ROW)
             return False
         blocked = self._blocked
         if blocked is None or self._attempt - blocked.attempt >= RETRY_STEPS:
@@ -143,7 +143,7 @@ class Admission:
         """Why those behind the last admitted request wait."""
         if budget <= 0:
             return Blocker.BUDGET
-        return Blocker.POLICY if self._running.rows.free else Blocker.SEAT
+        return Blocker.POLICY if self._running.rows.free else Blocker.ROW
 
     def _note_blocked(self, passed: list[QueueEntry], window: list[QueueEntry] | None) -> None:
         plain = window is None and not self._guard.admits and not self._guard.policy.skip_ahead

@@ -13,7 +13,7 @@ from nanofw.engine.request_state import RequestState
 class Blocker(StrEnum):
     """What kept the next waiting request out of a step."""
 
-    SEAT = "seat"  # no row is free
+    ROW = "row"  # no row is free
     BUDGET = "budget"  # the step's tokens are used up
     BLOCKS = "blocks"  # the pool has no room for its prompt
     PREFILL = "prefill"  # other prompts are in the middle of their prefill

@@ -100,7 +100,7 @@ class Strides:
             return 0
         if len(parts.queue):
             is_shut = not parts.running.rows.free and not parts.guard.names_victims
-            if not is_shut or journal.blocker is not Blocker.SEAT:
+            if not is_shut or journal.blocker is not Blocker.ROW:
                 return 0
         elif journal.blocker is not None:
             return 0

@@ -325,6 +325,24 @@ class TestReport:
         assert lines[after + 2].split() == ["shortest_job_first", "0", "+0", "in", "every", "run"]
         assert not any("+0.0%" in line for line in lines)
 
+    def test_arms_that_are_the_same_configuration_are_told(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        spelled = {"scheduler": {"name": "fcfs"}, "engine": {"max_num_seqs": 2}}
+        changes = {
+            "arms": {**BASE["arms"], "spelled": spelled},
+            "workload": {**BASE["workload"], "num_requests": 10}, "aa": False, "capacity": 1.0,
+            "output": str(tmp_path / "out.json"), "report": str(tmp_path / "out.html"),
+        }  # fmt: skip
+        assert main(["compare", str(write(tmp_path, **changes))]) == 0
+        sentence = "fcfs and spelled are the same configuration, value by value"
+        assert f"warning: {sentence}" in " ".join(capsys.readouterr().out.split())
+        written = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
+        assert written["identical_arms"] == [["fcfs", "spelled"]]
+        page = (tmp_path / "out.html").read_text(encoding="utf-8")
+        assert f"Warning: {sentence}" in page
+        assert "the same configuration, so that nothing can differ but by chance: spelled." in page
+
     def test_a_hair_in_every_run_is_negligible_and_its_ratio_is_shown(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:

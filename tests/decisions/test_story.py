@@ -89,7 +89,7 @@ def check_waits(story: Story, reading: Reading) -> None:
         assert part.served_before[-len(before) :] == before or not before
         assert len(part.served_before) - len(before) <= 6, "at most a plan at the very moment"
         waited = range(following.step - sum(part.steps.values()), following.step)
-        if Blocker.SEAT in part.steps:
+        if Blocker.ROW in part.steps:
             gave_way = {step for step, _ in reading.preempted}  # after rows were looked for
             assert any(reading.free_rows[step] == 0 or step in gave_way for step in waited)
         if Blocker.BUDGET in part.steps:
