@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from dataclasses import fields
 from typing import Any, TypeGuard
 
 import numpy as np
@@ -25,6 +27,10 @@ PRIORITIES = f"an integer from {-MAX_INT64} to {MAX_INT64}, smaller is more urge
 EXPECTED_LENGTHS = f"from 1 to {MAX_INT32}, or null"
 
 INT64 = np.dtype(np.int64)
+_ALL_BUT_NUMBERS: Callable[[SamplingParams], tuple[object, ...]] = operator.attrgetter(
+    *(field.name for field in fields(SamplingParams) if field.name not in ("max_tokens", "seed"))
+)
+"""What requests of one client have in common."""
 
 MAX_MIN_TOKENS = 1 << 30
 """A prompt and this number of tokens can be numbered by int32."""
@@ -65,12 +71,12 @@ def check_request(
 
     Args:
         checked: sampling parameters that passed before and cannot change (`is_fixed`): requests
-            of one call share them, and they are not looked at again.
+            of one call share them, or all but numbers, and what is shared is not looked at again.
 
     Raises ValueError with the reason when it cannot be served.
     """
     tokens = _prompt_tokens(request.prompt_token_ids, vocab_size)
-    if checked is None or request.sampling is not checked:
+    if checked is None or not _passes_like(request.sampling, checked):
         check_sampling(request.sampling, vocab_size)
     _check_fields(request)
     _check_pooling(request)
@@ -153,6 +159,20 @@ def check_sampling(sampling: SamplingParams, vocab_size: int) -> None:
     _check_penalties(sampling)
     _check_counts(sampling)
     _check_tokens(sampling, vocab_size)
+
+
+def _passes_like(sampling: SamplingParams, checked: SamplingParams) -> bool:
+    """Whether parameters pass because others passed; False: they must be looked at."""
+    if sampling is checked:
+        return True
+    if type(sampling) is not SamplingParams or checked.min_tokens:
+        return False
+    if not all(map(operator.is_, _ALL_BUT_NUMBERS(sampling), _ALL_BUT_NUMBERS(checked))):
+        return False
+    most, seed = sampling.max_tokens, sampling.seed
+    return (most is None or (type(most) is int and 1 <= most <= MAX_INT32)) and (
+        seed is None or (type(seed) is int and 0 <= seed < MAX_SEED)
+    )
 
 
 def is_fixed(sampling: SamplingParams) -> bool:

@@ -32,7 +32,9 @@ class _StepInFlight:
     def tokens(self, result: StepResult) -> IntArray:
         """Rows that got a token which counts."""
         rows = self.rows if result.failed is None else self.rows[~result.failed]
-        return rows[~np.isin(rows, self.surplus)] if self.surplus else rows
+        for row in self.surplus:  # hardly more than one
+            rows = rows[rows != row]
+        return rows
 
 
 class TokenTimes(StepObserver):
@@ -45,7 +47,7 @@ class TokenTimes(StepObserver):
     def __init__(self) -> None:
         self._last: FloatArray = np.full(1024, np.nan)  # when each row's last token came
         self._row_ids: dict[int, str] = {}
-        self._running: set[str] = set()  # ids of requests with a row
+        self._row_of: dict[str, int] = {}  # by the ids of requests with a row
         self._finished: set[str] = set()  # of them, those that will not come back
         self._preempted: dict[str, float] = {}  # the last token's time of those that come back
         self._in_flight: deque[_StepInFlight] = deque()
@@ -65,14 +67,15 @@ class TokenTimes(StepObserver):
                 self._last = np.concatenate((self._last, np.full(new.row, np.nan)))
             self._last[new.row] = self._preempted.pop(new.request_id, np.nan)
             self._row_ids[new.row] = new.request_id
-            self._running.add(new.request_id)
+            self._row_of[new.request_id] = new.row
         self._in_flight.append(_StepInFlight(plan.sampled_rows, plan.same_rows))
 
     def _release_row(self, row: int, request_id: str | None) -> None:
         """A row is free: its request was preempted, or has finished."""
         if request_id is None:  # it ran before this observer watched
             return
-        self._running.discard(request_id)
+        if self._row_of.get(request_id) == row:
+            del self._row_of[request_id]
         if request_id in self._finished:
             self._finished.discard(request_id)
         else:
@@ -121,18 +124,11 @@ class TokenTimes(StepObserver):
     def finished(self, output: RequestOutput) -> None:
         request_id = output.id
         self._preempted.pop(request_id, None)
-        if request_id in self._running:  # its row is released by a later plan
+        row = self._row_of.get(request_id)
+        if row is not None:  # it is released by a later plan
             self._finished.add(request_id)
-            self._note_surplus(request_id)
-
-    def _note_surplus(self, request_id: str) -> None:
-        """Tokens that steps in flight still sample for it do not count."""
-        if not self._in_flight:
-            return
-        rows = [row for row, other in self._row_ids.items() if other == request_id]
-        if len(rows) == 1:  # of several samples it is not known which has finished
-            for step in self._in_flight:
-                step.surplus.append(rows[0])
+            for step in self._in_flight:  # what they still sample for it does not count
+                step.surplus.append(row)
 
     def gaps(self, start: float, end: float) -> tuple[FloatArray, FloatArray]:
         """Gaps between tokens of one request that ended in [start, end], and their weights."""

@@ -217,6 +217,8 @@ def test_values_outside_their_range_are_refused_alone(fields: dict[str, Any], pr
         engine.add_request(make_request("bad", 4, 3, **fields))
     assert len(run(engine, make_request("good", 4, 3)).tokens()["good"]) == 3
     assert engine.stats()["num_finished"]["refused"] == 1
+    with pytest.raises(RequestError, match=f"{problem} is .*must be|{problem} is .*it must"):
+        engine.add_request(make_request("like the good one", 4, 3, **fields))
 
 
 @pytest.mark.parametrize(
