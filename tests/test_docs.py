@@ -28,6 +28,9 @@ NAME = re.compile(r"\bnanofw(?:\.[A-Za-z_]\w*)+")
 IMPORT = re.compile(r"^\s*from (nanofw(?:\.\w+)*) import ", re.MULTILINE)
 SPANS = {"nanofw.plan", "nanofw.submit.forward"}
 """Names in a trace, which are not modules."""
+SECTION = re.compile(r"^(?=## )", re.MULTILINE)
+FIGURE = re.compile(r"\d[\d.,]* ?(?:%|ms\b|µs\b|s\b|times\b|bytes\b|MB\b)|tokens/s")
+MEASURED = re.compile(r"\bH200\b|\bEPYC\b|\bXeon\b|processor (?:time|second)|CPU time")
 NANOFW = "import sys; from nanofw.cli.main import main; sys.exit(main())"
 SCRIPTS = [README, DOCS / "python.md", DOCS / "structured-output.md"]
 SMALL = {
@@ -165,6 +168,16 @@ def test_the_tutorial_works(
 def test_links_lead_to_files(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    "page", [page for page in PAGES if page.parent.name != "decisions"], ids=page_id
+)
+def test_measured_figures_have_a_source(page: Path) -> None:
+    """A section with figures of a named machine, or of processor time, links the results."""
+    for section in SECTION.split(page.read_text(encoding="utf-8")):
+        if FIGURE.search(section) and MEASURED.search(section):
+            assert "benchmarks/results/" in section, section.splitlines()[0]
 
 
 def test_every_page_is_in_the_index() -> None:
