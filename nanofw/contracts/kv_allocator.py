@@ -100,6 +100,8 @@ class KVAllocator(ABC):
     `salt` separates prefixes that have equal tokens but other KV or other owners; 0: no salt.
     Blocks are shared only under equal salts.
 
+    The same calls give the same blocks in every run: random numbers need a seed, from the options.
+
     Attributes:
         works_by_block: whether `extend` and `commit` do nothing for a row that stays within its
             last block, and `extend` finds as many blocks as `num_available` says. A simulation
@@ -164,7 +166,8 @@ class KVAllocator(ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Forget cached content and counters. Called with no row in use."""
+        """Begin anew: forget cached content, counters and random numbers, and give the blocks that
+        a fresh allocator gives. Called with no row in use."""
 
     @abstractmethod
     def stats(self) -> AllocatorStats:

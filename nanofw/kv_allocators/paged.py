@@ -55,9 +55,10 @@ class PagedAllocator(BlockTables):
         self._set_count(row, 0)
 
     def reset(self) -> None:
-        """See the contract; there is nothing to forget."""
+        """See the contract; nothing is cached."""
         if self._num_row_blocks.any():
             raise AllocatorError("reset while rows own blocks")
+        self._free.refill()
 
     def stats(self) -> AllocatorStats:
         """Counts of blocks; nothing is cached, so no counter ever moves."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import ClassVar
 
 import numpy as np
@@ -169,6 +170,15 @@ class KVAllocatorChecks(ABC):
         check_match(driver, tokens, 0, "under another salt", salt=8)
         check_match(driver, tokens, 0, "without a salt")
 
+    def test_equal_calls_give_equal_blocks(self) -> None:
+        """In a second allocator, and after a reset: a run can be had again, block by block."""
+        first, second = self.driver(), self.driver()
+        for driver in (first, second, second):  # a walk ends with a reset
+            random_walk(driver, np.random.default_rng(0), num_calls=60)
+        num = len(first.given)
+        check_equal_blocks(first.given, second.given[:num], "a second allocator")
+        check_equal_blocks(first.given, second.given[num:], "the same one after a reset")
+
     def test_allocators_share_no_state(self) -> None:
         """Two in one process, as replicas have them, do not touch each other."""
         first = self.driver()
@@ -232,6 +242,18 @@ class KVAllocatorChecks(ABC):
 def sequence(num_tokens: int, start: int = 0) -> IntArray:
     """int32[num_tokens] consecutive token ids from `start`."""
     return np.arange(start, start + num_tokens, dtype=np.int32)
+
+
+def check_equal_blocks(
+    first: Sequence[Sequence[int]], other: Sequence[Sequence[int]], whose: str
+) -> None:
+    """Two allocators gave the same blocks to the same calls."""
+    pairs = zip_longest(first, other)
+    different = next(((i, *pair) for i, pair in enumerate(pairs) if pair[0] != pair[1]), None)
+    assert different is None, (
+        f"the same calls got other blocks from {whose}: grant {different[0]} was {different[1]} "
+        f"and {different[2]}. Random numbers need a seed, with which they begin anew in a reset"
+    )
 
 
 def check_available(driver: KVAllocatorDriver, expected: int, when: str) -> None:

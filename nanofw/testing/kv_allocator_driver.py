@@ -32,6 +32,7 @@ class KVAllocatorDriver:
         tokens: token ids of each row that is in use.
         salts: what keeps the prefixes of each row that is in use apart from others.
         num_computed: tokens of each row whose KV was written and committed.
+        given: blocks of every answer of `acquire` and `extend` that gave some.
     """
 
     def __init__(self, allocator: KVAllocator, config: AllocatorConfig) -> None:
@@ -42,6 +43,7 @@ class KVAllocatorDriver:
         self.tokens: dict[int, IntArray] = {}
         self.salts: dict[int, int] = {}
         self.num_computed: dict[int, int] = {}
+        self.given: list[list[int]] = []
         self._memory = np.full((config.num_blocks, config.block_size), GARBAGE, np.int64)
         self._prefixes: dict[tuple[int, int], int] = {}
         self._num_hits = 0
@@ -67,6 +69,7 @@ class KVAllocatorDriver:
         )
         self._check_private(blocks[len(shared) :])
         self._copy_blocks("acquire", allocation.copies)
+        self.given.append(blocks)
         self.tables[row], self.tokens[row], self.salts[row] = blocks, tokens, salt
         self.num_computed[row] = match.num_tokens
         self._num_hits += len(shared)
@@ -126,6 +129,7 @@ class KVAllocatorDriver:
         assert num >= needed, f"extend gave {num} blocks where the tokens need {needed}"
         self._check_private(extension.block_ids.tolist())
         self._copy_blocks("extend", extension.copies)
+        self.given.append(extension.block_ids.tolist())
         for row, position, block in zip(
             extension.rows.tolist(),
             extension.positions.tolist(),

@@ -18,8 +18,11 @@ from nanofw.testing.hashes import with_hashes
 from nanofw.testing.memory import reachable_bytes
 from nanofw.testing.sim_engine import EngineShape, simulated_engine
 from nanofw.testing.traffic import Record, Traffic, random_traffic, serve, steps
+from nanofw.testing.watched_finish import WatchedFinish
 
 NAME = "policy"
+NUM_SAMPLES = 3
+"""Of every sixth request; they end at different times."""
 MODES = tuple(
     EngineShape(overlap=overlap, prefill_first=prefill_first, prefix_cache=prefix_cache)
     for overlap, prefill_first, prefix_cache in itertools.product((False, True), repeat=3)
@@ -70,15 +73,15 @@ class SchedulerChecks(ABC):
         Tokens are those of an engine with room for everything, whatever the policy did.
         """
         for seed, mode in zip(itertools.cycle(self.seeds), MODES, strict=False):
-            traffic = random_traffic(seed)
+            traffic = _traffic(seed)
             expected = _tokens_with_room(seed)
             for num_blocks in (10, 40):
                 shape = _with(mode, num_blocks=num_blocks, max_num_seqs=2 + num_blocks // 6)
                 record = serve(self.engine(shape), traffic)
                 for request_id, tokens in record.tokens().items():
-                    whole = expected[request_id]
-                    shed = record.outputs[request_id].finish_reason is FinishReason.SHED
-                    if shed or request_id in traffic.aborts:  # it may have come further in either
+                    whole, output = expected[request_id], record.outputs[request_id]
+                    shed = output.finish_reason is FinishReason.SHED
+                    if shed or output.id in traffic.aborts:  # it may have come further in either
                         whole = whole[: len(tokens)]
                         tokens = tokens[: len(whole)]
                     assert tokens == whole, (
@@ -128,7 +131,8 @@ class SchedulerChecks(ABC):
 
     def test_aborts_in_every_state(self) -> None:
         """B043: waiting, in the middle of a prefill, decoding, preempted; at any step."""
-        requests = random_traffic(3, 10, steps_between_arrivals=0).requests
+        traffic = random_traffic(3, 10, steps_between_arrivals=0, num_samples=NUM_SAMPLES)
+        requests = traffic.requests
         for step in range(1, 24, 2):
             aborts = {request.id: step for request in requests}
             traffic = Traffic(requests=requests, aborts=aborts)
@@ -143,7 +147,7 @@ class SchedulerChecks(ABC):
     def test_policies_share_no_state(self) -> None:
         """Two in one process, as replicas have them, take the steps that each takes alone."""
         shape = EngineShape(num_blocks=14)
-        traffics = random_traffic(5), random_traffic(6)
+        traffics = [_traffic(seed) for seed in (5, 6)]
         before = class_state(type(self.policy(shape)))
         alone = [serve(self.engine(shape), traffic) for traffic in traffics]
         records = Record(), Record()
@@ -164,7 +168,7 @@ class SchedulerChecks(ABC):
         In some runs ids and clients have other hashes, as in another process.
         """
         for mode in (MODES[1], MODES[-1]):
-            traffic = random_traffic(5)
+            traffic = _traffic(5)
             shape = _with(mode, num_blocks=14)
             first, second, *others = (
                 serve(self.engine(shape), with_hashes(traffic, salt)) for salt in (1, 1, 2, 3, 4)
@@ -186,8 +190,18 @@ class SchedulerChecks(ABC):
             if type(policy).group is Policy.group:
                 raise SkipTest("the policy has no groups")
             groups = WatchedGroups(policy)
-            serve(simulated_engine(policy, shape), random_traffic(seed))
+            serve(simulated_engine(policy, shape), _traffic(seed))
             assert not groups.shrunk, groups.shrunk[0]
+
+    def test_on_finish_raises_nothing(self) -> None:
+        """A run only logs what `on_finish` raises. Samples of a request end one by one: state
+        that is kept by an id that they share is gone when the second one ends."""
+        for seed, mode in zip(self.seeds, (MODES[1], MODES[-1]), strict=False):
+            shape = _with(mode, num_blocks=14, max_num_seqs=3)
+            policy = self.policy(shape)
+            watched = WatchedFinish(policy)
+            serve(simulated_engine(policy, shape), _traffic(seed))
+            assert not watched.errors, watched.errors[0]
 
     def test_finished_requests_are_forgotten(self) -> None:
         """What a policy keeps does not grow with the number of requests that it has seen, nor
@@ -217,11 +231,16 @@ class SchedulerChecks(ABC):
         serve(engine, Traffic(requests=tuple(shifted), aborts=traffic.aborts))
 
 
+def _traffic(seed: int) -> Traffic:
+    """18 requests, of which three have several samples."""
+    return random_traffic(seed, num_requests=18, num_samples=NUM_SAMPLES)
+
+
 @lru_cache
 def _tokens_with_room(seed: int) -> dict[str, list[int]]:
     """The tokens of a random traffic when there are blocks for everybody."""
     engine = simulated_engine(InOrder(), EngineShape(num_blocks=400, max_num_seqs=32))
-    return serve(engine, random_traffic(seed)).tokens()
+    return serve(engine, _traffic(seed)).tokens()
 
 
 class _Changes(TypedDict, total=False):

@@ -34,7 +34,8 @@ class Record:
     """The outputs and steps of a run.
 
     Attributes:
-        outputs: by request id.
+        outputs: by request id. Of a request with `n` above 1 that is the first sample; the others
+            stand under `ID, sample 1`, `ID, sample 2` and so on.
         reports: of every committed step.
     """
 
@@ -42,7 +43,7 @@ class Record:
     reports: list[StepReport] = field(default_factory=list[StepReport])
 
     def tokens(self) -> dict[str, list[int]]:
-        """Generated tokens by request id."""
+        """Generated tokens, by the keys of `outputs`."""
         return {str(key): output.token_ids.tolist() for key, output in self.outputs.items()}
 
 
@@ -54,6 +55,7 @@ def random_traffic(
     abort_share: float = 0.15,
     steps_between_arrivals: float = 1.0,
     prefix: str = "",
+    num_samples: int = 1,
 ) -> Traffic:
     """Requests of all kinds: with and without deadline, guess, priority, client and shared head.
 
@@ -61,6 +63,7 @@ def random_traffic(
         max_tokens: most tokens of a request, prompt included.
         steps_between_arrivals: the mean; 0: all come at once.
         prefix: of the ids.
+        num_samples: `n` of every sixth request; the others have 1.
     """
     generator = np.random.default_rng(seed)
     requests, aborts, arrival = list[Request](), dict[str, int](), 0.0
@@ -75,7 +78,7 @@ def random_traffic(
             Request(
                 id=request_id,
                 prompt_token_ids=np.concatenate((head, tail))[:length].astype(np.int32),
-                sampling=SamplingParams(max_tokens=output),
+                sampling=SamplingParams(max_tokens=output, n=num_samples if number % 6 == 1 else 1),
                 arrival=arrival,
                 client=f"client {int(generator.integers(3))}",
                 priority=int(generator.integers(-1, 3)),
@@ -130,14 +133,21 @@ def _arrival(request: Request) -> float:
     return request.arrival or 0.0
 
 
+def _key(request_id: str, sample_index: int) -> str:
+    """What an output stands under in a record: the first sample under the request's id."""
+    return f"{request_id}, sample {sample_index}" if sample_index else request_id
+
+
 def _add(engine: Engine, request: Request, record: Record) -> None:
     """Hand a request to the engine; a policy may refuse it."""
     try:
         engine.add_request(request)
     except RequestShed as error:
         now, reason = engine.clock.now(), FinishReason.SHED
-        output = RequestOutput.of_unserved(request, reason, now, error=error.reason)
-        record.outputs[request.id] = output
+        for index in range(request.sampling.n):
+            record.outputs[_key(request.id, index)] = RequestOutput.of_unserved(
+                request, reason, now, error=error.reason, sample_index=index
+            )
 
 
 def _step(engine: Engine, record: Record) -> float | None:
@@ -145,8 +155,9 @@ def _step(engine: Engine, record: Record) -> float | None:
     limits, allocator = engine.scheduler.limits, engine.scheduler.allocator
     output = engine.step()
     for finished in output.finished:
-        assert finished.id not in record.outputs, f"request {finished.id!r} finished twice"
-        record.outputs[finished.id] = finished
+        key = _key(finished.id, finished.sample_index)
+        assert key not in record.outputs, f"request {key!r} finished twice"
+        record.outputs[key] = finished
     allocator.check_integrity()
     stats = allocator.stats()
     found = stats.num_free + stats.num_cached + stats.num_used
@@ -165,15 +176,14 @@ def _step(engine: Engine, record: Record) -> float | None:
 
 
 def _check_end(engine: Engine, traffic: Traffic, record: Record) -> None:
-    ids = {request.id for request in traffic.requests}
-    missing = ids - set(record.outputs)
+    keys = {_key(r.id, index) for r in traffic.requests for index in range(r.sampling.n)}
+    missing = keys - set(record.outputs)
     assert not missing, f"requests were lost: {sorted(missing)}"
-    for request in traffic.requests:
-        output = record.outputs[request.id]
+    for key, output in record.outputs.items():
         expected = {reason for reason in FinishReason if reason.is_served} | {FinishReason.SHED}
-        if request.id in traffic.aborts:
+        if output.id in traffic.aborts:
             expected.add(FinishReason.ABORT)
-        assert output.finish_reason in expected, f"{request.id!r} ended with {output}"
+        assert output.finish_reason in expected, f"{key!r} ended with {output}"
     available = engine.scheduler.allocator.num_available
     total = engine.scheduler.limits.num_blocks
     assert available == total, f"{total - available} blocks of {total} were not given back"

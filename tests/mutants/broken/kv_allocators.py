@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections import Counter
 from typing import Any, ClassVar
 
@@ -289,6 +290,28 @@ class OldCounts(Plain):
         if key not in counts:
             counts[key] = super().num_cached_tokens(token_ids, salt)
         return counts[key]
+
+
+@sample()
+class UnseededBlocks(Plain):
+    """The free blocks are shuffled by random numbers that nobody can have again."""
+
+    def take(self, count):
+        random.shuffle(self.free)
+        return super().take(count)
+
+
+@sample()
+class ResetGoesOn(Plain):
+    """The free blocks are shuffled from a seed, and a reset goes on with its numbers."""
+
+    def __init__(self, options, config) -> None:
+        self.random = random.Random(0)
+        super().__init__(options, config)
+
+    def take(self, count):
+        self.random.shuffle(self.free)
+        return super().take(count)
 
 
 @sample()

@@ -88,7 +88,7 @@ class ShrinkingGroupKey(Following):
         return request.client
 
     def group_key(self, group, view):
-        return -sum(r.client == group and not r.is_running for r in self.live.values())
+        return -sum(r.client == group and not r.is_running for r in self.live)
 
 
 @sample()
@@ -200,7 +200,7 @@ class ForgetsTheAborted(Following):
 
     def on_finish(self, request, reason, view):
         if request.is_running:
-            del self.live[request.index]
+            del self.live[request]
 
 
 @sample()
@@ -234,7 +234,7 @@ class RekeysAll(Following):
     max_rekeys = 2
 
     def rekey(self, view):
-        return list(self.live.values())
+        return list(self.live)
 
 
 @sample()
@@ -258,7 +258,7 @@ class RefusesTheRunning(Following):
     max_rekeys = 64
 
     def rekey(self, view):
-        return list(self.live.values())
+        return list(self.live)
 
     def key(self, request, view):
         return Refuse("it takes too long") if request.num_output_tokens > 4 else request.arrival
@@ -324,6 +324,40 @@ class LosesThePreempted(Plain):
 
     def on_finish(self, request, reason, view):
         self.costs.pop(request.index, None)
+
+
+@sample()
+class SamplesByTheId(Plain):
+    """Progress is kept by the id, which samples of a request share: the first to end drops it."""
+
+    def __init__(self, options, config) -> None:
+        super().__init__(options, config)
+        self.progress: dict[str, int] = {}
+
+    def on_arrival(self, request, view):
+        self.progress[request.id] = 0
+
+    def on_progress(self, rows, num_tokens, num_decodes, view):
+        for row, count in zip(rows.tolist(), num_tokens.tolist(), strict=True):
+            self.progress[view.running.request(row).id] += count
+
+    def on_finish(self, request, reason, view):
+        self.progress.pop(request.id, None)
+
+
+@sample()
+class LiveByTheIndex(Plain):
+    """The live requests are kept by the index, so that a sample takes the place of another."""
+
+    def __init__(self, options, config) -> None:
+        super().__init__(options, config)
+        self.live: dict[int, RequestView] = {}
+
+    def on_arrival(self, request, view):
+        self.live[request.index] = request
+
+    def on_finish(self, request, reason, view):
+        del self.live[request.index]
 
 
 @sample()

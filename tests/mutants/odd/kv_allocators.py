@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 from nanofw.errors import AllocatorError
 from nanofw.kv_allocators.paged import PagedAllocator
 from nanofw.plugins import (
@@ -39,6 +41,19 @@ class LowestFirst(Plain):
 
     def take(self, count):
         self.free.sort(reverse=True)
+        return super().take(count)
+
+
+@sample()
+class SeededBlocks(Plain):
+    """Free blocks are given at random, from a seed with which a reset begins again."""
+
+    def reset(self) -> None:
+        super().reset()
+        self.random = random.Random(0)
+
+    def take(self, count):
+        self.random.shuffle(self.free)
         return super().take(count)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from enum import StrEnum
 from fractions import Fraction
 
@@ -104,6 +104,25 @@ class GroupOfItsOwn(Following):
 
     def group_key(self, group, view):
         return view.now
+
+
+@sample()
+class ByTheView(Plain):
+    """What was computed for each sample is kept by its view, which is the same as long as it is."""
+
+    def __init__(self, options, config) -> None:
+        super().__init__(options, config)
+        self.progress = Counter()
+
+    def on_progress(self, rows, num_tokens, num_decodes, view):
+        for row, count in zip(rows.tolist(), num_tokens.tolist(), strict=True):
+            self.progress[view.running.request(row)] += count
+
+    def key(self, request, view):
+        return self.progress[request], request.arrival
+
+    def on_finish(self, request, reason, view):
+        del self.progress[request]
 
 
 @sample()

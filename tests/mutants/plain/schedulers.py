@@ -15,14 +15,14 @@ class Plain(Policy):
 
 
 class Following(Plain):
-    """Knows all live requests by their index."""
+    """Knows all live requests, each sample on its own."""
 
     def __init__(self, options=None, config=None) -> None:
         super().__init__(options, config)
-        self.live: dict[int, RequestView] = {}
+        self.live: dict[RequestView, None] = {}
 
     def on_arrival(self, request, view) -> None:
-        self.live[request.index] = request
+        self.live[request] = None
 
     def on_finish(self, request, reason, view) -> None:
-        del self.live[request.index]
+        del self.live[request]
