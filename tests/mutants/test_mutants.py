@@ -22,7 +22,6 @@ FEW = {
 
 SURVIVORS = {
     "scheduler": {
-        "forgets_who_left": "a client whose requests are aborted is served before others later on",
         "charges_the_row": "tokens are charged to another class of prompts than the one decoding",
     },
 }
