@@ -117,7 +117,9 @@ class SdpaBackend(AttentionBackend):
             offsets=batch.slots % size,
             started=to_device(self._started_blocks(batch, tables), device),
             decode=decode,
-            prefill=prepare_prefill(batch, np.flatnonzero(~single), tables, size, device),
+            prefill=[]
+            if len(rows) == len(single)
+            else prepare_prefill(batch, np.flatnonzero(~single), tables, size, device),
         )
 
     def forward(
@@ -143,9 +145,10 @@ class SdpaBackend(AttentionBackend):
                 attend_run(query, kv, part, scale, out)
             else:
                 attend_decode(query, kv, part, scale, out, self._config.soft_cap)
-        inputs = PrefillInputs(query, key, value, kv, scale, out, self._config.soft_cap)
-        for row in metadata.prefill:
-            attend_prefill(inputs, row, window)
+        if metadata.prefill:
+            inputs = PrefillInputs(query, key, value, kv, scale, out, self._config.soft_cap)
+            for row in metadata.prefill:
+                attend_prefill(inputs, row, window)
         return out
 
     def _prepare_alone(

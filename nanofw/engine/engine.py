@@ -114,7 +114,7 @@ class Engine(BaseEngine):
         """
         around = self._observers.around
         self._add = around("accept", BaseEngine.add_request)
-        self._do_step = around("step", Engine._whole_step)
+        self._do_step = around("step", Engine._step)
         self._plan_step = around("plan", self.scheduler.plan_step)
         self._submit = around("submit", Engine._submit_plan)
         self._provide = around("provide", Engine._provide_masks)
@@ -256,30 +256,27 @@ class Engine(BaseEngine):
             tell(taken[0])
         return StepOutput(finished=[], deltas=[], report=taken[1])
 
-    def _whole_step(self) -> StepOutput:
+    def _step(self) -> StepOutput:
         if self._failure is not None:
             raise ExecutorError(
                 f"the engine failed before ({type(self._failure).__name__}); make a new one"
             ) from self._failure
         output = StepOutput(finished=[], deltas=[])  # a factory costs as much as ten calls
         try:
-            self._step(output)
+            plan = self._plan(output)
+            if plan is not None:
+                self._submit(self, plan)
+                while len(self._pending) > 1:
+                    self._collect(output)
+                if len(plan.host_rows):
+                    self._provide(self, plan)
+            if self._pending and (plan is None or not self.overlap):
+                self._collect(output)
         except BaseException as error:
             self._failure = error
             raise
         output.finished = self._take(self)
         return output
-
-    def _step(self, output: StepOutput) -> None:
-        plan = self._plan(output)
-        if plan is not None:
-            self._submit(self, plan)
-            while len(self._pending) > 1:
-                self._collect(output)
-            if len(plan.host_rows):
-                self._provide(self, plan)
-        if self._pending and (plan is None or not self.overlap):
-            self._collect(output)
 
     def _submit_plan(self, plan: StepPlan) -> None:
         self._guard.call("submit", self.executor.submit, plan)

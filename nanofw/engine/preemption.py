@@ -18,17 +18,12 @@ class Wait(Enum):
 
 
 class Preemption:
-    """Gives up rows by recompute: tokens are kept, their KV is computed again later.
-
-    Attributes:
-        made_room: a request was given up in the plan being made, because the pool was short.
-    """
+    """Gives up rows by recompute: tokens are kept, their KV is computed again later."""
 
     def __init__(self, parts: Parts) -> None:
         self._parts, self._limits, self._running = parts, parts.limits, parts.running
         self._guard, self._allocator = parts.guard, parts.allocator
         self._last_worst: tuple[int, RequestState | None] = (-1, None)  # for a running.version
-        self.made_room: bool = False
 
     def make_room(self, most: int, *, in_flight: bool) -> Extension | Wait | None:
         """Blocks for one more token in each decoding row, after the pool was short of them.
@@ -44,16 +39,16 @@ class Preemption:
         while extension is None and len(running.decoding):
             self._check_not_alone()
             self._give_up(self._victim_for_room(), self._short_rows())
-            self.made_room = True
             running.refresh(most)
             if len(running.decoding):
                 extension = self._allocator.extend(running.decoding, running.starts + 1)
         return extension
 
     def make_way(self, *, in_flight: bool) -> Wait | None:
-        """Give up rows for a waiting head whose key is smaller and that does not fit."""
-        if not self._guard.names_victims:
-            return None
+        """Give up rows for a waiting head whose key is smaller and that does not fit.
+
+        For a policy that names victims.
+        """
         while (entry := self._parts.queue.peek()) is not None and not self._fits(entry.state):
             head, key = entry.state, entry.key
             worst = self._worst()

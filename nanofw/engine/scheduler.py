@@ -295,37 +295,33 @@ class Scheduler:
         requests that it refused.
         """
         self._view.now = now
-        self._preemption.made_room = False
         if self._guard.rekeys:
             self._rekey()
-        if self._preemption.make_way(in_flight=in_flight) is not None:
+        if self._guard.names_victims and self._preemption.make_way(in_flight=in_flight):
             return Wait.FOR_STEP_IN_FLIGHT
         if self._guard.pauses:
             self.running.pause(self._guard.pause())
         budget = self._view.budget = self.limits.max_num_batched_tokens
-        if self._guard.budgets:
-            budget = self._budget(budget)
+        if self._guard.budgets and (chosen := self._guard.step_budget()) is not None:
+            budget = min(budget, chosen)
         self.running.refresh(budget)
         if self.limits.prefill_first:
-            prefills = self._prefill(budget)
+            prefills = self._admission.fill(budget, closed=False)
             if prefills is not None:
                 return self._build(EMPTY_INT, None, prefills)
-        extension = None
+        extension, is_short = None, False
         if len(self.running.decoding):
             extension = self.allocator.extend(self.running.decoding, self.running.starts + 1)
-            if extension is None:
+            is_short = extension is None
+            if is_short:
                 extension = self._preemption.make_room(budget, in_flight=in_flight)
             if isinstance(extension, Wait):
                 return extension
         prefills, decoding = None, self.running.decoding
         if not self.limits.prefill_first:
-            prefills = self._prefill(budget - len(decoding))
+            # A request that just gave way must not come back in the same step.
+            prefills = self._admission.fill(budget - len(decoding), closed=is_short)
         return self._build(decoding, extension, prefills)
-
-    def _budget(self, most: int) -> int:
-        """Tokens of this step, as the policy chooses."""
-        chosen = self._guard.step_budget()
-        return most if chosen is None else min(most, chosen)
 
     def _rekey(self) -> None:
         for state in self._guard.rekey():
@@ -352,10 +348,6 @@ class Scheduler:
             "nothing runs, no request is admitted and wake() names no later time, so nothing can "
             "ever change"
         )
-
-    def _prefill(self, budget: int) -> Prefills | None:
-        # Whoever just gave way must not come back in the same step.
-        return self._admission.fill(budget, closed=self._preemption.made_room)
 
     def _build(
         self, decoding: IntArray, extension: Extension | None, prefills: Prefills | None

@@ -17,7 +17,7 @@ from nanofw.kernels.aot.meta_device import current_warm_up, stands_for_cuda
 
 def uses_triton(tensor: torch.Tensor) -> bool:
     """Whether kernels on this tensor are Triton's."""
-    return (tensor.is_cuda and has_triton()) or stands_for_cuda(tensor.device)
+    return (tensor.is_cuda and has_triton()) or (tensor.is_meta and stands_for_cuda(tensor.device))
 
 
 def runs_triton(device: torch.device) -> bool:

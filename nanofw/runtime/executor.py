@@ -237,7 +237,9 @@ class TorchExecutor(Executor):
 
     def _sample(self, step: _Step, masks: HostMasks | None) -> None:
         assert step.hidden is not None
-        sampled = self._open().sample(step.batch, step.hidden, masks, step.plan.host_rows)
+        sampled = self._open().step_sampler.sample(
+            step.batch, step.hidden, masks, step.plan.host_rows
+        )
         step.hidden = None
         step.timer.stop()
         batch = step.batch

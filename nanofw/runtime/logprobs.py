@@ -79,10 +79,15 @@ class PromptTokens:
 
 
 class LogprobRows:
-    """Who asks for log probabilities, of sampled tokens and of prompts."""
+    """Who asks for log probabilities, of sampled tokens and of prompts.
+
+    Attributes:
+        are_asked: some request has asked for those of its tokens since the start.
+    """
 
     def __init__(self, num_rows: int, vocab_size: int) -> None:
         self._vocab_size = vocab_size
+        self.are_asked: bool = False
 
         def numbers() -> IntArray:
             return np.full(num_rows, _NONE, np.int32)
@@ -93,6 +98,7 @@ class LogprobRows:
         """A request entered a row."""
         row, sampling = new.row, new.sampling
         self._num_top[row] = _NONE if sampling.logprobs is None else sampling.logprobs
+        self.are_asked |= sampling.logprobs is not None
         asked = None if new.sample_index else sampling.prompt_logprobs
         self._num_prompt_top[row] = _NONE if asked is None else asked
         self._num_prompt[row] = new.num_prompt_tokens

@@ -62,7 +62,7 @@ def carry_out_steps(
 
 def _carry_out(runner: Runner, plan: StepPlan) -> None:
     runner.apply(plan)
-    runner.sample(*runner.forward(plan), None, plan.host_rows)
+    runner.step_sampler.sample(*runner.forward(plan), None, plan.host_rows)
 
 
 def _num_blocks(plan: StepPlan) -> int:

@@ -15,20 +15,18 @@ from nanofw.contracts.communicator import Communicator
 from nanofw.contracts.executor import ExecutorConfig
 from nanofw.contracts.model import Model, ModelConfig
 from nanofw.contracts.model_spec import heads_of_rank
-from nanofw.contracts.plan import HostMasks, StepPlan
+from nanofw.contracts.plan import StepPlan
 from nanofw.contracts.requests import Request
-from nanofw.contracts.sampler import SampledTokens
 from nanofw.errors import ModelError
 from nanofw.kernels.answers import checked_tensor
 from nanofw.kernels.transfer import to_device
 from nanofw.plugin_calls import WrongAnswer, integer_of
-from nanofw.runtime.batch import StepBatch, make_batch
+from nanofw.runtime.batch import RowState, StepBatch, make_batch
 from nanofw.runtime.blame import StepPart, step_error
 from nanofw.runtime.graphs.capture import Capturer, GraphParts
 from nanofw.runtime.graphs.step import StepGraphs
 from nanofw.runtime.logprobs import PromptTokens
 from nanofw.runtime.pooling import PooledRows, PooledTokens
-from nanofw.runtime.rows import RowState
 from nanofw.runtime.sampling import StepSampler
 from nanofw.runtime.sampling_plugins import SamplingPlugins, calls_of
 from nanofw.runtime.weights import Checkpoint, open_checkpoint, settle_ties
@@ -48,6 +46,7 @@ class Runner:
         backend, model: the chosen components.
         parts: those two, with their names in messages.
         plugins: the chosen sampler and logits processors.
+        step_sampler: from the hidden states of a step to its tokens.
         weight_bytes: of this rank's parameters.
         max_micro_batch_tokens: tokens that the model computes at once; None: as many as come.
         pool: KV by layer, after `allocate`.
@@ -78,8 +77,10 @@ class Runner:
         self._rows = RowState(  # one more, for the padding of captured steps
             config.max_num_seqs + 1, config.max_model_len + 1, blocks_per_row, self.device
         )
-        self._step_sampler = StepSampler(config, communicator, self.plugins, self.model, self._rows)
-        self._logprobs = self._step_sampler.logprobs
+        self.step_sampler: StepSampler = StepSampler(
+            config, communicator, self.plugins, self.model, self._rows
+        )
+        self._logprobs = self.step_sampler.logprobs
         self._pooled = PooledRows()
 
     def allocate(self, num_blocks: int) -> None:
@@ -115,14 +116,14 @@ class Runner:
         )
         parts = GraphParts(
             self.model, self.backend, self.plugins.sampler, self._rows, self.pool,
-            config.block_size, self._step_sampler.sample_on_device, hidden,
+            config.block_size, self.step_sampler.sample_on_device, hidden,
         )  # fmt: skip
-        self._step_sampler.graphs = StepGraphs(parts, config.max_num_seqs, prefill_tokens, capturer)
+        self.step_sampler.graphs = StepGraphs(parts, config.max_num_seqs, prefill_tokens, capturer)
 
     @property
     def graphs(self) -> StepGraphs | None:
         """Of steps, after `capture`; None: every step runs eagerly."""
-        return self._step_sampler.graphs
+        return self.step_sampler.graphs
 
     def apply(self, plan: StepPlan) -> None:
         """Bring rows, tables and pool to where the plan starts from: removals first."""
@@ -133,7 +134,7 @@ class Runner:
         for request_id in plan.finished:
             self.plugins.finish(request_id)
         for new in plan.new:
-            self._step_sampler.add_row(new)
+            self.step_sampler.add_row(new)
             self._pooled.add_row(new)
             if self._model_name in new.arguments:
                 self._arguments[new.row] = new.arguments[self._model_name]
@@ -144,8 +145,8 @@ class Runner:
 
     def forward(self, plan: StepPlan) -> tuple[StepBatch, torch.Tensor]:
         """Run the model over an applied plan; hidden states [s, hidden] of the rows that sample."""
+        has_prefill = plan.num_decodes < len(plan.rows)
         if self.graphs is not None:
-            has_prefill = plan.num_decodes < len(plan.rows)
             asks_prompts = has_prefill and (
                 self._logprobs.ask_for_prompts(plan) or self._pooled.ask(plan)
             )
@@ -159,11 +160,12 @@ class Runner:
             plan, self._rows, self._config.block_size, self.device,
             self.max_micro_batch_tokens, self._shown_arguments,
         )  # fmt: skip
-        lengths = [int(one.host_query_lens.sum()) for one in batch.micro_batches]  # no padding
-        wanted = self._logprobs.prompt_tokens(plan, lengths)
-        pooled = self._pooled.tokens(plan, lengths)
-        if wanted is not None or pooled is not None:
-            return batch, self._forward_with_prompts(batch, wanted, pooled)
+        if has_prefill:  # of a row that decodes, the prompt is done
+            lengths = [int(one.host_query_lens.sum()) for one in batch.micro_batches]  # no padding
+            wanted = self._logprobs.prompt_tokens(plan, lengths)
+            pooled = self._pooled.tokens(plan, lengths)
+            if wanted is not None or pooled is not None:
+                return batch, self._forward_with_prompts(batch, wanted, pooled)
         hidden = [self._forward(one) for one in batch.micro_batches]
         return batch, hidden[0] if len(hidden) == 1 else torch.cat(hidden)
 
@@ -210,14 +212,8 @@ class Runner:
             wanted,
             states,
             self._rows.token_ids[rows, positions],
-            lambda some: self._step_sampler.logits(some).float(),
+            lambda some: self.step_sampler.logits(some).float(),
         )
-
-    def sample(
-        self, batch: StepBatch, hidden: torch.Tensor, masks: HostMasks | None, host_rows: IntArray
-    ) -> SampledTokens:
-        """Sample a token for each row of the batch that samples, and keep it for the next step."""
-        return self._step_sampler.sample(batch, hidden, masks, host_rows)
 
     def check(self, request: Request) -> None:
         """Raise ValueError when model, sampler or a logits processor cannot do what is asked."""

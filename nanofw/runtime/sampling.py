@@ -20,9 +20,8 @@ from nanofw.kernels.linear import padded_rows
 from nanofw.kernels.sampling import forbid
 from nanofw.kernels.transfer import to_device
 from nanofw.plugin_calls import WrongAnswer
-from nanofw.runtime.batch import StepBatch
+from nanofw.runtime.batch import RowState, StepBatch
 from nanofw.runtime.logprobs import LogprobRows
-from nanofw.runtime.rows import RowState
 from nanofw.runtime.sampling_plugins import Processor, SamplingPlugins
 
 if TYPE_CHECKING:
@@ -104,7 +103,7 @@ class StepSampler:
         self, batch: StepBatch, hidden: torch.Tensor, masks: HostMasks | None, host_rows: IntArray
     ) -> SampledTokens:
         """Sample a token for each row of the batch that samples, and keep it for the next step."""
-        asking = self.logprobs.asking(batch.rows)
+        asking = self.logprobs.asking(batch.rows) if self.logprobs.are_asked else None
         edits = StepEdits(self._plugins.active(batch.rows), masks, host_rows)
         is_plain = asking is None and not edits
         variant = self._plugins.variant(batch.rows)

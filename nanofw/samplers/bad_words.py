@@ -63,15 +63,18 @@ class BadWords:
     def _width(self) -> int:
         return self._history.shape[1]
 
-    def add_row(self, new: NewRow) -> None:
-        """A request entered a row, perhaps with outputs made before a preemption."""
+    def add_row(self, new: NewRow) -> bool:
+        """A request entered a row, perhaps with outputs made before a preemption.
+
+        Returns whether it has words.
+        """
         self._groups.forget()
         self._words.pop(new.row, None)
         words = [
             word for word in new.sampling.bad_words if not isinstance(word, str) and len(word) > 1
         ]
         if not words:
-            return
+            return False
         self._widen(max(len(word) for word in words) - 1)
         self._words[new.row] = _Words(
             np.array([_aligned(word[:-1], self._width, _ANY) for word in words], np.int32),
@@ -80,15 +83,12 @@ class BadWords:
         outputs = new.token_ids[new.num_prompt_tokens :]
         recent = np.array(_aligned(outputs, self._width, _NOTHING), np.int32)
         self._history[new.row] = to_device(recent, self._device)
+        return True
 
     def remove_row(self, row: int) -> None:
         """The row is empty."""
         if self._words.pop(row, None) is not None:
             self._groups.forget()
-
-    def concerns(self, rows: IntArray) -> bool:
-        """Whether any of the rows has words."""
-        return self._group(rows) is not None
 
     def apply(self, logits: torch.Tensor, rows: IntArray) -> None:
         """Set to -inf, in float32[s, vocab] logits, the tokens that would complete a word."""

@@ -36,15 +36,20 @@ class LogitEdits:
         self._biases = TokenBiases(config)
         self._bad_words = BadWords(config)
         self._penalties = Penalties(config)
+        self._rows: set[int] = set()  # those that ask for an edit
 
     def add_row(self, new: NewRow) -> None:
         """A request entered a row, perhaps with outputs made before a preemption."""
-        self._biases.add_row(new)
-        self._bad_words.add_row(new)
-        self._penalties.add_row(new)
+        parts = (self._biases, self._bad_words, self._penalties)
+        asks = [part.add_row(new) for part in parts]
+        if any(asks):
+            self._rows.add(new.row)
+        else:
+            self._rows.discard(new.row)
 
     def remove_row(self, row: int) -> None:
         """The row is empty."""
+        self._rows.discard(row)
         self._biases.remove_row(row)
         self._bad_words.remove_row(row)
         self._penalties.remove_row(row)
@@ -56,16 +61,18 @@ class LogitEdits:
 
     def concern(self, rows: IntArray) -> bool:
         """Whether any of int32[s] rows asks for an edit; where not, `apply` can be left out."""
-        return any(part.concerns(rows) for part in (self._biases, self._bad_words, self._penalties))
+        return bool(self._rows) and not self._rows.isdisjoint(rows.tolist())
 
     def apply(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:
         """Edit float32[s, vocab] logits in place, before the tokens at int32[s] positions."""
-        self._biases.apply(logits, rows, positions)
-        self._bad_words.apply(logits, rows)
-        self._penalties.apply(logits, rows)
+        if self._rows:
+            self._biases.apply(logits, rows, positions)
+            self._bad_words.apply(logits, rows)
+            self._penalties.apply(logits, rows)
         return logits
 
     def sampled(self, rows: IntArray, token_ids: torch.Tensor) -> None:
         """Each row sampled one of the [s] tokens, which are on the device."""
-        self._bad_words.sampled(rows, token_ids)
-        self._penalties.sampled(rows, token_ids)
+        if self._rows:
+            self._bad_words.sampled(rows, token_ids)
+            self._penalties.sampled(rows, token_ids)

@@ -56,8 +56,11 @@ class Penalties:
         self._in_prompt: torch.Tensor | None = None
         self._groups = RowGroups(self._make)
 
-    def add_row(self, new: NewRow) -> None:
-        """A request entered a row, perhaps with outputs made before a preemption."""
+    def add_row(self, new: NewRow) -> bool:
+        """A request entered a row, perhaps with outputs made before a preemption.
+
+        Returns whether it is penalised.
+        """
         row, sampling = new.row, new.sampling
         self.remove_row(row)
         self._groups.forget()
@@ -67,12 +70,13 @@ class Penalties:
         self._presence[row] = sampling.presence_penalty
         repeats = sampling.repetition_penalty != 1
         if not (repeats or sampling.frequency_penalty or sampling.presence_penalty):
-            return
+            return False
         self._active[row] = True
         self._num_active += 1
         self._count(row, new.token_ids[new.num_prompt_tokens :])
         if repeats:
             self._mark(row, new.token_ids[: new.num_prompt_tokens])
+        return True
 
     def remove_row(self, row: int) -> None:
         """The row is empty."""
@@ -87,10 +91,6 @@ class Penalties:
         elements = self._shape[0] * self._shape[1]
         sizes = {torch.int32: self._counts, torch.bool: self._in_prompt}
         return sum(elements * dtype.itemsize for dtype, array in sizes.items() if array is None)
-
-    def concerns(self, rows: IntArray) -> bool:
-        """Whether any of the rows is penalised."""
-        return self._group(rows) is not None
 
     def apply(self, logits: torch.Tensor, rows: IntArray) -> None:
         """Penalise float32[s, vocab] logits, in place."""

@@ -42,30 +42,28 @@ class TokenBiases:
         self._may_end_at: IntArray = np.zeros(config.max_num_seqs, np.int32)
         self._groups = RowGroups(self._make)
 
-    def add_row(self, new: NewRow) -> None:
-        """A request entered a row."""
+    def add_row(self, new: NewRow) -> bool:
+        """A request entered a row. Returns whether it has something to add."""
         self._groups.forget()
         self._own.pop(new.row, None)
         sampling = new.sampling
         biases = dict(sampling.logit_bias or {})
         biases |= {int(word[0]): -np.inf for word in sampling.bad_words if len(word) == 1}
         ends = _end_ids(sampling, self._eos) if sampling.min_tokens else []
-        if biases or ends:
-            self._own[new.row] = _RowBiases(
-                np.fromiter(biases.keys(), np.int64, len(biases)),
-                np.fromiter(biases.values(), np.float32, len(biases)),
-                np.array(ends, np.int64),
-            )
-            self._may_end_at[new.row] = new.num_prompt_tokens + sampling.min_tokens
+        if not (biases or ends):
+            return False
+        self._own[new.row] = _RowBiases(
+            np.fromiter(biases.keys(), np.int64, len(biases)),
+            np.fromiter(biases.values(), np.float32, len(biases)),
+            np.array(ends, np.int64),
+        )
+        self._may_end_at[new.row] = new.num_prompt_tokens + sampling.min_tokens
+        return True
 
     def remove_row(self, row: int) -> None:
         """The row is empty."""
         if self._own.pop(row, None) is not None:
             self._groups.forget()
-
-    def concerns(self, rows: IntArray) -> bool:
-        """Whether any of the rows has something to add."""
-        return bool(self._own) and any(row in self._own for row in rows.tolist())
 
     def apply(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> None:
         """Change float32[s, vocab] logits in place, before tokens at int32[s] positions."""

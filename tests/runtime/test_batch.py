@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanofw.contracts.plan import StepPlan
-from nanofw.runtime.batch import make_batch, split
-from nanofw.runtime.rows import RowState
+from nanofw.runtime.batch import RowState, make_batch, split
 
 
 def plan_of(lines: list[tuple[int, int, bool]]) -> StepPlan:

@@ -12,7 +12,7 @@ import torch
 from nanofw.contracts.attention_backend import AttentionBackend
 from nanofw.contracts.model import Model
 from nanofw.contracts.sampler import SampledTokens, Sampler
-from nanofw.runtime.rows import RowState
+from nanofw.runtime.batch import RowState
 
 Run = Callable[[], object]
 _UPLOAD_BUFFERS = (
