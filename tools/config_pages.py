@@ -165,7 +165,8 @@ def _type(shape: Shape, schema: Shape) -> str:
         for bound, text in _BOUNDS
         if bound in shape and abs(shape[bound]) < _WHOLE_RANGE
     ]
-    return " ".join([_NAMES.get(found := shape.get("type", "anything"), found), *bounds])
+    found = str(shape.get("type", "anything"))
+    return " ".join([_NAMES.get(found, found), *bounds])
 
 
 def _table(rows: Sequence[Row]) -> str:

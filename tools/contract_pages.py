@@ -202,7 +202,7 @@ def _mentioned(cls: type) -> set[str]:
     """Names in the annotations of a class's fields and of its own methods."""
     texts = [str(item.type) for item in dataclasses.fields(cls)] if _is_data(cls) else []
     for value in own_methods(cls).values():
-        function = value.fget if isinstance(value, property) else value
+        function: Any = value.fget if isinstance(value, property) else value
         texts += map(str, inspect.get_annotations(function).values())
     return set(re.findall(r"\w+", " ".join(texts)))
 

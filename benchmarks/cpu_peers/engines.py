@@ -90,7 +90,7 @@ def transformers(model: Path, threads: int) -> Generate:
 
 def vllm(model: Path, threads: int) -> Generate:
     import torch
-    from vllm import LLM, SamplingParams
+    from vllm import LLM, SamplingParams  # pyright: ignore[reportMissingImports]
 
     torch.set_num_threads(threads)
     llm = LLM(
@@ -113,7 +113,7 @@ def vllm(model: Path, threads: int) -> Generate:
 
 def llama_cpp(model: Path, threads: int) -> Generate:
     """Requests one after the other; `model` has a file `model.gguf` beside its safetensors."""
-    from llama_cpp import Llama
+    from llama_cpp import Llama  # pyright: ignore[reportMissingImports]
 
     llm = Llama(
         str(model / "model.gguf"), n_ctx=CONTEXT, n_threads=threads, n_threads_batch=threads,

@@ -29,7 +29,7 @@ def backends(num_heads: int, page: int) -> dict[str, Any]:
     """Backends that run here, by name."""
     config = attention_config(num_heads, page)
     found: dict[str, Any] = {"triton": TritonAttention(None, config)}
-    answer = flash_attn.probe("cuda", None)
+    answer: Any = flash_attn.probe("cuda", None)
     if isinstance(answer, str):
         print("flash_attn:", answer)
     elif page in answer.get("block_sizes", (page,)):
@@ -286,8 +286,8 @@ def sweep_prefill() -> list[dict[str, object]]:
         begin = time.monotonic()
         backend = TritonAttention(None, attention_config(num_heads, page))
         setup = {
-            name: (*make_batch(*lens, page), prefill_flops(*lens, num_heads))
-            for name, lens in PREFILLS.items()
+            name: (*make_batch(new, context, page), prefill_flops(new, context, num_heads))
+            for name, (new, context) in PREFILLS.items()
         }
         results: list[tuple[float, PrefillConfig]] = []
         for rows_m, tile, warps, stages, tma in itertools.product(

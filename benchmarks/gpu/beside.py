@@ -85,9 +85,9 @@ def as_row(result: dict[str, Any]) -> dict[str, object]:
         row[f"pass {number}"] = round(rate)
     row |= {f"B={b} ms": round(median(ms), 3) for b, ms in result.get("step_ms", {}).items()}
     for key, value in result.items():
-        if isinstance(value, list) and key.startswith(("first_", "long_")) and value:
+        if key.startswith(("first_", "long_")) and isinstance(value, list) and value:
             row[key] = round(median(value), 3)
-        elif key.startswith("gaps"):
+        elif key.startswith("gaps") and isinstance(value, dict):
             row[f"{key} longest ms"] = round(max(value["longest_ms"]), 1)
             row[f"{key} first ms"] = round(median(value["first_token_ms"]), 1)
     return row

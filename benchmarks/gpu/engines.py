@@ -119,7 +119,7 @@ class NanoVllm:
         sys.path[:0] = [os.environ["NANO_VLLM"], str(shim)]
 
     def imports(self) -> None:
-        from nanovllm import LLM, SamplingParams
+        from nanovllm import LLM, SamplingParams  # pyright: ignore[reportMissingImports]
 
         self.make, self.params = LLM, SamplingParams
 

@@ -156,7 +156,8 @@ def logits_runs(models: Path, dtype: str, deadline: float) -> list[dict[str, Any
     exact = Reference(folder, "float32")
     rounded = None if dtype == "float32" else Reference(folder, dtype)
     rows: list[dict[str, Any]] = []
-    for levels, backend in itertools.product(combinations(), BACKENDS[dtype]):
+    cases: Any = itertools.product(combinations(), BACKENDS[dtype])
+    for levels, backend in cases:
         if time.monotonic() > deadline:
             print("no time left for", dtype, backend, levels, flush=True)
             continue
@@ -174,7 +175,7 @@ def logits_runs(models: Path, dtype: str, deadline: float) -> list[dict[str, Any
 def named(levels: dict[str, Any]) -> dict[str, str]:
     """Levels as words for a table."""
     words = {True: "on", False: "off", None: "whole", 32: "32"}
-    return {key: words.get(value, value) for key, value in levels.items()}
+    return {key: words[value] for key, value in levels.items()}
 
 
 def seeded_runs(models: Path, deadline: float) -> list[dict[str, Any]]:
@@ -189,8 +190,8 @@ def seeded_runs(models: Path, deadline: float) -> list[dict[str, Any]]:
         with LLM(folder, **keywords("triton", "float32", levels)) as llm:
             prompts = make_prompts(int(llm.engine.spec.vocab_size))
             params = [
-                SamplingParams(seed=i, max_tokens=NUM_TOKENS, ignore_eos=True, **how)
-                for i, how in zip(range(NUM_PROMPTS), itertools.cycle(({}, {"top_p": 0.9})))
+                SamplingParams(seed=i, max_tokens=NUM_TOKENS, ignore_eos=True, top_p=top_p)
+                for i, top_p in zip(range(NUM_PROMPTS), itertools.cycle((1.0, 0.9)))
             ]
             results = llm.generate([{"prompt_token_ids": p} for p in prompts], params)
             stats = dict(llm.engine.stats())

@@ -182,8 +182,8 @@ def main() -> None:
         "commit": commit(), "machine": machine(), "steps": arguments.steps, "results": results,
     }  # fmt: skip
     allocators, waiting = arguments.allocators.split(","), arguments.waiting.split(",")
-    for policy, allocator, count in itertools.product(names, allocators, map(int, waiting)):
-        line = measure(policy, allocator, arguments.running, count, arguments.steps)
+    for policy, allocator, count in itertools.product(names, allocators, waiting):
+        line = measure(policy, allocator, arguments.running, int(count), arguments.steps)
         results.append(line)
         if arguments.json:  # an abort loses nothing
             arguments.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")

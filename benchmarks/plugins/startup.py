@@ -66,8 +66,8 @@ def cpu_seconds(words: list[str], path: Path) -> float:
     variables = {**os.environ, "PYTHONPATH": str(path), "OMP_NUM_THREADS": "1"}
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-m", "nanofw", *words]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    subprocess.run(command, env=variables, check=True, **quiet)
+    quiet = subprocess.DEVNULL
+    subprocess.run(command, env=variables, check=True, stdout=quiet, stderr=quiet)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 

@@ -112,10 +112,9 @@ def over_http(words: list[str]) -> Callable[[Requests], dict[str, float]]:
     place, share = urlsplit(words[0]), int(words[1])
 
     async def all_of(bodies: list[bytes]) -> int:
-        loop = asyncio.get_running_loop()
+        loop, host, port = asyncio.get_running_loop(), place.hostname or "", place.port or 80
         made = [
-            await loop.create_connection(lambda b=body: Answer(b), place.hostname, place.port)
-            for body in bodies
+            await loop.create_connection(lambda b=body: Answer(b), host, port) for body in bodies
         ]
         await asyncio.gather(*[answer.done for _, answer in made])
         return sum(answer.tokens for _, answer in made)

@@ -111,7 +111,7 @@ async def draw(url: str, num_open: int, num_requests: int, max_tokens: int) -> L
     load = Load(request_of(place.netloc, max_tokens), num_open, num_requests)
     loop = asyncio.get_running_loop()
     for _ in range(num_open):
-        await loop.create_connection(lambda: Stream(load), place.hostname, place.port)
+        await loop.create_connection(lambda: Stream(load), place.hostname or "", place.port or 80)
     await load.done
     return load
 

@@ -109,7 +109,8 @@ def main() -> None:
     parser.add_argument("--device", default="h200")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
-    record = compare(*options.files, (options.one, options.other), options.device)
+    one, other = options.files
+    record = compare(one, other, (options.one, options.other), options.device)
     print(json.dumps(record, indent=1))
     if options.json:
         record = {"benchmark": "sim/other_shape", "commit": commit(), **record}

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from vidur.config import (
+from vidur.config import (  # pyright: ignore[reportMissingImports]
     ClusterConfig,
     MetricsConfig,
     ReplicaConfig,
@@ -24,9 +24,9 @@ from vidur.config import (
     SimulationConfig,
     TraceRequestGeneratorConfig,
 )
-from vidur.execution_time_predictor import ExecutionTimePredictorRegistry
-from vidur.simulator import Simulator
-from vidur.types import ExecutionTimePredictorType
+from vidur.execution_time_predictor import ExecutionTimePredictorRegistry  # pyright: ignore[reportMissingImports]
+from vidur.simulator import Simulator  # pyright: ignore[reportMissingImports]
+from vidur.types import ExecutionTimePredictorType  # pyright: ignore[reportMissingImports]
 
 
 def main() -> None:

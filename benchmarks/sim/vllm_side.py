@@ -26,18 +26,18 @@ from typing import Any
 os.environ.update(VLLM_LOGGING_LEVEL="ERROR", HF_HUB_OFFLINE="1")
 
 import torch
-from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig
-from vllm.sampling_params import SamplingParams
-from vllm.utils.hashing import sha256
-from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
-from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.kv_cache_interface import (
+from vllm.config import CacheConfig, ModelConfig, SchedulerConfig, VllmConfig  # pyright: ignore[reportMissingImports]
+from vllm.sampling_params import SamplingParams  # pyright: ignore[reportMissingImports]
+from vllm.utils.hashing import sha256  # pyright: ignore[reportMissingImports]
+from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash  # pyright: ignore[reportMissingImports]
+from vllm.v1.core.sched.scheduler import Scheduler  # pyright: ignore[reportMissingImports]
+from vllm.v1.kv_cache_interface import (  # pyright: ignore[reportMissingImports]
     FullAttentionSpec,
     KVCacheConfig,
     KVCacheGroupSpec,
 )
-from vllm.v1.outputs import ModelRunnerOutput
-from vllm.v1.request import Request, RequestStatus
+from vllm.v1.outputs import ModelRunnerOutput  # pyright: ignore[reportMissingImports]
+from vllm.v1.request import Request, RequestStatus  # pyright: ignore[reportMissingImports]
 
 LONGEST = 2048
 MODES = ("plain", "a", "w", "o", "aw", "ao", "wo", "awo")

@@ -18,13 +18,14 @@ import sys
 import time
 from multiprocessing.shared_memory import SharedMemory
 from statistics import median
+from typing import Any
 
 import msgspec
 import numpy as np
 
 from nanofw.contracts.plan import StepPlan
 from nanofw.runtime.parallel.channel import Channel
-from nanofw.runtime.parallel.messages import decode_command, encode
+from nanofw.runtime.parallel.messages import decode_command
 from nanofw.runtime.parallel.wire import PlanDecoder, PlanEncoder
 
 NUM_STEPS = 400
@@ -74,15 +75,17 @@ def plans(lengths: np.ndarray, block_size: int) -> list[StepPlan]:
 def measure_ours(lengths: np.ndarray, block_size: int, num_ranks: int) -> dict[str, float]:
     pairs = [tuple(map(Channel, socket.socketpair())) for _ in range(num_ranks)]
     encoder, decoders = PlanEncoder(), [PlanDecoder() for _ in range(num_ranks)]
+    arrived: Any = None
     sizes, engine, rank = [], [], []
     for plan in plans(lengths, block_size):
         begin = time.perf_counter()
-        content = encode(encoder.encode(plan))
+        content = encoder.encode(plan)
         for ours, _ in pairs:
             ours.send(content)
         sent = time.perf_counter()
         for (_, theirs), decoder in zip(pairs, decoders, strict=True):
-            arrived = decoder.decode(decode_command(theirs.receive()))
+            message: Any = decode_command(theirs.receive())
+            arrived = decoder.decode(message)
         end = time.perf_counter()
         assert np.array_equal(arrived.starts, plan.starts)
         sizes.append(len(content))

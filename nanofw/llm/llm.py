@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import cast
@@ -131,7 +131,7 @@ class LLM:
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
         *,
-        tools: Sequence[Mapping[str, object]] | None = None,
+        tools: Sequence[Mapping[str, object] | Callable[..., object]] | None = None,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
         progress: bool = False,
@@ -163,7 +163,7 @@ class LLM:
         messages: Sequence[Message],
         sampling_params: SamplingParams | None = None,
         *,
-        tools: Sequence[Mapping[str, object]] | None = None,
+        tools: Sequence[Mapping[str, object] | Callable[..., object]] | None = None,
         chat_template: str | None = None,
         chat_template_kwargs: Mapping[str, object] | None = None,
         **fields: object,
@@ -180,7 +180,7 @@ class LLM:
         self,
         fields: Mapping[str, object],
         num_chats: int,
-        tools: Sequence[Mapping[str, object]] | None,
+        tools: Sequence[Mapping[str, object] | Callable[..., object]] | None,
         chat_template: str | None,
         template_kwargs: Mapping[str, object] | None,
     ) -> dict[str, object]:

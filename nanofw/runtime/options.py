@@ -16,31 +16,31 @@ class TorchOptions(Options):
     """`executor: {name: torch, ...}`."""
 
     num_threads: Annotated[PositiveInt, Field(le=4096)] | None = Field(
-        None,
+        default=None,
         description="CPU threads of one operation; null: OMP_NUM_THREADS, else the cores "
         "that are free at the start.",
     )
     prefill_graph_tokens: NonNegativeInt | None = Field(
-        None,
+        default=None,
         description="With CUDA graphs: tokens of the largest step with prefill that is captured; "
         "0: such steps run eagerly; null: 512 to 2048, more for smaller layers. Larger ones "
         "cost start-up time and memory.",
     )
     compile_threads: NonNegativeInt | None = Field(
-        None,
+        default=None,
         description="On an NVIDIA GPU: threads of each rank that compile kernels while weights "
         "are loaded; 0: each kernel is compiled at its first launch; null: up to 16, by the "
         "number of CPUs.",
     )
     all_reduce: Literal["auto", "collective", "one_shot"] = Field(
-        "auto",
+        default="auto",
         description="How several ranks on GPUs sum small tensors. collective: by NCCL. one_shot: "
         "in kernels that use the other ranks' memory. auto: one_shot if it works.",
     )
     step_timeout_s: Timeout = Field(
-        300.0,
+        default=300.0,
         description="With several ranks: if a rank is silent for this long, the run ends.",
     )
     start_timeout_s: Timeout = Field(
-        1800.0, description="With several ranks: longest time until all of them are ready."
+        default=1800.0, description="With several ranks: longest time until all of them are ready."
     )

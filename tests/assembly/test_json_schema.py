@@ -69,5 +69,5 @@ def test_a_broken_plugin_is_left_out_and_said(tmp_path: Any, monkeypatch: Any) -
     (tmp_path / "schema_bad.py").write_text("raise ImportError('no')", encoding="utf-8")
     (tmp_path / "schema_good.py").write_text(manifest("good"), encoding="utf-8")
     schema = json_schema(build_registry(environ={"NANOFW_PLUGINS": "outside"}))
-    assert "scheduler 'bad' of outside 1.0 failed to import" in schema["$comment"]
+    assert "scheduler 'bad' of outside 1.0 failed to import" in str(schema["$comment"])
     assert errors(jsonschema.Draft202012Validator(schema), "scheduler: {name: good}") == []

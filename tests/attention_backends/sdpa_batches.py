@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -75,7 +76,7 @@ def make_batch(
     num_decodes = 0
     while num_decodes < len(rows.new) and rows.new[num_decodes] == 1:
         num_decodes += 1
-    to = {"device": torch.device(device)}
+    to: dict[str, Any] = {"device": torch.device(device)}
     return ForwardBatch(
         token_ids=torch.zeros(len(positions), dtype=torch.int32, **to),
         positions=torch.tensor(positions, **to),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -44,6 +45,18 @@ def installed(monkeypatch):
     return install
 
 
+def version_for(capability: tuple[int, int], wanted: int | None) -> FlashVersion:
+    found = find_version(capability, wanted)
+    assert isinstance(found, FlashVersion)
+    return found
+
+
+def reason_against(capability: tuple[int, int], wanted: int | None) -> str:
+    found = find_version(capability, wanted)
+    assert isinstance(found, str)
+    return found
+
+
 def flash_2(**values) -> ModuleType:
     return module("flash_attn", "flash_attn_with_kvcache", "flash_attn_varlen_func", **values)
 
@@ -67,9 +80,9 @@ def test_without_any_flash_attention_the_answer_is_an_install_line(installed) ->
 
 def test_the_fastest_that_supports_the_card_is_taken(installed) -> None:
     installed(flash_2(__version__="2.8.3"), flash_3())
-    assert find_version(HOPPER, None).number == 3
+    assert version_for(HOPPER, None).number == 3
     assert str(find_version(AMPERE, None)) == "FlashAttention-2 (2.8.3)"
-    assert find_version(HOPPER, 2).number == 2
+    assert version_for(HOPPER, 2).number == 2
 
 
 def test_a_version_that_the_card_does_not_support_is_refused_with_those_it_takes(installed) -> None:
@@ -78,13 +91,13 @@ def test_a_version_that_the_card_does_not_support_is_refused_with_those_it_takes
     assert answer == (
         "FlashAttention-3 does not support compute capability 8.0; it takes FlashAttention-2"
     )
-    assert "no FlashAttention supports compute capability 7.5" in find_version((7, 5), None)
+    assert "no FlashAttention supports compute capability 7.5" in reason_against((7, 5), None)
 
 
 def test_a_build_without_paged_kv_is_passed_over_and_said(installed) -> None:
     installed(flash_3(), flash_3_flags(PAGEDKV=True), flash_2())
-    assert find_version(HOPPER, None).number == 2
-    assert "FlashAttention-3 was built without paged KV" in find_version(HOPPER, 3)
+    assert version_for(HOPPER, None).number == 2
+    assert "FlashAttention-3 was built without paged KV" in reason_against(HOPPER, 3)
 
 
 def test_a_broken_installation_is_told_from_a_missing_one(installed, tmp_path, monkeypatch) -> None:
@@ -94,7 +107,7 @@ def test_a_broken_installation_is_told_from_a_missing_one(installed, tmp_path, m
         "raise ImportError('undefined symbol: _ZN3c10')", encoding="utf-8"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    answer = find_version(HOPPER, None)
+    answer = reason_against(HOPPER, None)
     assert "installed but fails to import (undefined symbol: _ZN3c10)" in answer
 
 
@@ -102,12 +115,12 @@ def test_build_flags_narrow_the_claim(installed) -> None:
     installed(
         flash_3(), flash_3_flags(HDIM96=True, HDIM192=True, HDIM256=True, LOCAL=True, SOFTCAP=True)
     )
-    limits = find_version(HOPPER, None).limits
+    limits: Any = version_for(HOPPER, None).limits
     assert limits["head_dims"] == (64, 80, 96, 112, 128)
     assert limits["sliding_window"] is False
     assert limits["soft_cap"] is False
     installed(flash_3(), flash_3_flags(FP16=True))
-    limits = find_version(HOPPER, None).limits
+    limits: Any = version_for(HOPPER, None).limits
     assert limits["dtypes"] == ("bfloat16",)
     assert "soft_cap" not in limits
     assert "sliding_window" not in limits
@@ -116,12 +129,12 @@ def test_build_flags_narrow_the_claim(installed) -> None:
 
 def test_flash_attention_2_takes_pages_of_256_alone(installed) -> None:
     installed(flash_2())
-    assert find_version(AMPERE, None).limits == {"block_sizes": (256,)}
+    assert version_for(AMPERE, None).limits == {"block_sizes": (256,)}
 
 
 def test_flash_attention_4_is_first_on_blackwell(installed) -> None:
     installed(flash_2(), module("flash_attn.cute", "flash_attn_varlen_func"))
-    found = find_version(BLACKWELL, None)
+    found = version_for(BLACKWELL, None)
     assert found.number == 4
     assert found.limits["cuda_graph"] is False
     assert found.limits["cuda_graph_prefill"] is False
@@ -184,7 +197,8 @@ def test_a_mixed_batch_is_one_call_with_the_longest_row() -> None:
 def test_capped_scores_reach_the_library_and_its_scheduler() -> None:
     recorder, calls = Recorder(), Recorder()
     made = made_backend(3, recorder, soft_cap=30.0)
-    made.version.module.flash_attn_with_kvcache = lambda *a, **k: (calls(*a, **k), a[0])[1]
+    library: Any = made.version.module
+    library.flash_attn_with_kvcache = lambda *a, **k: (calls(*a, **k), a[0])[1]
     rows, blocks = make_rows([40, 40], 16)
     batch = rows.batch([1, 1], [0, 1])
     batch.attention = made.prepare(batch)

@@ -32,7 +32,7 @@ class TestFlashAttention(AttentionBackendChecks):
         answer = flash_attn.probe("cuda", None)
         if isinstance(answer, str):
             pytest.skip(answer)
-        self.capabilities = {**CLAIMED["flash_attn"], **answer}
+        type(self).capabilities = {**CLAIMED["flash_attn"], **answer}
 
     def make(self, config):
         return flash_attn.FlashAttention(None, config)

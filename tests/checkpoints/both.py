@@ -45,9 +45,10 @@ def load_with_report(folder: Path) -> tuple[Any, dict[str, Any]]:
     """The same, and the names of tensors that were missing, needless or of another shape."""
     from transformers import AutoModelForCausalLM
 
-    model, report = AutoModelForCausalLM.from_pretrained(
+    loaded: Any = AutoModelForCausalLM.from_pretrained(
         folder, dtype=torch.float32, attn_implementation="eager", output_loading_info=True
     )
+    model, report = loaded
     return model.eval(), report
 
 

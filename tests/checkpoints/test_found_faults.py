@@ -159,7 +159,8 @@ def test_F036_biases_that_a_family_does_not_have(
     tmp_path: Path, family: str, key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_model(tmp_path, family)
-    check_equal(rewrite(tmp_path, **{key: True}))
+    changes: dict[str, Any] = {key: True}
+    check_equal(rewrite(tmp_path, **changes))
     caplog.clear()
     part = "self_attn__o_proj" if key == "attention_bias" else "mlp__down_proj"
     change(tmp_path, **{f"model__layers__0__{part}__bias": torch.randn(48)})

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -26,7 +27,7 @@ def report(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
     return json.loads(capsys.readouterr().out)
 
 
-def by_name(items: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def by_name(items: Iterable[Any]) -> dict[str, dict[str, Any]]:
     return {item["name"]: item for item in items}
 
 

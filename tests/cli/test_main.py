@@ -4,6 +4,7 @@ import contextlib
 import sys
 import types
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ def install(monkeypatch: pytest.MonkeyPatch) -> Install:
     """Make a function the command `probe`."""
 
     def put(function: Callable[[list[str]], int]) -> None:
-        module = types.ModuleType("nanofw_test_command")
+        module: Any = types.ModuleType("nanofw_test_command")
         module.main = function
         monkeypatch.setitem(sys.modules, "nanofw_test_command", module)
         monkeypatch.setitem(cli.COMMANDS, "probe", ("nanofw_test_command", "a probe"))

@@ -89,9 +89,9 @@ def test_the_profile_of_a_gpu_counts_kernels_of_layers_and_idle_time() -> None:
     assert profile.idle == pytest.approx(0.02)
     assert profile.num_kernels == 141.0
     assert profile.kernels_per_layer == 5.0
-    out = Console(file=io.StringIO(), width=80, highlight=False)
-    print_profile(profile, out)
-    text = out.file.getvalue()
+    file = io.StringIO()
+    print_profile(profile, Console(file=file, width=80, highlight=False))
+    text = file.getvalue()
     assert "141.0 kernels a step, 5.0 of them in each layer; the device is idle 2.0%" in text
     assert "steps by graphs: replayed 20" in text
     least = "at least 2.00 GB of weights and KV and 400 GFLOP: 500 GB/s, 100,000 GFLOP/s"

@@ -23,13 +23,10 @@ WITHOUT_TORCH = (
 TIMEOUT_S = 60
 
 
-def start(
-    folder: Path, *arguments: str, prefix: str = "", **options: Any
-) -> subprocess.Popen[bytes]:
+def start(folder: Path, *arguments: str, prefix: str = "", **options: Any) -> subprocess.Popen[Any]:
+    streams: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
     return subprocess.Popen(
-        [sys.executable, "-c", prefix + COMMAND, "run", *arguments],
-        cwd=folder,
-        **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options},
+        [sys.executable, "-c", prefix + COMMAND, "run", *arguments], cwd=folder, **streams
     )
 
 
@@ -453,7 +450,8 @@ def test_a_flood_of_refusals_is_told_briefly(tmp_path: Path) -> None:
 def on_terminal(folder: Path, streams: str, *arguments: str) -> tuple[int, str]:
     """Exit code and what a terminal in place of some streams shows."""
     ours, theirs = pty.openpty()
-    process = start(folder, *arguments, **dict.fromkeys(streams.split(), theirs))
+    replaced: dict[str, Any] = dict.fromkeys(streams.split(), theirs)
+    process = start(folder, *arguments, **replaced)
     os.close(theirs)
     parts: list[bytes] = []
     while True:

@@ -36,7 +36,7 @@ def chosen(seed: int) -> Selection:
             "max_num_batched_tokens": int(rng.choice([32, 96, 512])),
             "overlap": bool(rng.integers(2)),
             "batching": str(rng.choice(["mixed", "prefill_first"])),
-            "chunk_tokens": rng.choice([None, 48]),
+            "chunk_tokens": (None, 48)[rng.integers(2)],
         },
         "kv_allocator": {
             "name": str(rng.choice(["paged", "paged_prefix"])),

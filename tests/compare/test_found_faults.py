@@ -285,7 +285,8 @@ class TestTraffic:
         workload = {**self.replay(tmp_path), "part": "random"}
         results, analysis = compare(tmp_path, workload=workload, repeats=5, loads=[0.95], aa=False)
         assert results.capacity is not None
-        for run in as_json(results, analysis)["runs"]:
+        record: Any = as_json(results, analysis)
+        for run in record["runs"]:
             assert run["offered_load"] == pytest.approx(0.95)
         assert len({round(run.seconds, 1) for run in results.runs[(0.95, "fcfs")]}) > 1
 

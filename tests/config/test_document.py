@@ -64,7 +64,9 @@ def test_B103_plain_scalars_are_read_by_one_rule(text: str, value: Any) -> None:
 
 
 def test_nan_is_a_number() -> None:
-    assert math.isnan(parse_value(".nan", SOURCE))
+    value = parse_value(".nan", SOURCE)
+    assert isinstance(value, float)
+    assert math.isnan(value)
 
 
 def test_quoted_scalars_stay_text() -> None:

@@ -50,10 +50,11 @@ def test_F045_merging_takes_no_more_than_its_values(write: Write) -> None:
         ConfigLayer(layer.name, layer.data, Counted(layer.sources))
         for layer in [defaults(), *file_layers(file)]
     ]
+    counted: list[Any] = [layer.sources for layer in layers]
     loaded = resolve(layers)
     assert loaded.config.sampling.logit_bias == dict.fromkeys(range(num), 2)
     assert str(loaded.values.source(("sampling", "logit_bias", "7"))).endswith("run.yaml:11")
-    assert all(layer.sources.num_scans < 10 for layer in layers)
+    assert all(sources.num_scans < 10 for sources in counted)
 
 
 @pytest.mark.parametrize(

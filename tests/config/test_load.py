@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nanofw.config.layers import presets
-from nanofw.config.load import load_config
+from nanofw.config.load import LoadedConfig, load_config
 from nanofw.config.schema import Config
 from nanofw.config.show import as_lines, as_yaml
 from nanofw.config.source import dotted
@@ -23,7 +23,7 @@ from nanofw.errors import ConfigError
 Write = Callable[[str, str], Path]
 
 
-def dropped(loaded: object) -> list[str]:
+def dropped(loaded: LoadedConfig) -> list[str]:
     return [dotted(item.path) for item in loaded.dropped]
 
 
@@ -425,7 +425,7 @@ def test_a_configuration_is_never_written_to() -> None:
     with pytest.raises(pydantic.ValidationError, match="frozen"):
         config.engine.seed = 3
     with pytest.raises(TypeError):
-        config.scheduler.options["x"] = 1
+        config.scheduler.options["x"] = 1  # pyright: ignore[reportIndexIssue]
 
 
 def test_the_defaults_are_those_of_the_schema() -> None:
@@ -449,10 +449,11 @@ def test_the_highest_layer_that_speaks_wins(layers: list[dict[str, int]]) -> Non
     from nanofw.config.merge import merge
 
     made = [defaults(), *(python_layer({"engine": layer}) for layer in layers)]
-    expected = dict(made[0].data["engine"])
+    defaults_of_engine: Any = made[0].data["engine"]
+    expected = dict(defaults_of_engine)
     for layer in layers:
         expected.update(layer)
-    merged = merge(made, lambda data: data)
+    merged = merge(made, lambda data, *_: data)
     assert merged.data["engine"] == expected
     assert set(merged.sources) >= {("engine", key) for key in expected}
 
@@ -527,8 +528,9 @@ def test_what_is_shown_has_the_type_of_its_key(
 ) -> None:
     monkeypatch.setenv("NB", "64")
     loaded = load_config("sim", ["engine.seed=${oc.env:NB}", "output.file=5"])
-    assert loaded.values.data["engine"]["seed"] == 64
-    assert loaded.values.data["output"]["file"] == "5"
+    data: Any = loaded.values.data
+    assert data["engine"]["seed"] == 64
+    assert data["output"]["file"] == "5"
     again = load_config(write("again.yaml", as_yaml(loaded)))
     assert again.config.engine == loaded.config.engine
 

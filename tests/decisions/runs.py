@@ -34,7 +34,7 @@ class Mixed(Workload):
             self._requests.append(
                 Request(
                     id=f"r{i}",
-                    prompt_token_ids=np.concatenate([head, tail]),
+                    prompt_token_ids=np.concatenate([head, tail]).tolist(),
                     sampling=SamplingParams(max_tokens=int(rng.integers(1, 60)), ignore_eos=True),
                     arrival=at,
                     client=f"c{rng.integers(3)}",

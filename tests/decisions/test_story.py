@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ from tests.decisions.runs import Mixed, Reading, chosen, recorded
     ],
 )
 def test_stories_agree_with_the_steps(
-    policy: str, engine: dict[str, object], num_requests: int, tmp_path: Path
+    policy: str, engine: dict[str, Any], num_requests: int, tmp_path: Path
 ) -> None:
     workload = Mixed(num_requests, seed=len(policy))
     reading = recorded(chosen(policy, **engine), workload, tmp_path / "log.jsonl")

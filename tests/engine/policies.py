@@ -237,7 +237,7 @@ class Nonsense(Policy):
     def group(self, request: RequestView) -> Any:
         return [] if self._due("group_unhashable") else request.client
 
-    def group_key(self, group: Hashable, view: SchedulerView) -> int:
+    def group_key(self, group: Hashable, view: SchedulerView) -> Any:
         self._raise("group_key_raises")
         return Refuse("no") if self._due("refuses_a_group") else 0
 

@@ -78,12 +78,14 @@ def make_request(
     """A request; a prompt given as a number is that many tokens made from the id."""
     if isinstance(prompt, int):
         generator = np.random.default_rng(zlib.crc32(request_id.encode()))
-        prompt = generator.integers(0, EOS, prompt).tolist()
+        token_ids: list[int] = generator.integers(0, EOS, prompt).tolist()
+    else:
+        token_ids = prompt
     names = SamplingParams.__dataclass_fields__
     sampling = SamplingParams(
         max_tokens=max_tokens, **{k: fields.pop(k) for k in list(fields) if k in names}
     )
-    return Request(id=request_id, prompt_token_ids=prompt, sampling=sampling, **fields)
+    return Request(id=request_id, prompt_token_ids=token_ids, sampling=sampling, **fields)
 
 
 class Run:

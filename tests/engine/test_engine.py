@@ -257,7 +257,8 @@ def test_prompts_that_are_no_token_ids_are_refused(prompt: Any, problem: str) ->
 
 
 def test_parameters_that_requests_share_are_checked_where_they_can_change() -> None:
-    words, biases = [[1, 2]], {1: 5.0}
+    words: Any = [[1, 2]]
+    biases = {1: 5.0}
     for sampling in (SamplingParams(bad_words=words), SamplingParams(logit_bias=biases)):
         engine = make_engine()
         engine.add_request(Request(id="a", prompt_token_ids=[1], sampling=sampling))
@@ -277,7 +278,7 @@ def test_parameters_that_requests_share_are_checked_where_they_can_change() -> N
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.int64, np.uint64])
-def test_integers_of_any_width_mean_their_number(kind: type[np.integer[Any]]) -> None:
+def test_integers_of_any_width_mean_their_number(kind: Any) -> None:
     most = kind(min(np.iinfo(kind).max, 2**31 - 1))
     engine = make_engine(max_model_len=250)
     ended = run(

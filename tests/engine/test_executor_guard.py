@@ -115,7 +115,10 @@ def test_what_collect_answers_is_checked(tmp_path: Path) -> None:
 def test_what_an_executor_tells_of_itself_is_checked(tmp_path: Path) -> None:
     engine = engine_with(tmp_path, "none")
     assert engine.executor_facts().process_ids == ()
-    for facts in (None, "facts", ExecutorFacts(graph_steps=7), ExecutorFacts(process_ids=[1])):
+    seven: Any = 7
+    pids: Any = [1]
+    told = (ExecutorFacts(graph_steps=seven), ExecutorFacts(process_ids=pids))
+    for facts in (None, "facts", *told):
         engine.executor.facts = lambda facts=facts: facts
         with pytest.raises(ExecutorError, match=rf"{LABEL}.*facts\(?\)? .*; it must be"):
             engine.executor_facts()
@@ -182,5 +185,6 @@ def test_an_attribute_that_is_not_there_comes_with_the_nearest_name() -> None:
     calls = PluginCalls("router 'mine'", RouterError)
     with pytest.raises(RouterError, match="no attribute 'num_token'; did you mean 'num_tokens"):
         calls.call("choose", lambda view: view.num_token, ReplicaView(0))
+    name = "x"
     with pytest.raises(RouterError, match=r"no attribute 'x' \("):
-        calls.call("choose", lambda: None.x)
+        calls.call("choose", lambda: getattr(None, name))

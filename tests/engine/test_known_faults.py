@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -163,7 +165,7 @@ def test_B030_an_empty_prompt_is_refused_alone() -> None:
 
 
 @pytest.mark.parametrize("max_tokens", [0, -1, 1.5, True, "4"])
-def test_B031_max_tokens_that_make_no_sense_are_refused(max_tokens: object) -> None:
+def test_B031_max_tokens_that_make_no_sense_are_refused(max_tokens: Any) -> None:
     engine = make_engine()
     with pytest.raises(RequestError, match="max_tokens is .*must be from 1 to"):
         engine.add_request(make_request("a", 4, max_tokens))

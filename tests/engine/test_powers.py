@@ -376,7 +376,8 @@ def test_F047_a_hook_that_exits_is_a_failing_hook(error: BaseException) -> None:
 
 def test_F014_an_allocator_that_always_refuses_is_named() -> None:
     engine = make_engine(Fifo())
-    engine.scheduler.allocator.acquire = lambda *args: None
+    allocator: Any = engine.scheduler.allocator
+    allocator.acquire = lambda *args: None
     with pytest.raises(Exception, match="kv_allocator .* gives no blocks to <request 'a'"):
         run(engine, request("a"))
 

@@ -91,8 +91,8 @@ def _changed(answer: Any, change: Callable[[Any], Any]) -> Any:
     """An answer with a change of its arrays: of its block ids alone where it has some."""
     if isinstance(answer, torch.Tensor):
         changed = change(answer.numpy())
-        is_array = isinstance(changed, np.ndarray) and changed.dtype.kind != "U"
-        return torch.from_numpy(np.ascontiguousarray(changed)) if is_array else changed
+        is_tensor = isinstance(changed, np.ndarray) and changed.dtype.kind != "U"
+        return torch.from_numpy(np.ascontiguousarray(changed)) if is_tensor else changed
     if isinstance(answer, np.ndarray):
         return change(answer)
     if not dataclasses.is_dataclass(answer):
@@ -131,13 +131,15 @@ def with_fault(sound: type, options: Any) -> type:
             return RAISING[options.fault](None)
         return spoilt(options.fault, answer())
 
+    made: Any
     if isinstance(inner, property):
-        made: Any = property(lambda self: answer_or_fault(lambda: inner.fget(self)))
+        made = property(lambda self: answer_or_fault(lambda: inner.__get__(self)))
     elif callable(inner):
 
-        def made(self: Any, *arguments: Any, **keywords: Any) -> Any:
+        def method(self: Any, *arguments: Any, **keywords: Any) -> Any:
             return answer_or_fault(lambda: inner(self, *arguments, **keywords))
 
+        made = method
         made.__code__ = made.__code__.replace(co_name=options.method)
         made.__signature__ = inspect.signature(inner)
     else:

@@ -250,9 +250,10 @@ def is_valid(key: Key, item: Setting) -> bool:
     if isinstance(item.value, dict) and any(isinstance(value, dict) for value in key.valid):
         return all(isinstance(value, int) for value in item.value.values())
     is_float = any(isinstance(value, float) for value in key.valid)
-    is_number = isinstance(item.value, (int, float)) and not isinstance(item.value, bool)
+    value: Any = item.value
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if key is OPTIONS["one"]["weight"]:
-        return is_float and is_number and math.isfinite(item.value)
+        return is_float and is_number and math.isfinite(value)
     if key is OPTIONS["two"]["weight"]:
         return is_number and isinstance(item.value, int)
     return False

@@ -171,7 +171,7 @@ def wild_problem(error: ConfigError) -> str | None:
 
 def value_problem(case: Case, loaded: LoadedConfig) -> str | None:
     """Every value, its source, and what was dropped."""
-    config = plain(loaded.config)
+    config: Any = plain(loaded.config)
     for key, item in case.expected.items():
         section, _, name = key.partition(".")
         found = config[section][name]

@@ -71,7 +71,8 @@ class Nanofw:
     def expected(self, record: dict[str, Any]) -> Any:
         """Arrival, prompt, output and hashes; None: left out; False: refused."""
         known = {"arrival", "prompt_tokens", "output_tokens", "prefix_hashes"}
-        prompt, output = record.get("prompt_tokens"), record.get("output_tokens")
+        prompt: Any = record.get("prompt_tokens")
+        output = record.get("output_tokens")
         at, hashes = record.get("arrival", 0.0), record.get("prefix_hashes", [])
         fits = is_whole(prompt, 1) and is_whole(output, 1) and is_time(at, 1e12)
         if not fits or set(record) - known or not hashes_fit(hashes, prompt, self.block):

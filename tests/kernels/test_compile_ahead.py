@@ -99,9 +99,8 @@ def compiles_for_a_gpu() -> None:
     import triton.compiler.compiler
 
     loaded: list[str] = []
-    triton.compiler.compiler.CompiledKernel.run = property(
-        lambda kernel: loaded.append(kernel.name)
-    )
+    kernels: Any = triton.compiler.compiler.CompiledKernel
+    kernels.run = property(lambda kernel: loaded.append(kernel.name))
     started(None, 64, 80, 64, threads=2).close()
     assert loaded == ["_gated_kernel"] * 2
     from nanofw.kernels.triton.activation import _gated_kernel

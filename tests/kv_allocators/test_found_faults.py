@@ -45,7 +45,8 @@ def faulty(method: str, answer: Any, base: type[KVAllocator] = PagedPrefixAlloca
     def spoilt(self: Any, *arguments: Any) -> Any:
         return answer(inner(self, *arguments))
 
-    return type("Faulty", (base,), {method: spoilt})(None, SHAPE.allocator_config())
+    made: Any = type("Faulty", (base,), {method: spoilt})
+    return made(None, SHAPE.allocator_config())
 
 
 def change_blocks(change: Any) -> Any:

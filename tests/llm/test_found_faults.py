@@ -225,10 +225,11 @@ def test_F057_what_chat_is_given_acts(chatty: LLM) -> None:
     (result,) = chatty.chat(CHAT, max_tokens=3, temperature=0, client="me", metadata={"a": 1})
     assert result.num_output_tokens == 3
     assert result.metadata == {"a": 1}
-    for keywords in (
+    cases: tuple[dict[str, Any], ...] = (
         {"chat_template_kwargs": {"enable_thinking": False}},
         {"enable_thinking": False},
-    ):
+    )
+    for keywords in cases:
         (result,) = chatty.chat(CHAT, max_tokens=1, **keywords)
         assert str(result.prompt).endswith("<no thoughts>")
     (result,) = chatty.chat(CHAT, tools=[lookup], max_tokens=1)
@@ -267,7 +268,8 @@ def test_F057_a_typo_of_a_template_variable_is_an_error(chatty: LLM) -> None:
 def test_F058_types_of_torch_and_arrays_are_taken() -> None:
     params = SamplingParams(prompt_logprobs=0, max_tokens=1, temperature=0)
     with LLM("embedded:demo", dtype=torch.float32, max_model_len=np.int64(64)) as llm:
-        several = llm.generate(torch.tensor([1, 2, 3]), params)
+        tensor: Any = torch.tensor([1, 2, 3])
+        several = llm.generate(tensor, params)
         (one,) = llm.generate([[5]], params)
         tokenizer = llm.get_tokenizer()
         assert tokenizer is not None
@@ -295,9 +297,9 @@ def test_F058_keywords_of_other_engines_say_what_to_use_here(keyword: str, words
 
 def test_F058_wrong_sampling_parameters_are_named() -> None:
     with pytest.raises(TypeError, match="no 'max_token'; did you mean 'max_tokens'"):
-        SamplingParams(max_token=3)
+        SamplingParams(max_token=3)  # pyright: ignore[reportCallIssue]
     with pytest.raises(TypeError, match="there are temperature"):
-        SamplingParams(guided=3)
+        SamplingParams(guided=3)  # pyright: ignore[reportCallIssue]
 
 
 def test_F059_an_overloaded_engine_names_the_request() -> None:

@@ -68,13 +68,15 @@ def test_one_prompt_is_a_list_of_one(llm: LLM) -> None:
 
 
 def test_arrays_are_prompts_as_lists_are(llm: LLM) -> None:
-    ids = np.array([5, 6, 7])
+    ids: Any = np.array([5, 6, 7])
+    tensor: Any = torch.tensor([5, 6])
+    rows: Any = np.array([[5, 6], [7, 8]])
     several = [ids, [5, 6, 7], torch.tensor([5, 6, 7])]
     found = llm.generate([*several, {"prompt_token_ids": ids}], SamplingParams(seed=1))
     assert [result.error for result in found] == [None] * 4
     assert len({result.outputs[0].token_ids for result in found}) == 1
-    assert len(llm.generate(ids, SHORT)) == len(llm.generate(torch.tensor([5, 6]), SHORT)) == 1
-    assert len(llm.generate(np.array([[5, 6], [7, 8]]), SHORT)) == 2
+    assert len(llm.generate(ids, SHORT)) == len(llm.generate(tensor, SHORT)) == 1
+    assert len(llm.generate(rows, SHORT)) == 2
 
 
 def test_an_id_that_a_later_prompt_brings_is_given_to_no_other(llm: LLM) -> None:
@@ -116,7 +118,7 @@ def test_streams_and_calls_share_the_engine(llm: LLM) -> None:
 
 
 def test_closing_a_stream_aborts_its_request(llm: LLM) -> None:
-    stream = llm.stream("a", SamplingParams(max_tokens=1000))
+    stream: Any = llm.stream("a", SamplingParams(max_tokens=1000))
     next(stream)
     stream.close()
     assert llm.generate("b", SHORT)[0].ok

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,4 +59,5 @@ def test_a_record_has_as_many_likely_ones_as_were_asked_for(num_top: int, rank: 
     record = to_record(readable(logprobs, [rank - 1], None)[0])
     assert record is not None
     assert (record["token_id"], record["rank"]) == (rank - 1, rank)
-    assert [item["token_id"] for item in record["top"]] == list(range(num_top))
+    likely: Any = record["top"]
+    assert [item["token_id"] for item in likely] == list(range(num_top))

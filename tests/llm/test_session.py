@@ -162,7 +162,8 @@ def test_samples_of_one_prompt_stop_on_their_own(overlap: bool) -> None:
     assert result.ok
     assert result.num_output_tokens == 8 + 11 + 2
     assert engine.stats()["num_output_tokens"] == 8 + 11 + 2
-    assert [sample["text"] for sample in result.to_record()["samples"]] == [
+    samples: Any = result.to_record()["samples"]
+    assert [sample["text"] for sample in samples] == [
         "one",
         "two and two",
         "3",
@@ -192,7 +193,8 @@ def test_log_probabilities_of_the_tokens_that_count() -> None:
     assert (own.rank, own.decoded_token) == (66, "A")
     assert own.logprob == pytest.approx(-0.65)
     assert completion.cumulative_logprob == pytest.approx(-(65 + 66 + 44) / 100)
-    record = completion.to_record()["logprobs"][0]
+    records: Any = completion.to_record()["logprobs"]
+    record = records[0]
     assert (record["token"], record["rank"]) == ("A", 66)
     assert [top["token_id"] for top in record["top"]] == [0, 1]
 

@@ -22,11 +22,11 @@ from nanofw.measure.step_traces import (
 )
 
 
-def event(category: str, name: str, ts: float, dur: float, tid: int = 7) -> dict[str, Any]:
+def event(category: str, name: str, ts: float, dur: float, tid: int = 7) -> Any:
     return {"ph": "X", "cat": category, "name": name, "ts": ts, "dur": dur, "pid": 0, "tid": tid}
 
 
-GPU: dict[str, Any] = {
+GPU: Any = {
     "baseTimeNanoseconds": 5_000_000_000,
     "traceEvents": [
         {"ph": "M", "name": "process_name", "ts": 0, "pid": 0, "args": {"name": "python"}},
@@ -70,7 +70,7 @@ def test_a_kernel_that_waits_for_the_one_before_counts_from_its_end() -> None:
 
 
 def test_a_trace_without_kernels_is_no_idle_device() -> None:
-    host_only = {"traceEvents": [event("cuda_runtime", "cudaGraphLaunch", 1, 3)]}
+    host_only: Any = {"traceEvents": [event("cuda_runtime", "cudaGraphLaunch", 1, 3)]}
     with pytest.raises(ExecutorError, match="has recorded no kernels"):
         device_work(host_only, num_steps=1)
 
@@ -80,7 +80,7 @@ def test_what_overlaps_on_the_device_counts_once() -> None:
 
 
 def test_operators_count_without_those_that_they_call() -> None:
-    trace = {
+    trace: Any = {
         "traceEvents": [
             event("cpu_op", "linear", 0, 10),
             event("cpu_op", "mm", 2, 5),
@@ -98,7 +98,10 @@ def test_operators_count_without_those_that_they_call() -> None:
 
 
 def test_joined_traces_keep_their_order_in_time() -> None:
-    later = {"baseTimeNanoseconds": 6_000_000_000, "traceEvents": [event("cpu_op", "mm", 3, 1)]}
+    later: Any = {
+        "baseTimeNanoseconds": 6_000_000_000,
+        "traceEvents": [event("cpu_op", "mm", 3, 1)],
+    }
     events = joined([GPU, later])["traceEvents"]
     assert len(events) == len(GPU["traceEvents"]) + 1
     assert events[-1]["ts"] == pytest.approx(1_000_003)

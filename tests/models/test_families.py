@@ -88,7 +88,7 @@ def test_a_backend_without_windows_is_passed_over(tmp_path: Path) -> None:
         "plugins.disable=[attention_backend.flash_attn]",
     ]
     folder = tmp_path / "model"
-    changes = {"sliding_window": 8, "max_window_layers": 0}
+    changes: dict[str, Any] = {"sliding_window": 8, "max_window_layers": 0}
     write_model(folder, "Qwen2", use_sliding_window=True, **changes)
     backend = choose(folder, *own).explanation.choice("attention_backend")
     assert backend.name == "sdpa"

@@ -161,7 +161,8 @@ def test_gated_mlp(ranks: int, bias: bool) -> None:
             self.communicator = communicator
 
     def on_rank(communicator: Communicator) -> torch.Tensor:
-        layer = GatedMLP(HIDDEN, width, Context(communicator), bias=bias)
+        context: Any = Context(communicator)
+        layer = GatedMLP(HIDDEN, width, context, bias=bias)
         filled(layer, layer.targets(""), tensors)
         return layer(x)
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from nanofw.errors import ConfigError, PluginError, PluginLoadError
 from nanofw.plugins import KINDS, Component, PluginSettings, build_registry, load_plugin
@@ -104,7 +105,8 @@ def verdicts(kind: str, folder: str, names: set[str] | None = None) -> Iterator[
         if names is None or sample.name in names:
             entry = registry.find(kind, sample.name)
             plugin = load_plugin(entry)
-            options = None if plugin.options is None else plugin.options()
+            options_of: Any = plugin.options
+            options = None if options_of is None else options_of()
             yield _verdict(sample, Component(plugin=plugin, options=options, entry=entry))
 
 

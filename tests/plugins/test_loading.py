@@ -139,7 +139,7 @@ def test_B095_hooks_run_once_in_a_process(install: Install, site: Path) -> None:
     install("outside", {"scheduler.x": "counting"}, counting=source)
     for _ in range(3):
         load(site, "scheduler", "x")
-    import counting
+    import counting  # pyright: ignore[reportMissingImports]
 
     assert counting.calls == [1]
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ def search(site: Path) -> list[str]:
     return [str(site)]
 
 
-def build(search: list[str], environ: dict[str, str] | None = None, **settings: object) -> Registry:
+def build(search: list[str], environ: dict[str, str] | None = None, **settings: Any) -> Registry:
     return build_registry(
         PluginSettings(**settings),
         environ=environ or {},

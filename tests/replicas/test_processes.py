@@ -40,7 +40,10 @@ def wait_until(is_so: Callable[[], bool]) -> None:
 
 
 async def pids_of(llm: AsyncLLM) -> list[list[int]]:
-    return await asyncio.wrap_future(llm._thread.call(lambda s: list(s.engine.pids)))
+    def read(session: Any) -> list[list[int]]:
+        return list(session.engine.pids)
+
+    return await asyncio.wrap_future(llm._thread.call(read))
 
 
 async def last(stream: Any) -> Any:
@@ -98,7 +101,8 @@ def test_a_dead_process_is_started_again_and_what_was_counted_stays(
     monkeypatch.setattr(processes, "RESTART_WAIT_S", 0.01)
 
     async def main() -> None:
-        async with AsyncLLM(str(DEMO), **SIM | {"replica_restarts": 1}) as llm:
+        options: dict[str, Any] = SIM | {"replica_restarts": 1}
+        async with AsyncLLM(str(DEMO), **options) as llm:
             first, other = await pids_of(llm)
             ends = await asyncio.gather(*(last(llm.generate([n, 2], LONG)) for n in range(4)))
             assert all(end.ok for end in ends)
@@ -113,7 +117,7 @@ def test_a_dead_process_is_started_again_and_what_was_counted_stays(
             assert same == other
             ends = await asyncio.gather(*(last(llm.generate([n, 2], LONG)) for n in range(4)))
             assert all(end.ok for end in ends)
-            after = await llm.stats()
+            after: Any = await llm.stats()
             assert after["num_output_tokens"] == 480
             assert [record["stats"]["num_output_tokens"] for record in after["replicas"]] == [
                 120, 240,

@@ -118,8 +118,8 @@ def test_one_engine_is_not_built_of_several() -> None:
 @pytest.mark.slow
 def test_ray_starts_a_dead_replica_again(cluster: Any) -> None:
     async def main() -> None:
-        executor = {"name": "ray", "max_restarts": 1}
-        async with AsyncLLM(str(DEMO), **TWO | {"executor": executor}) as llm:
+        options: dict[str, Any] = TWO | {"executor": {"name": "ray", "max_restarts": 1}}
+        async with AsyncLLM(str(DEMO), **options) as llm:
             first = await pids(llm)
             os.kill(first[1][0], signal.SIGKILL)
             deadline = time.monotonic() + 6 * LIMIT_S
@@ -132,7 +132,10 @@ def test_ray_starts_a_dead_replica_again(cluster: Any) -> None:
             assert all(result.ok for result in results)
 
     async def pids(llm: AsyncLLM) -> Any:
-        return await asyncio.wrap_future(llm._thread.call(lambda s: list(s.engine.pids)))
+        def read(session: Any) -> list[list[int]]:
+            return list(session.engine.pids)
+
+        return await asyncio.wrap_future(llm._thread.call(read))
 
     async def last(llm: AsyncLLM) -> Any:
         return [event async for event in llm.generate("And it", LONG)][-1].result

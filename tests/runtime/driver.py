@@ -131,7 +131,7 @@ class Driver:
         self._removed: list[int] = []
         self._copies: list[tuple[int, int]] = []
         self._in_flight: list[list[Sequence]] = []
-        self.sampler: RecordingSampler = executor._runner.plugins.sampler
+        self.sampler: Any = executor._runner.plugins.sampler
 
     def add(
         self,

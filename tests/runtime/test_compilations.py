@@ -65,7 +65,8 @@ def test_a_dry_run_does_not_import_half_of_pytorch(family: str, tmp_path: Path) 
     """Imports hold up all other threads: here, two seconds."""
     from tests.runtime.checkpoints import write_model
 
-    write_model(tmp_path, family, **SMALL, head_dim=64)
+    sizes: dict[str, Any] = SMALL
+    write_model(tmp_path, family, **sizes, head_dim=64)
     command = [sys.executable, "-W", "ignore", "-m", "tests.runtime.test_compilations", "imports"]
     environment = {**os.environ, "TRITON_INTERPRET": "0", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(

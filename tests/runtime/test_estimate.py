@@ -48,9 +48,9 @@ def test_blocks_are_those_that_the_executor_takes(tmp_path: Path) -> None:
 
 def test_ranks_share_weights_and_heads(tmp_path: Path) -> None:
     write_model(tmp_path, "Llama")
-    one = estimate(None, executor_config(tmp_path))
-    two = estimate(None, executor_config(tmp_path, ranks=2))
-    four = estimate(None, executor_config(tmp_path, ranks=4))
+    one: Any = estimate(None, executor_config(tmp_path))
+    two: Any = estimate(None, executor_config(tmp_path, ranks=2))
+    four: Any = estimate(None, executor_config(tmp_path, ranks=4))
     assert two["weight_bytes"] == one["weight_bytes"] // 2
     assert two["kv_bytes_per_block"] == one["kv_bytes_per_block"] // 2
     assert four["kv_bytes_per_block"] == two["kv_bytes_per_block"]  # KV heads are repeated
@@ -60,9 +60,9 @@ def test_what_does_not_fit_is_said(tmp_path: Path) -> None:
     write_model(tmp_path, "Llama")
     found = estimate(None, executor_config(tmp_path, num_blocks=10**9))
     assert found["num_blocks"] == 10**9
-    assert "of 1,000,000,000 blocks, as configured" in found["problem"]
+    assert "of 1,000,000,000 blocks, as configured" in str(found["problem"])
     found = estimate(None, executor_config(tmp_path, num_blocks=None, max_num_seqs=10**12))
-    assert "no memory is left for KV" in found["problem"]
+    assert "no memory is left for KV" in str(found["problem"])
 
 
 def test_graphs_of_larger_steps_leave_less_room_for_keys(
@@ -74,13 +74,12 @@ def test_graphs_of_larger_steps_leave_less_room_for_keys(
         tmp_path, device="cuda", num_blocks=None, max_num_batched_tokens=8192,
         cuda_graphs=True, prefill_graphs=True,
     )  # fmt: skip
-    small, large = (
-        estimate(TorchOptions(prefill_graph_tokens=tokens), config) for tokens in (512, 4096)
-    )
+    small: Any = estimate(TorchOptions(prefill_graph_tokens=512), config)
+    large: Any = estimate(TorchOptions(prefill_graph_tokens=4096), config)
     assert 0 < small["graph_bytes"] < large["graph_bytes"]
     spare = (small["num_blocks"] - large["num_blocks"]) * small["kv_bytes_per_block"]
     more = large["graph_bytes"] - small["graph_bytes"]
     assert abs(spare - more) <= small["kv_bytes_per_block"]
-    eager = estimate(None, replace(config, cuda_graphs=False))
+    eager: Any = estimate(None, replace(config, cuda_graphs=False))
     assert "graph_bytes" not in eager
     assert eager["num_blocks"] > small["num_blocks"]

@@ -161,7 +161,8 @@ def test_B048_a_row_with_nan_fails_and_later_owners_of_its_blocks_do_not(folder:
     """Token 5 has no finite embedding: rows that hold it fail, and their KV with them."""
     driver = Driver(make_executor(folder, num_blocks=6))
     with torch.inference_mode():
-        driver.executor._runner.model.embed_tokens.weight[5] = torch.nan
+        model: Any = driver.executor._runner.model
+        model.embed_tokens.weight[5] = torch.nan
     clean = [token if token != 5 else 6 for token in prompt(20)]
     bad, good = driver.add(0, [*clean[:9], 5, *clean[9:]]), driver.add(1, clean)
     driver.step([(bad, 21), (good, 20)])

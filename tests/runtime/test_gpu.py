@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -135,7 +136,8 @@ def test_replayed_prefill_leaves_the_same_keys_and_values(tmp_path: Path, backen
                 "replayed": 5,
                 "replayed with prefill": 5,
             }
-        return driver.executor._runner.pool
+        pool: Any = driver.executor._runner.pool
+        return pool
 
     tolerance = BACKENDS[backend][2]
     for eager, replayed in zip(pools(False), pools(True), strict=True):

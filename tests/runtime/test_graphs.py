@@ -4,6 +4,7 @@ import itertools
 from bisect import bisect_left
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,7 +76,7 @@ def test_the_lines_of_a_prefill_graph_are_those_of_a_draw() -> None:
 def test_what_is_captured_is_told_by_kind(tmp_path: Path) -> None:
     write_qwen3(tmp_path)
 
-    def told(tokens: int | None = 512, **switches: bool) -> list[tuple[int, str]]:
+    def told(tokens: int | None = 512, **switches: Any) -> list[Any]:
         options = TorchOptions(prefill_graph_tokens=tokens)
         config: ExecutorConfig = executor_config(
             tmp_path, max_num_seqs=256, max_num_batched_tokens=8192, **switches

@@ -109,7 +109,8 @@ def test_checkpoint_of_another_dtype_is_converted(tmp_path: Path) -> None:
 
     change(tmp_path, edit)
     executor = make_executor(tmp_path, dtype="float32")
-    assert executor._runner.model.embed_tokens.weight.dtype == torch.float32
+    model: Any = executor._runner.model
+    assert model.embed_tokens.weight.dtype == torch.float32
 
 
 @pytest.mark.parametrize("name", ["lm_head.weight", "model.embed_tokens.weight"])

@@ -258,7 +258,8 @@ def test_prompt_logprobs_do_not_need_the_whole_prompts_logits_at_once(
 ) -> None:
     folder, model = checkpoint
     engine = torch_engine(folder)
-    runner = engine.executor._runner
+    executor: Any = engine.executor
+    runner = executor._runner
     widths: list[int] = []
     original = runner.model.logits
 
@@ -338,7 +339,8 @@ def test_B048_a_row_that_is_not_finite_ends_its_request_alone(
     def results(*asked: Request) -> Results:
         options: dict[str, Any] = {"num_blocks": 14, "processors": processors, "max_num_seqs": 4}
         engine = torch_engine(checkpoint[0], overlap=overlap, **options)
-        model = engine.executor._runner.model
+        executor: Any = engine.executor
+        model = executor._runner.model
         embedding = next(p for name, p in model.named_parameters() if "embed" in name)
         with torch.inference_mode():
             embedding[POISON] = value

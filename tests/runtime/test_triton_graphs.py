@@ -85,7 +85,7 @@ def test_rows_with_a_processor_draw_outside_of_the_graph(checkpoint) -> None:
     target = "nanofw.samplers.logits_processors.suppress_tokens:SuppressTokens"
 
     def tokens(graphs: bool, suppressed: list[int]) -> list[int]:
-        options = SuppressTokensOptions(token_ids=suppressed)
+        options = SuppressTokensOptions(token_ids=tuple(suppressed))
         processor = component("logits_processor", "suppress_tokens", target, options=options)
         driver = make_driver(folder, graphs, logits_processor=[processor])
         row = driver.add(0, prompt(6))

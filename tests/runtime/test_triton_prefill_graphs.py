@@ -139,7 +139,7 @@ def test_rows_that_need_the_host_draw_outside_of_the_graph(checkpoint) -> None:
     penalised = SamplingParams(temperature=0, presence_penalty=1.5, logprobs=2)
 
     def tokens(make, suppressed: list[int]) -> tuple[list[int], list[int]]:
-        options = SuppressTokensOptions(token_ids=suppressed)
+        options = SuppressTokensOptions(token_ids=tuple(suppressed))
         processor = component("logits_processor", "suppress_tokens", target, options=options)
         driver = make(folder, logits_processor=[processor])
         rows = [

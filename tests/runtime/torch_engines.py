@@ -106,7 +106,8 @@ class Results:
 def run(engine: Engine, requests: Iterable[Request], *, one_by_one: bool = False) -> Results:
     """Submit the requests and step to the end; closes the engine."""
     outputs: dict[Key, RequestOutput] = {}
-    sampler = engine.executor._runner.plugins.sampler
+    executor: Any = engine.executor
+    sampler = executor._runner.plugins.sampler
     for request in requests:
         engine.add_request(request)
         if one_by_one:

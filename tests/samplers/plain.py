@@ -77,6 +77,7 @@ def edited(
     for word in sampling.bad_words:
         before = list(word[:-1])
         if not before or list(output[-len(before) :]) == before:
+            assert isinstance(word, tuple), "words of text were turned into ids before"
             out[word[-1]] = -np.inf
     if len(output) < sampling.min_tokens:
         ends = [*sampling.stop_token_ids, *(() if sampling.ignore_eos else eos_token_ids)]

@@ -61,7 +61,8 @@ def test_F004_the_sender_of_a_refused_request_is_told() -> None:
                 return [e.result async for e in llm.generate(prompt) if e.result].pop()
 
             bad = {**GOOD, "arguments": {"Failing": {}}}
-            return await asyncio.wait_for(asyncio.gather(one(GOOD), one(bad), one(GOOD)), 120)
+            found = asyncio.gather(one(GOOD), one(bad), one(GOOD))
+            return [*await asyncio.wait_for(found, 120)]
 
     good, refused, _ = asyncio.run(serve())
     assert good.ok
@@ -133,7 +134,7 @@ def test_F016_logits_of_another_shape_or_type_are_told(how: str, seen: str) -> N
         ),
     ],
 )
-def test_F017_a_step_names_the_plugin_that_failed(options: dict[str, str], seen: str) -> None:
+def test_F017_a_step_names_the_plugin_that_failed(options: dict[str, Any], seen: str) -> None:
     with pytest.raises(ExecutorError, match=seen):
         generate(GOOD, **options)
 
@@ -160,6 +161,6 @@ def test_F017_a_step_names_the_plugin_that_failed(options: dict[str, str], seen:
         ),
     ],
 )
-def test_F017_a_start_names_the_plugin_that_failed(options: dict[str, str], seen: str) -> None:
+def test_F017_a_start_names_the_plugin_that_failed(options: dict[str, Any], seen: str) -> None:
     with pytest.raises(PluginLoadError, match=seen):
         LLM("embedded:demo", **settings(**options))

@@ -45,7 +45,7 @@ BOTH = pytest.mark.parametrize("overlap", [False, True])
 def make(
     *, vocab_size: int = VOCAB, eos: tuple[int, ...] = (EOS,), path: Any = MODEL, **options: Any
 ) -> Structured:
-    config = SimpleNamespace(
+    config: Any = SimpleNamespace(
         vocab_size=vocab_size,
         eos_token_ids=eos,
         tokenizer_path=None if path is None else str(path),

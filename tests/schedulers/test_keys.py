@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,9 +16,7 @@ from nanofw.schedulers.shortest_job_first import ShortestJobFirst, ShortestJobFi
 
 
 @dataclass
-class View:
-    """A request as a policy sees it."""
-
+class _View:
     id: str = "r"
     index: int = 0
     arrival: float = 0.0
@@ -32,9 +31,7 @@ class View:
 
 
 @dataclass
-class Pool:
-    """The engine as a policy sees it."""
-
+class _Pool:
     now: float = 0.0
     num_blocks: int = 100
     num_free_blocks: int = 100
@@ -45,7 +42,7 @@ class Pool:
     budget: int = 64
     needed: int = 1
     taken: int | None = None
-    running: RunningView = field(default=None)
+    running: RunningView | None = None
 
     def blocks_needed(self, request: RequestView) -> int:
         return self.needed
@@ -54,16 +51,22 @@ class Pool:
         return self.needed if self.taken is None else self.taken
 
 
-def sjf(**options: object) -> ShortestJobFirst:
+def sjf(**options: object) -> Any:
     return ShortestJobFirst(ShortestJobFirstOptions.model_validate(options))
 
 
-def as_view(pool: Pool) -> SchedulerView:
-    return pool
+def View(**values: Any) -> Any:
+    """A request as a policy sees it."""
+    return _View(**values)
+
+
+def Pool(**values: Any) -> Any:
+    """The engine as a policy sees it."""
+    return _Pool(**values)
 
 
 def test_fcfs_ranks_by_arrival() -> None:
-    policy = Fcfs(FcfsOptions())
+    policy: Any = Fcfs(FcfsOptions())
     assert policy.key(View(arrival=1.0, num_prompt_tokens=900), 5.0) < policy.key(
         View(arrival=2.0), 5.0
     )
@@ -78,9 +81,9 @@ def test_fcfs_ranks_by_arrival() -> None:
         (Pool(num_free_blocks=20, needed=20, num_running=0), True),
     ],
 )
-def test_fcfs_keeps_the_watermark_free(pool: Pool, admitted: bool) -> None:
-    assert Fcfs(FcfsOptions(watermark=0.1)).admit(View(), as_view(pool)) is admitted
-    assert Fcfs(FcfsOptions(watermark=0.0)).admit(View(), as_view(pool))
+def test_fcfs_keeps_the_watermark_free(pool: SchedulerView, admitted: bool) -> None:
+    assert Fcfs(FcfsOptions(watermark=0.1)).admit(View(), pool) is admitted
+    assert Fcfs(FcfsOptions(watermark=0.0)).admit(View(), pool)
 
 
 def test_sjf_by_prompt_output_and_total() -> None:

@@ -34,7 +34,8 @@ def policy(name: str, **options: Any) -> Policy:
 
 
 def one_at_a_time(name: str, options: dict[str, Any] | None = None, **kwargs: Any) -> Engine:
-    return make_engine(policy(name, **(options or {})), **({"max_num_seqs": 1} | kwargs))
+    sizes: dict[str, Any] = {"max_num_seqs": 1} | kwargs
+    return make_engine(policy(name, **(options or {})), **sizes)
 
 
 def order(done: Run) -> list[str]:
@@ -128,7 +129,7 @@ class TestPriority:
     def test_B017_a_preempted_request_is_back_before_one_that_never_started(self) -> None:
         """Equal priorities: the preempted one is served first, whatever arrived earlier."""
         started: list[str] = []
-        ranked = policy("priority")
+        ranked: Any = policy("priority")
         ranked.on_start = lambda row, request, now: started.append(request.id)
         engine = make_engine(ranked, num_blocks=6, block_size=4, max_num_seqs=2)
         runner = Run(engine)

@@ -72,7 +72,8 @@ def test_embeddings_are_those_of_python_in_both_encodings(
     server: Running, client: openai.OpenAI
 ) -> None:
     with LLM("embedded:demo", dtype="float32", device="cpu") as llm:
-        expected = [list(map(float, found.embedding)) for found in llm.embed([PROMPT, "And"])]
+        vectors: list[Any] = [found.embedding for found in llm.embed([PROMPT, "And"])]
+        expected = [list(map(float, vector)) for vector in vectors]
         score = llm.score([PROMPT], [" in the"])[0]
     plain = whole(server, "/v1/embeddings", input=[PROMPT, "And"], encoding_format="float")
     packed = client.embeddings.create(model="demo", input=[PROMPT, "And"])  # base64
@@ -236,7 +237,7 @@ def test_calls_of_tools_are_forced_and_parsed(client: openai.OpenAI, server: Run
         forced: Any = {**chat, "tool_choice": choice, "parallel_tool_calls": False}
         answer = client.chat.completions.create(**forced)
         assert answer.choices[0].finish_reason == "tool_calls"
-        (call,) = answer.choices[0].message.tool_calls or ()
+        (call,) = list(answer.choices[0].message.tool_calls or ())
         assert call.type == "function"
         assert call.function.name in names
         assert json.loads(call.function.arguments)["to"] in ("Egypt", "Canaan")
@@ -249,7 +250,7 @@ def test_calls_of_tools_are_forced_and_parsed(client: openai.OpenAI, server: Run
     opened: Any = json.loads(json.dumps(TOOLS[:1]).replace(', "additionalProperties": false', ""))
     assert opened != TOOLS[:1]
     answer = client.chat.completions.create(**{**chat, "tools": opened, "tool_choice": named_go})
-    (call,) = answer.choices[0].message.tool_calls or ()
+    (call,) = list(answer.choices[0].message.tool_calls or ())
     assert call.type == "function"
     assert set(json.loads(call.function.arguments)) == {"to"}
     free = client.chat.completions.create(**{**chat, "max_tokens": 6}, tool_choice="auto")

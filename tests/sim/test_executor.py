@@ -46,9 +46,10 @@ def executor(num_blocks: int | None = 16, vocab_size: int = 50, **options: Any) 
 
 
 def new_row(row: int, tokens: list[int], blocks: list[int], **kwargs: Any) -> NewRow:
+    more: dict[str, Any] = {"seed": 100 + row} | kwargs
     return NewRow(
         row=row, request_id=f"r{row}", token_ids=ints(*tokens), num_prompt_tokens=len(tokens),
-        block_ids=ints(*blocks), sampling=SamplingParams(), **({"seed": 100 + row} | kwargs),
+        block_ids=ints(*blocks), sampling=SamplingParams(), **more,
     )  # fmt: skip
 
 

@@ -13,6 +13,10 @@ LENGTHS = np.array([10, 20, 40, 250])
 POLICIES = [plugin.name for plugin in scheduler()]
 
 
+def seconds(ticks: LongArray) -> FloatArray:
+    return (ticks * TICK).astype(np.float64)
+
+
 def poisson(load: float, num: int, seed: int) -> tuple[FloatArray, LongArray]:
     rng = np.random.default_rng(seed)
     ticks = rng.choice(LENGTHS, num)
@@ -24,7 +28,7 @@ def poisson(load: float, num: int, seed: int) -> tuple[FloatArray, LongArray]:
 def test_every_wait_is_that_of_a_single_server_queue(load: float) -> None:
     arrivals, ticks = poisson(load, 300, seed=1)
     outputs = serve(arrivals, ticks)
-    assert waits(outputs) == pytest.approx(lindley(arrivals, ticks * TICK), abs=1e-9)
+    assert waits(outputs) == pytest.approx(lindley(arrivals, seconds(ticks)), abs=1e-9)
     assert [o.finished - (o.scheduled or 0.0) for o in outputs] == pytest.approx(ticks * TICK)
 
 
@@ -33,7 +37,7 @@ def test_the_order_moves_waits_but_not_the_work(policy: str) -> None:
     """Kleinrock's conservation law, on one path: the sum of service times waits is the same
     under every order that serves whenever there is work and never interrupts."""
     arrivals, ticks = poisson(0.9, 300, seed=2)
-    expected = float(ticks @ lindley(arrivals, ticks * TICK))
+    expected = float(ticks @ lindley(arrivals, seconds(ticks)))
     outputs = serve(arrivals, ticks, policy)
     assert float(ticks @ waits(outputs)) == pytest.approx(expected)
     assert max(o.finished for o in outputs) == pytest.approx(_last_finish(arrivals, ticks))
@@ -55,5 +59,5 @@ def test_the_mean_wait_is_pollaczek_khinchines() -> None:
 
 
 def _last_finish(arrivals: FloatArray, ticks: LongArray) -> float:
-    service = ticks * TICK
+    service = seconds(ticks)
     return float((arrivals + lindley(arrivals, service) + service).max())

@@ -63,7 +63,7 @@ class Random(Workload):
             self._requests.append(
                 Request(
                     id=f"r{i}",
-                    prompt_token_ids=prompt,
+                    prompt_token_ids=prompt.tolist(),
                     sampling=sampling,
                     arrival=at,
                     client=f"c{rng.integers(clients)}",

@@ -12,6 +12,7 @@ import os
 import random
 import resource
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,7 +73,7 @@ class Crowd:
 
 
 def soak(session: Session, num_requests: int) -> None:
-    engine = session.engine
+    engine: Any = session.engine
     crowd = Crowd(session, engine.spec.vocab_size, seed=1)
     settled, next_check = 0, num_requests // 4
     while session.has_unfinished or crowd.num_added < num_requests:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -54,12 +56,12 @@ class TestBackends(OfComponent, AttentionBackendChecks):
 
     @pytest.fixture(autouse=True)
     def _claims(self, component) -> None:
-        claimed = claims(component, self.device)
+        claimed: Any = claims(component, self.device)
         if isinstance(claimed, str):
             pytest.skip(claimed)
         if not {self.device, "*"} & set(claimed["devices"]):
             pytest.skip(f"it does not claim {self.device}")
-        self.capabilities = claimed
+        type(self).capabilities = claimed
 
     def make(self, config):
         return construct(self.component, config)

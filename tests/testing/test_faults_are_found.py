@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -311,7 +312,8 @@ class UnderstatesItsSize(Gathers):
 
 
 def test_a_plain_backend_passes() -> None:
-    check_attention_backend(Gathers, capabilities=Gathers.capabilities)
+    backend: Any = Gathers
+    check_attention_backend(backend, capabilities=Gathers.capabilities)
 
 
 @pytest.mark.parametrize(
@@ -336,8 +338,9 @@ def test_broken_backends(broken) -> None:
 
 
 def test_B082_the_check_of_padded_tokens_is_the_one_that_fails() -> None:
+    wrong: Any = WritesToSlotMinusOne
     with pytest.raises(AssertionError) as caught:
-        check_attention_backend(WritesToSlotMinusOne, capabilities=Gathers.capabilities)
+        check_attention_backend(wrong, capabilities=Gathers.capabilities)
     assert "test_padded_tokens_write_nothing" in caught.value.__notes__[0]
 
 
@@ -546,7 +549,7 @@ class LetsAllPass(Louder):
 
 class TakesLinesForRows(Louder):
     def apply(self, logits, rows, positions):
-        return super().apply(logits, np.arange(len(rows)), positions)
+        return super().apply(logits, np.arange(len(rows), dtype=np.int32), positions)
 
 
 class ChangesEverybody(Louder):

@@ -219,7 +219,8 @@ def test_F024_wrong_allocators_fail_with_what_was_seen(wrong, seen) -> None:
 
 class Requests(OpenLoop):
     def __init__(self, config):
-        super().__init__(PoissonOptions(num_requests=30, rate=5.0, prompt=20, output=8), config)
+        values = {"num_requests": 30, "rate": 5.0, "prompt": 20, "output": 8}
+        super().__init__(PoissonOptions.model_validate(values), config)
         self.config = config
 
 

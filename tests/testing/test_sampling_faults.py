@@ -238,7 +238,7 @@ class OneBatchForAll(Typical):
 
 class ReturnsAList(Typical):
     def sample(self, *args: Any, **how: Any) -> Any:
-        result = super().sample(*args, **how)
+        result: Any = super().sample(*args, **how)
         result.token_ids = result.token_ids.tolist()
         return result
 

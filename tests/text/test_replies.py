@@ -63,9 +63,7 @@ def test_parts_do_not_depend_on_the_pieces(reply: str, expected: list[ReplyPart]
 
 
 def test_a_prompt_may_have_begun_the_reasoning() -> None:
-    reader = ReplyReader(
-        reasoning=REASONING_FORMATS["think"], in_reasoning=REASONING_FORMATS["think"]
-    )
+    reader = ReplyReader(reasoning=REASONING_FORMATS["think"], in_reasoning=True)
     expected = [ReplyPart(reasoning="why"), ReplyPart(content="so")]
     assert parts_of(reader, ["\nwhy</thi", "nk>\n", "\nso"]) == expected
 

@@ -43,7 +43,7 @@ def make(name: str, options: dict[str, Any] | None = None, **config: Any) -> Wor
     plugin = PLUGINS[name]
     assert isinstance(plugin.options, str)
     values = load_target(plugin.options)(**(SMALL[name] if options is None else options))
-    facts = {"vocab_size": 1000, "max_model_len": 4096} | config
+    facts: dict[str, Any] = {"vocab_size": 1000, "max_model_len": 4096} | config
     return load_target(plugin.target)(values, WorkloadConfig(**facts))
 
 
@@ -82,7 +82,7 @@ class TestEvery:
 
     def test_arrivals_rise_and_ids_differ(self, name: str) -> None:
         made = make(name)
-        arrivals = [r.arrival for r in make(name).initial()]
+        arrivals: list[Any] = [r.arrival for r in make(name).initial()]
         assert arrivals == sorted(arrivals)
         ids = [r.id for r in everything(made)]
         assert len(set(ids)) == len(ids) <= made.num_requests
@@ -118,7 +118,8 @@ def test_open_loops_have_the_rate_that_they_say(name: str) -> None:
 
 def test_gamma_has_the_spread_that_it_says() -> None:
     made = make("gamma", {"num_requests": 20_000, "cv": 3.0})
-    gaps = np.diff([r.arrival for r in made.initial()])
+    arrivals: list[Any] = [r.arrival for r in made.initial()]
+    gaps = np.diff(arrivals)
     assert gaps.std() / gaps.mean() == pytest.approx(3.0, rel=0.1)
 
 

@@ -26,6 +26,7 @@ def export(folder: Path, model: DemoModel, tokenizer: Tokenizer) -> None:
     save_file(state, folder / WEIGHTS, metadata={"format": "pt"})
     tokenizer.save(str(folder / "tokenizer.json"))
     end = tokenizer.token_to_id(END_OF_TEXT)
+    assert end is not None
     _write(folder / "config.json", model_config(model.settings, end))
     _write(folder / "generation_config.json", generation_config(end))
     _write(folder / "tokenizer_config.json", tokenizer_config(model.settings.context))

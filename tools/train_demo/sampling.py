@@ -30,6 +30,7 @@ def continuations(
     device = next(model.parameters()).device
     generator = torch.Generator(device).manual_seed(seed)
     end = tokenizer.token_to_id(END_OF_TEXT)
+    assert end is not None
     start = tokenizer.encode(prompt).ids or [end]
     ids = torch.tensor([start] * count, device=device)
     caches: list[list[tuple[Tensor, Tensor]]] = [[] for _ in model.model.layers]

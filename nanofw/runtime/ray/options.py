@@ -13,19 +13,21 @@ class RayOptions(TorchOptions):
     """`executor: {name: ray, ...}`: those of `torch`, and where Ray puts the ranks."""
 
     address: str | None = Field(
-        None,
+        default=None,
         description="Address of the Ray cluster: host:port or auto; null: Ray decides (by "
         "RAY_ADDRESS, or a cluster on this host, or else a new one that ends with the engine).",
     )
     placement: Literal["strict_pack", "pack", "spread", "strict_spread"] = Field(
-        "strict_pack",
+        default="strict_pack",
         description="Where the ranks of an engine run: all on one node; on one node if they "
         "fit; spread over nodes if possible; each on its own node.",
     )
-    cpus_per_rank: PositiveInt = Field(1, description="CPUs that Ray reserves for each rank.")
+    cpus_per_rank: PositiveInt = Field(
+        default=1, description="CPUs that Ray reserves for each rank."
+    )
     placement_timeout_s: Timeout = Field(
-        60.0, description="Longest time until Ray has room for all ranks."
+        default=60.0, description="Longest time until Ray has room for all ranks."
     )
     max_restarts: NonNegativeInt = Field(
-        0, description="With engine.replicas: how often Ray starts each replica again."
+        default=0, description="With engine.replicas: how often Ray starts each replica again."
     )

@@ -186,7 +186,7 @@ class RowsOfTheClass(SimExecutor):
         super().__init__(options, config)
         if self.everybody is None or len(self.everybody) < len(self._keys):
             type(self).everybody = self._keys
-        self._keys = self.everybody
+        vars(self)["_keys"] = self.everybody
 
 
 @sample(SimOptions)

@@ -189,7 +189,7 @@ class TouchesOthers(Favour):
 class UnknownStage(Favour):
     """It asks for a stage that there is not."""
 
-    stage = "after"
+    stage: Any = "after"
 
 
 @sample()
@@ -245,7 +245,7 @@ class StartForgetsOthers(Alternates):
 class EveryRowHasAnId(Alternates):
     """A line without request makes the masks of the whole step fail."""
 
-    def mask_rows(self, request_ids, bits) -> Any:
+    def mask_rows(self, request_ids: Any, bits) -> Any:
         for i, request_id in enumerate(request_ids):
             self.mask(request_id, bits[i])
         return {}

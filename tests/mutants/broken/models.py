@@ -103,7 +103,7 @@ class LastLayerLeftOut(Qwen3ForCausalLM):
         return list(super()._layers())[:-1]
 
     def load(self, tensors):
-        self._layers = super()._layers
+        vars(self)["_layers"] = super()._layers
         super().load(tensors)
         del self._layers
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import time
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from nanofw.plugins import Plugin, Router, hookimpl
 from nanofw.routers.round_robin import RoundRobin
@@ -166,7 +166,7 @@ class LosesTheUnused(Plain):
 class PrefixBlocksOfNoBound(Plain):
     """All blocks are to be remembered, and it says so by None."""
 
-    prefix_blocks = None
+    prefix_blocks: Any = None
 
 
 @sample()

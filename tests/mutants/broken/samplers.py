@@ -132,7 +132,7 @@ class GeneratorOfTheRow(Plain):
         vars(self).setdefault("generators", {})[new.row] = made
 
     def number(self, new, position):
-        return float(torch.rand((), generator=self.generators[new.row]))
+        return float(torch.rand((), generator=vars(self)["generators"][new.row]))
 
 
 @sample()
@@ -362,4 +362,5 @@ class OnTheHost(Plain):
 
     def sample(self, logits, rows, positions, *, scaled=False, sharded=False):
         sampled = super().sample(logits, rows, positions, scaled=scaled, sharded=sharded)
-        return SampledTokens(token_ids=sampled.token_ids.numpy(), failed=sampled.failed)
+        token_ids: Any = sampled.token_ids.numpy()
+        return SampledTokens(token_ids=token_ids, failed=sampled.failed)

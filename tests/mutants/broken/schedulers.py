@@ -390,7 +390,8 @@ class ForgetsWhoLeft(FairShare):
     back after a pause with all the credit that the pause should not have earned."""
 
     def on_finish(self, request, reason, view):
-        self._running.discard(request.index)
+        if request.is_running:
+            super().on_finish(request, reason, view)
 
 
 @sample(PartitionedOptions)

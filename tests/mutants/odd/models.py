@@ -60,7 +60,7 @@ class MadeWhenNeeded(Qwen3ForCausalLM):
         hidden = super().forward(batch, pool)
         if "factors" not in vars(self):
             vars(self)["factors"] = torch.ones(hidden.shape[1], dtype=hidden.dtype)
-        return hidden * self.factors
+        return hidden * vars(self)["factors"]
 
 
 @sample()

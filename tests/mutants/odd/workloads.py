@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -24,7 +25,7 @@ def workload() -> list[Plugin]:
 class AllAtOnce(Plain):
     """All requests come at the same time, which is the start."""
 
-    rate = None
+    rate: Any = None
 
     def changed(self, i, request):
         return replace(request, arrival=self._mix._config.start)
@@ -121,7 +122,7 @@ class Tree(_Own):
 class MadeWhenNeeded(_Own):
     """Nothing is made before it is asked for; arrivals are those of a clockwork."""
 
-    rate = 4.0
+    rate: Any = 4.0
 
     def initial(self):
         return (

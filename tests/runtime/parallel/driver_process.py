@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from typing import Any
 
 from nanofw.contracts.requests import SamplingParams
 from nanofw.runtime.parallel import process
@@ -39,15 +40,16 @@ def main(phase: str) -> None:
 def _print_pids_of_starting_ranks() -> None:
     pids: list[int] = []
     original = process.RankProcess.__init__
+    ranks: Any = process.RankProcess
 
-    def noting(self: process.RankProcess, *arguments: object) -> None:
+    def noting(self: process.RankProcess, *arguments: Any) -> None:
         original(self, *arguments)
         pids.append(self.pid)
         if len(pids) == 2:
             print("pids", *pids, flush=True)
             threading.Timer(0.8, print, ("there",), {"flush": True}).start()
 
-    process.RankProcess.__init__ = noting
+    ranks.__init__ = noting
 
 
 def _wait() -> None:

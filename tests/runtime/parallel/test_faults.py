@@ -149,9 +149,11 @@ def test_a_rank_that_dies_while_idle_is_noticed_before_the_next_step() -> None:
 def test_who_asks_an_idle_engine_whose_rank_died_is_told_at_once() -> None:
     async def main() -> None:
         async with AsyncLLM(str(DEMO), device="cpu", tensor_parallel_size=2) as llm:
-            pids = await asyncio.wrap_future(
-                llm._thread.call(lambda session: session.engine.executor.facts().process_ids)
-            )
+
+            def process_ids(session: Any) -> Any:
+                return session.engine.executor.facts().process_ids
+
+            pids = await asyncio.wrap_future(llm._thread.call(process_ids))
             os.kill(pids[0], signal.SIGKILL)
             deadline = time.monotonic() + LIMIT_S
             while llm.failure is None and time.monotonic() < deadline:

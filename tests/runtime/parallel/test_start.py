@@ -52,7 +52,7 @@ def test_a_start_that_takes_too_long_names_its_own_option() -> None:
 @pytest.mark.parametrize("value", [1e308, 1e20, float("inf"), float("nan"), 0.0])
 def test_a_timeout_is_one_that_can_be_waited_for(option: str, value: float) -> None:
     with pytest.raises(ValidationError, match=option):
-        TorchOptions(**{option: value})
+        TorchOptions.model_validate({option: value})
 
 
 def test_the_longest_timeouts_work() -> None:

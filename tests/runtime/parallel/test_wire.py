@@ -107,7 +107,7 @@ def assert_equal(one: Any, two: Any) -> None:
 
 def sent(encoder: PlanEncoder, decoder: PlanDecoder, plan: StepPlan) -> tuple[StepPlan, int]:
     content = encoder.encode(plan)
-    message = decode_command(content)
+    message: Any = decode_command(content)
     return decoder.decode(message), len(content)
 
 
@@ -222,7 +222,8 @@ def test_arguments_that_are_no_plain_data_are_refused_with_the_reason() -> None:
     with pytest.raises(TypeError, match="type ndarray cannot be sent"):
         encode(Check(SamplingParams(), {"x": ints(1)}))
     frozen = MappingProxyType({"schema": MappingProxyType({"type": "string"})})
-    arrived = decode_command(encode(Check(SamplingParams(seed=np.int64(3)), dict(frozen))))
+    seed: Any = np.int64(3)
+    arrived = decode_command(encode(Check(SamplingParams(seed=seed), dict(frozen))))
     assert isinstance(arrived, Check)
     assert arrived.arguments == {"schema": {"type": "string"}}
     assert arrived.sampling.seed == 3

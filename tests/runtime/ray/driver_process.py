@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
+from typing import Any
 
 from nanofw import LLM, SamplingParams
 from tests.runtime.parallel.test_parity import DEMO
@@ -22,7 +23,8 @@ def main(address: str, phase: str) -> None:
         max_num_seqs=4,
         executor={"name": "ray", "address": address, "placement": "spread"},
     )
-    pids = llm.engine.executor.facts().process_ids
+    engine: Any = llm.engine
+    pids = engine.executor.facts().process_ids
     if phase == "idle":
         print("pids", *pids, flush=True)
         time.sleep(600)

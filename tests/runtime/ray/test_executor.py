@@ -56,7 +56,7 @@ def ray_executor_of(size: int, components: dict[str, Any] | None = None, **optio
     return ray_executor(RayOptions(**options), config)
 
 
-def faulty(rank: int, phase: str, deed: str, **options: Any) -> Any:
+def faulty(rank: int, phase: Any, deed: Any, **options: Any) -> Any:
     sampler = component("sampler", "faulty", "tests.runtime.parallel.faults:FaultySampler")
     plugin = replace(sampler.plugin, options="tests.runtime.parallel.faults:FaultOptions")
     fault = FaultOptions(rank=rank, phase=phase, deed=deed)
@@ -97,7 +97,8 @@ def test_ranks_on_two_nodes_draw_the_tokens_of_one() -> None:
         with LLM(str(DEMO), device="cpu", max_num_seqs=4, **values) as llm:
             results = llm.generate(prompts, sampling)
             tokens.append([[o.token_ids for o in result.outputs] for result in results])
-            executor: Any = llm.engine.executor
+            engine: Any = llm.engine
+            executor = engine.executor
     assert tokens[0] == tokens[1]
     # The nodes of a test share a host; they are two for Ray, and gloo does not use the loopback.
     assert {place.host for place in executor._places} == {ray.util.get_node_ip_address()}

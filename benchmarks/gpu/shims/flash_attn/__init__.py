@@ -3,8 +3,8 @@
 For measuring nano-vllm where only `flash_attn_interface` is installed.
 """
 
-from flash_attn_interface import flash_attn_varlen_func as _varlen
-from flash_attn_interface import flash_attn_with_kvcache as _paged
+from flash_attn_interface import flash_attn_varlen_func as _varlen  # pyright: ignore[reportMissingImports]
+from flash_attn_interface import flash_attn_with_kvcache as _paged  # pyright: ignore[reportMissingImports]
 
 __version__ = "3.served.as.2"
 

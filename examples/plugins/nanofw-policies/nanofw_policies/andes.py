@@ -7,7 +7,14 @@ from typing import Annotated, Any
 
 from pydantic import Field
 
-from nanofw.plugins import FinishReason, Options, Policy, RequestView, SchedulerView
+from nanofw.plugins import (
+    FinishReason,
+    Options,
+    Policy,
+    RequestView,
+    SchedulerConfig,
+    SchedulerView,
+)
 
 
 class AndesOptions(Options):
@@ -32,7 +39,7 @@ class Andes(Policy):
 
     max_rekeys = 512
 
-    def __init__(self, options: AndesOptions, config: object) -> None:
+    def __init__(self, options: AndesOptions, config: SchedulerConfig | None) -> None:
         super().__init__(options, config)
         self._options = options
         self._live: dict[RequestView, None] = {}  # in order of arrival

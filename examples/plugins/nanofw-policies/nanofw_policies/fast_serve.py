@@ -6,7 +6,15 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nanofw.plugins import FinishReason, IntArray, Options, Policy, RequestView, SchedulerView
+from nanofw.plugins import (
+    FinishReason,
+    IntArray,
+    Options,
+    Policy,
+    RequestView,
+    SchedulerConfig,
+    SchedulerView,
+)
 
 
 class FastServeOptions(Options):
@@ -31,7 +39,7 @@ class FastServe(Policy):
 
     max_rekeys = 256
 
-    def __init__(self, options: FastServeOptions, config: object) -> None:
+    def __init__(self, options: FastServeOptions, config: SchedulerConfig | None) -> None:
         super().__init__(options, config)
         self._options = options
         self._level: dict[RequestView, int] = {}  # of live requests, in order of arrival

@@ -7,11 +7,19 @@ computed once, used by all who need it while it is in the cache, and may then be
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 from typing import Annotated
 
 from pydantic import Field
 
-from nanofw.plugins import FinishReason, Options, Policy, RequestView, SchedulerView
+from nanofw.plugins import (
+    FinishReason,
+    Options,
+    Policy,
+    RequestView,
+    SchedulerConfig,
+    SchedulerView,
+)
 
 
 class PrefixBatchingOptions(Options):
@@ -28,11 +36,11 @@ class PrefixBatching(Policy):
     served to its end: it never shrinks while the group waits.
     """
 
-    def __init__(self, options: PrefixBatchingOptions, config: object) -> None:
+    def __init__(self, options: PrefixBatchingOptions, config: SchedulerConfig | None) -> None:
         super().__init__(options, config)
         self._tokens = options.tokens
         self._waiting: Counter[int] = Counter()
-        self._turn: dict[int, float] = {}
+        self._turn: dict[Hashable, float] = {}
 
     def key(self, request: RequestView, view: SchedulerView) -> float:
         return request.arrival
@@ -40,7 +48,7 @@ class PrefixBatching(Policy):
     def group(self, request: RequestView) -> int:
         return request.prefix_id(self._tokens)
 
-    def group_key(self, group: int, view: SchedulerView) -> float:
+    def group_key(self, group: Hashable, view: SchedulerView) -> float:
         return self._turn[group]
 
     def on_arrival(self, request: RequestView, view: SchedulerView) -> None:

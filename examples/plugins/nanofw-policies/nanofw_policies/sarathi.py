@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from nanofw.plugins import Options, Policy, RequestView, SchedulerView
+from nanofw.plugins import Options, Policy, RequestView, SchedulerConfig, SchedulerView
 
 
 class SarathiOptions(Options):
@@ -23,7 +23,7 @@ class Sarathi(Policy):
     decodes waits for a long prompt.
     """
 
-    def __init__(self, options: SarathiOptions, config: object) -> None:
+    def __init__(self, options: SarathiOptions, config: SchedulerConfig | None) -> None:
         super().__init__(options, config)
         self._tokens = options.tokens
 

@@ -17,6 +17,7 @@ from nanofw.plugins import (
     Policy,
     Refuse,
     RequestView,
+    SchedulerConfig,
     SchedulerView,
 )
 
@@ -40,7 +41,7 @@ class SLOAdmission(Policy):
     were computed lately, while some were queued.
     """
 
-    def __init__(self, options: SLOAdmissionOptions, config: object) -> None:
+    def __init__(self, options: SLOAdmissionOptions, config: SchedulerConfig | None) -> None:
         super().__init__(options, config)
         self._options = options
         self._queued = 0  # prompt tokens accepted and not yet computed

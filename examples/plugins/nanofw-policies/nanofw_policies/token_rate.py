@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Annotated
 
 from pydantic import Field
 
-from nanofw.plugins import FinishReason, Options, Policy, RequestView, SchedulerView
+from nanofw.plugins import (
+    FinishReason,
+    Options,
+    Policy,
+    RequestView,
+    SchedulerConfig,
+    SchedulerView,
+)
 
 
 class TokenRateOptions(Options):
@@ -28,11 +36,11 @@ class TokenRate(Policy):
 
     skip_ahead = 8  # clients whose buckets are tried in one step
 
-    def __init__(self, options: TokenRateOptions, config: object) -> None:
+    def __init__(self, options: TokenRateOptions, config: SchedulerConfig | None) -> None:
         super().__init__(options, config)
         self._options = options
         self._buckets: dict[str, tuple[float, float]] = {}  # tokens, and when that was
-        self._turn: dict[str, float] = {}
+        self._turn: dict[Hashable, float] = {}
         self._waiting: dict[RequestView, None] = {}  # in order of arrival
 
     def key(self, request: RequestView, view: SchedulerView) -> float:
@@ -41,7 +49,7 @@ class TokenRate(Policy):
     def group(self, request: RequestView) -> str:
         return request.client
 
-    def group_key(self, group: str, view: SchedulerView) -> float:
+    def group_key(self, group: Hashable, view: SchedulerView) -> float:
         return self._turn[group]
 
     def on_arrival(self, request: RequestView, view: SchedulerView) -> None:

@@ -3,10 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Hashable
 
 from pydantic import Field
 
-from nanofw.plugins import FinishReason, IntArray, Options, Policy, RequestView, SchedulerView
+from nanofw.plugins import (
+    FinishReason,
+    IntArray,
+    Options,
+    Policy,
+    RequestView,
+    SchedulerConfig,
+    SchedulerView,
+)
 
 
 class WeightedVTCOptions(Options):
@@ -27,10 +36,10 @@ class WeightedVTC(Policy):
     counter of the client that left last: an idle client does not save up service.
     """
 
-    def __init__(self, options: WeightedVTCOptions, config: object) -> None:
+    def __init__(self, options: WeightedVTCOptions, config: SchedulerConfig | None) -> None:
         super().__init__(options, config)
         self._options = options
-        self._counters: dict[str, float] = {}
+        self._counters: dict[Hashable, float] = {}
         self._waiting: Counter[str] = Counter()
         self._clients: dict[int, str] = {}  # by row
         self._last = 0.0
@@ -41,7 +50,7 @@ class WeightedVTC(Policy):
     def group(self, request: RequestView) -> str:
         return request.client
 
-    def group_key(self, group: str, view: SchedulerView) -> float:
+    def group_key(self, group: Hashable, view: SchedulerView) -> float:
         return self._counters[group]
 
     def on_arrival(self, request: RequestView, view: SchedulerView) -> None:

@@ -5,6 +5,7 @@ needs torch alone.
 """
 
 import os
+from typing import Any
 
 import torch
 
@@ -30,7 +31,11 @@ def flash_attn_varlen_func(
     q, k, v, cu_seqlens_q=None, cu_seqlens_k=None, max_seqlen_q=None, max_seqlen_k=None,
     softmax_scale=None, causal=False, block_table=None,
 ):  # fmt: skip
-    lengths = {"starts_q": cu_seqlens_q, "max_q": max_seqlen_q, "max_k": max_seqlen_k}
+    lengths: dict[str, Any] = {
+        "starts_q": cu_seqlens_q,
+        "max_q": max_seqlen_q,
+        "max_k": max_seqlen_k,
+    }
     if block_table is None:
         lengths |= {"starts_k": cu_seqlens_k, "splits": 1}
     else:
