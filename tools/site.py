@@ -58,6 +58,7 @@ def stage() -> None:
         place = STAGE / page.relative_to(ROOT)
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(_LINK.sub(partial(_staged, page), page.read_text()))
+    shutil.copy(ROOT / "tools" / "site.css", STAGE)
     for name in PUBLIC:
         (STAGE / "api").mkdir(exist_ok=True)
         (STAGE / "api" / f"{name}.md").write_text(f"# `{name}`\n\n::: {name}\n")
@@ -96,16 +97,19 @@ def listing(folder: Path) -> str:
 def navigation() -> list[dict[str, Any]]:
     """The sections of docs/README.md, and what lies beside them."""
     text = (ROOT / "docs" / "README.md").read_text()
-    found: list[dict[str, Any]] = [{"nanofw": "README.md"}]
-    parts = _SECTION.split(text)[1:]
+    start, *parts = _SECTION.split(text)
+    found: list[dict[str, Any]] = [{"nanofw": "README.md"}, {"All pages": "docs/README.md"}]
+    found += _entries(start)
     for title, body in zip(parts[::2], parts[1::2], strict=True):
-        pages = [
-            {name[:1].upper() + name[1:]: _in_stage(link)} for name, link in _ENTRY.findall(body)
-        ]
-        found.append({title: pages})
+        found.append({title: _entries(body)})
     found.append({"API": [{name: f"api/{name}.md"} for name in PUBLIC]})
     found.append({"Changes": "CHANGELOG.md"})
     return found
+
+
+def _entries(text: str) -> list[dict[str, str]]:
+    found = _ENTRY.findall(text)
+    return [{name[:1].upper() + name[1:]: _in_stage(link)} for name, link in found]
 
 
 def _in_stage(link: str) -> str:
