@@ -171,7 +171,8 @@ def _type(name: str, cls: type) -> str:
         if field[0] != "_":
             lines += [_entry(f"{field}: {item.type}", texts.get(field, ""))]
     lines += [_entry(field, found) for field, found in texts.items() if field not in fields]
-    lines += [_entry(member.name, "") for member in cls] if issubclass(cls, enum.Enum) else []
+    members = list(cls) if issubclass(cls, enum.Enum) else []
+    lines += [_entry(member.name, "") for member in members if member.name not in texts]
     for method, value in own_methods(cls).items():
         if method not in texts:
             signature = method if isinstance(value, property) else f"{method}{_signature(value)}"

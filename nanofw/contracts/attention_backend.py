@@ -27,6 +27,16 @@ class AttentionConfig:
     """Facts that a backend is constructed with. The numbers of heads are those of this rank.
 
     Attributes:
+        num_heads: query heads of a layer.
+        num_kv_heads: heads of keys and values of a layer.
+        head_dim: elements of a head.
+        num_layers: layers of the model.
+        block_size: tokens in a block of the pool.
+        max_num_seqs: rows of a pass, at most.
+        max_num_batched_tokens: tokens of a pass, at most.
+        max_model_len: tokens of a request, at most.
+        dtype: type of queries, keys and values.
+        device: where the pool and all tensors of a pass are.
         sliding_windows: for each layer, the largest number of keys that a query sees; None: all
             keys. An empty tuple: all keys in every layer.
         soft_cap: after scaling, each score s becomes soft_cap * tanh(s / soft_cap); None: scores

@@ -64,6 +64,9 @@ class CostModelConfig:
 
     Attributes:
         spec: the model whose steps are timed.
+        max_num_seqs: rows of a step, at most.
+        max_num_batched_tokens: tokens of a step, at most.
+        max_model_len: tokens of a request, at most.
         memory_utilization: share of the device's memory that a run may take.
     """
 

@@ -183,6 +183,10 @@ class AllocatorConfig:
     """Facts that an allocator is constructed with.
 
     Attributes:
+        num_blocks: blocks in the pool; their ids are 0 to `num_blocks` - 1.
+        block_size: tokens in a block.
+        max_num_seqs: rows, at most; they are numbered from 0.
+        max_blocks_per_row: blocks in the table of a row, at most.
         name: what the configuration calls the allocator.
     """
 

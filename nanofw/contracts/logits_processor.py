@@ -115,6 +115,8 @@ class HostProcessorConfig:
     """What a host processor is constructed with.
 
     Attributes:
+        vocab_size: token ids are below it.
+        eos_token_ids: the model's end tokens.
         tokenizer_path: folder with `tokenizer.json`, or None.
         name: what the configuration calls it; requests carry its arguments under this name.
     """

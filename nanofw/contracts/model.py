@@ -37,6 +37,8 @@ class ModelConfig:
     Attributes:
         name: what the configuration calls it; requests carry its arguments under this name.
         spec: the description of the model, made by the plugin's own reader or by nanofw's.
+        device: where the parameters and the tensors of a pass are.
+        dtype: type of the weights and of the hidden states.
         communicator: the connection to the other ranks.
         attention_backend: it computes attention in each layer, for the heads of this rank.
         max_model_len: number of positions that the run uses, for tables of angles.

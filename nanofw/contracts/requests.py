@@ -18,14 +18,23 @@ POOLINGS: tuple[str, ...] = get_args(Pooling)
 
 
 class FinishReason(StrEnum):
-    """Why a request finished."""
+    """Why a request finished.
 
-    STOP = "stop"  # an end token, a stop token, or a stop string found outside
-    LENGTH = "length"  # max_tokens, the model's length or the pool's size
-    ABORT = "abort"  # the caller asked for it
-    ERROR = "error"  # numerical trouble or a failing component
-    REFUSED = "refused"  # never accepted
-    SHED = "shed"  # the policy refused to serve it
+    Attributes:
+        STOP: an end token, a stop token, or a stop string that the text layer found.
+        LENGTH: it reached `max_tokens`, the model's length or the size of the pool.
+        ABORT: the caller asked for it.
+        ERROR: its logits were not numbers, or a component failed.
+        REFUSED: it could not be served and never started.
+        SHED: the policy refused to serve it.
+    """
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORT = "abort"
+    ERROR = "error"
+    REFUSED = "refused"
+    SHED = "shed"
 
     @property
     def is_served(self) -> bool:
