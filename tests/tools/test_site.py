@@ -20,3 +20,5 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     for page in ("index.html", "docs/plugins/scheduler.html", "api/nanofw.plugins.html"):
         assert "nanofw" in (tmp_path / page).read_text(encoding="utf-8")
+    home = (tmp_path / "index.html").read_text(encoding="utf-8")
+    assert "docs/troubleshooting.html" in home  # a page that the README does not link
