@@ -1,21 +1,26 @@
-"""What a client feels of another one that floods, under three policies. Takes two minutes."""
+"""What a client feels of another one that floods, under three policies.
+
+python examples/serve/flood.py                       # each of them once, four minutes
+python examples/serve/flood.py preempt preempt       # one of them, two rounds
+"""
 
 from __future__ import annotations
 
 import asyncio
 import statistics
+import sys
 
 import httpx
 from serving import ask, connected, served
 
-POLICIES = (
-    ("scheduler={name: fcfs}",),
-    ("scheduler={name: fair_share}",),
-    ("scheduler={name: fair_share, preempt: true}",),
-)
+POLICIES = {
+    "fcfs": "scheduler={name: fcfs}",
+    "fair_share": "scheduler={name: fair_share}",
+    "preempt": "scheduler={name: fair_share, preempt: true}",
+}
 NUM_FLOODING = 24
 """Requests that the flooding client keeps open: three times as many as may run."""
-NUM_ASKED = 10
+NUM_ASKED = 15
 """Requests of the other one, one after the other, with a pause between them."""
 PAUSE_S = 1.0
 
@@ -56,12 +61,12 @@ def p90(seconds: list[float]) -> float:
 
 def main() -> None:
     print("time to the first token of a client that asks now and then, p90")
-    for settings in POLICIES:
-        with served(*settings) as url:
+    for name in sys.argv[1:] or POLICIES:
+        with served(POLICIES[name]) as url:
             alone, beside = asyncio.run(measure(url))
         change = 100 * (beside / alone - 1)
         print(
-            f"{settings[0]:45} alone {alone * 1e3:7.1f} ms   beside a flood "
+            f"{POLICIES[name]:45} alone {alone * 1e3:7.1f} ms   beside a flood "
             f"{beside * 1e3:7.1f} ms   {change:+.0f}%",
             flush=True,
         )

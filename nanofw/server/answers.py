@@ -167,7 +167,8 @@ async def _answer(
     call.owner = service.door.identify(call.request.headers.get("authorization"))
     _ = service.llm  # who cannot be served need not send a body
     data = await received(call.request, service.limits)
-    arrival = call.arrival = time.monotonic()
+    writer = _writer_of(call)
+    arrival = call.arrival = time.monotonic() if writer is None else writer.received
     body = parsed(data, model)
     call.client = service.door.client_named(call.owner, body.client)
     call.is_stream, call.user = body.is_stream, body.user
@@ -193,7 +194,7 @@ async def _answer(
         raise ClientDisconnect from None
     usage = body.wants_usage
     chunks = _chunks(call, first, events, include_usage=usage)
-    return EventStream(chunks, call.watch, lambda: _end_stream(call, events))
+    return EventStream(chunks, call.watch, lambda: _end_stream(call, events), writer)
 
 
 def _forget_cancelling() -> None:
@@ -231,10 +232,9 @@ def _sink_of(call: Call) -> Sink | None:
 
     The task that answers sends what it refuses, and wakes for nothing else until the end.
     """
-    extension = call.request.scope.get("extensions", {}).get(EXTENSION)
-    if extension is None:
+    writer = _writer_of(call)
+    if writer is None:
         return None
-    writer: BodyWriter = extension["writer"]
 
     def write(some: list[StreamEvent]) -> bool:
         if not writer.is_free:
@@ -248,6 +248,12 @@ def _sink_of(call: Call) -> Sink | None:
         return True
 
     return write
+
+
+def _writer_of(call: Call) -> BodyWriter | None:
+    """Of the connection, if it is one of ours and takes chunks."""
+    extension = call.request.scope.get("extensions", {}).get(EXTENSION)
+    return None if extension is None else extension["writer"]
 
 
 def _pieces(call: Call, number: int, some: list[StreamEvent]) -> list[bytes]:
@@ -304,8 +310,8 @@ async def _whole(call: Call, events: Events) -> JsonObject:
 
 async def _chunks(
     call: Call, first: tuple[int, list[StreamEvent]], events: Events, *, include_usage: bool
-) -> AsyncGenerator[bytes]:
-    """The events of a stream, to its end: all that came at once is one chunk."""
+) -> AsyncGenerator[tuple[bytes, bool]]:
+    """The events of a stream, and whether they are the last: all that came at once is one chunk."""
     assert call.plan is not None
     answer, num_prompts = call.plan.format, len(call.plan.records)
     assert isinstance(answer, Format)
@@ -324,7 +330,7 @@ async def _chunks(
                 call.take(number, result)
                 chunk += map(event_of, answer.ending(number, result))
             if chunk and len(call.results) < num_prompts:
-                yield b"".join(chunk)
+                yield b"".join(chunk), False
                 chunk.clear()
             item = await anext(events, None)
     except ApiError as error:
@@ -334,4 +340,4 @@ async def _chunks(
         if include_usage:
             chunk.append(event_of(answer.usage_event(call.in_order())))
     call.watch.stop()
-    yield b"".join((*chunk, DONE))
+    yield b"".join((*chunk, DONE)), True

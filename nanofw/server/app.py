@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import re
-import uuid
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
@@ -23,6 +22,7 @@ from nanofw.server.chats import chat_completions
 from nanofw.server.completions import completions
 from nanofw.server.embeddings import embeddings
 from nanofw.server.errors import ApiError
+from nanofw.server.identifiers import new_identifier
 from nanofw.server.scores import scores
 from nanofw.server.service import Service
 
@@ -66,7 +66,7 @@ def _id_of(scope: Scope) -> str:
             text = value.decode("latin-1")
             if _GIVEN_ID.fullmatch(text):
                 return text
-    return uuid.uuid4().hex
+    return new_identifier()
 
 
 def make_app(service: Service) -> Starlette:

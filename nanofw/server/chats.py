@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,6 +16,7 @@ from nanofw.narrowing import JsonObject
 from nanofw.server.answers import AnswerPlan, serve_text
 from nanofw.server.errors import ApiError
 from nanofw.server.formats import Format
+from nanofw.server.identifiers import new_identifier
 from nanofw.server.logprobs import for_chat
 from nanofw.server.parameters import STRUCTURED, chat_record
 from nanofw.server.reading import Reader
@@ -141,7 +141,7 @@ def _deltas(parts: Sequence[ReplyPart], num_calls: int) -> list[JsonObject]:
 
 def _call_record(call: ToolCall) -> JsonObject:
     return {
-        "id": f"call_{uuid.uuid4().hex}",
+        "id": f"call_{new_identifier()}",
         "type": "function",
         "function": {"name": call.name, "arguments": call.arguments},
     }

@@ -1,7 +1,8 @@
 """Answers that are server-sent events.
 
 Every event is one line of JSON, in which the encoder leaves no line break: its frame is constant.
-All that is ready at the same time is sent as one chunk, and no task is made for an event.
+All that is ready at the same time is sent as one chunk, and no task is made for an event. The head
+goes out with the first chunk, and the end with the last one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from nanofw.server.protocol import BodyWriter
 from nanofw.server.streams import ClientWatch
 
 DONE = b"data: [DONE]\n\n"
@@ -32,23 +34,28 @@ class EventStream(Response):
     """A stream of events that ends its request however it ends itself.
 
     Args:
-        chunks: of events, to the last one.
+        chunks: of events, to the last one, and whether it is this one.
         watch: runs, for the task that answers.
         end: called once, at the end.
+        writer: of the connection; None: another server than ours runs the application.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, chunks: AsyncGenerator[bytes], watch: ClientWatch, end: Callable[[], Awaitable[None]]
+        self,
+        chunks: AsyncGenerator[tuple[bytes, bool]],
+        watch: ClientWatch,
+        end: Callable[[], Awaitable[None]],
+        writer: BodyWriter | None = None,
     ) -> None:
-        self._chunks, self._watch, self._end = chunks, watch, end
+        self._chunks, self._watch, self._end, self._writer = chunks, watch, end, writer
         self.status_code = 200
         self.background: None = None
         self.init_headers({"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        pinging = asyncio.create_task(_ping(send))
+        pings = _Pings(send)
         try:
             await self._send(send)
         except asyncio.CancelledError:
@@ -58,7 +65,7 @@ class EventStream(Response):
             assert answering is not None
             answering.uncancel()
         finally:
-            pinging.cancel()
+            pings.stop()
             self._watch.stop()
             try:
                 await self._chunks.aclose()
@@ -68,16 +75,32 @@ class EventStream(Response):
     async def _send(self, send: Send) -> None:
         headers = self.raw_headers
         await send({"type": "http.response.start", "status": 200, "headers": headers})
-        async for chunk in self._chunks:
-            await send(_body(chunk))
-        await send(_body(b"", more=False))
+        async for chunk, is_last in self._chunks:
+            await send(_body(chunk, more=not is_last))
+            if self._writer is not None:
+                self._writer.flush()
 
 
 def _body(chunk: bytes, *, more: bool = True) -> Message:
     return {"type": "http.response.body", "body": chunk, "more_body": more}
 
 
-async def _ping(send: Send) -> None:
-    while True:
-        await asyncio.sleep(PING_INTERVAL_S)
-        await send(_body(PING))
+class _Pings:
+    """Sends comments until it is stopped. A task is made for each: most streams end before one."""
+
+    def __init__(self, send: Send) -> None:
+        self._send, self._loop = send, asyncio.get_running_loop()
+        self._task: asyncio.Task[None] | None = None
+        self._timer = self._loop.call_later(PING_INTERVAL_S, self._start)
+
+    def _start(self) -> None:
+        self._task = self._loop.create_task(self._ping())
+
+    async def _ping(self) -> None:
+        await self._send(_body(PING))
+        self._timer = self._loop.call_later(PING_INTERVAL_S, self._start)
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        if self._task is not None:
+            self._task.cancel()

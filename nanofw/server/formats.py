@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from nanofw import __version__
 from nanofw.llm.prompts import Prompt
 from nanofw.llm.results import Completion, RequestResult, StreamEvent
 from nanofw.narrowing import JsonObject
+from nanofw.server.identifiers import new_identifier
 
 FINGERPRINT = f"nanofw-{__version__}"
 
@@ -68,7 +68,7 @@ class WholeFormat(ABC):
     created: int = field(default_factory=lambda: int(time.time()), init=False)
 
     def __post_init__(self) -> None:
-        self.id = f"{self._id_prefix()}-{uuid.uuid4().hex}"
+        self.id = f"{self._id_prefix()}-{new_identifier()}"
 
     @abstractmethod
     def _id_prefix(self) -> str: ...

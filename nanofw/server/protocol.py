@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import time
 from typing import ClassVar
 
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol, RequestResponseCycle
 
 from nanofw.config.schema import ServerLimits
+from nanofw.server.joined_writes import JoinedWrites
 
 EXTENSION = "nanofw.body_writer"
 """The extension of a request's scope that holds its `BodyWriter`."""
@@ -19,10 +21,15 @@ class BodyWriter:
     """Writes parts of a chunked answer at once, past the task that answers and what is around it.
 
     ASGI's `send` costs more than all else that is done for a token.
+
+    Attributes:
+        received: when the last part of the request came, on the machine's monotonic clock.
     """
 
-    def __init__(self, cycle: RequestResponseCycle) -> None:
-        self._cycle = cycle
+    def __init__(
+        self, cycle: RequestResponseCycle, transport: JoinedWrites, received: float
+    ) -> None:
+        self._cycle, self._transport, self.received = cycle, transport, received
 
     @property
     def is_free(self) -> bool:
@@ -33,7 +40,11 @@ class BodyWriter:
 
     def write(self, data: bytes) -> None:
         """Write a chunk, which is not empty; for a writer that is free."""
-        self._cycle.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        self._transport.write_now(b"%x\r\n%b\r\n" % (len(data), data))
+
+    def flush(self) -> None:
+        """Send what the task that answers has written."""
+        self._transport.flush()
 
 
 class BoundedProtocol(H11Protocol):
@@ -47,13 +58,19 @@ class BoundedProtocol(H11Protocol):
     write_timeout_s: ClassVar[float] = 30.0
     _head_timer: asyncio.TimerHandle | None = None
     _write_timer: asyncio.TimerHandle | None = None
+    _writer: BodyWriter | None = None
+    _received: float = 0.0
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        super().connection_made(transport)
+        self._joined = JoinedWrites(transport, self.loop)
+        super().connection_made(self._joined)
         _send_at_once(transport)
         self._expect_head()
 
     def data_received(self, data: bytes) -> None:
+        self._received = time.monotonic()
+        if self._writer is not None and self.cycle.more_body:
+            self._writer.received = self._received
         super().data_received(data)
         if self.conn.their_state is not h11.IDLE:
             self._head_timer = _cancelled(self._head_timer)
@@ -65,7 +82,12 @@ class BoundedProtocol(H11Protocol):
         super().handle_events()
         cycle = self.cycle
         if cycle is not before and cycle.scope["http_version"] == "1.1":  # 1.0 knows no chunks
-            cycle.scope["extensions"] = {EXTENSION: {"writer": BodyWriter(cycle)}}
+            self._writer = BodyWriter(cycle, self._joined, self._received)
+            cycle.scope["extensions"] = {EXTENSION: {"writer": self._writer}}
+
+    def on_response_complete(self) -> None:
+        self._joined.flush()
+        super().on_response_complete()
 
     def pause_writing(self) -> None:
         super().pause_writing()
