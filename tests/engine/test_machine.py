@@ -196,13 +196,19 @@ def check_idle(engine: Engine) -> None:
     assert engine.scheduler.allocator.stats().num_used == 0
 
 
-EngineMachine.TestCase.settings = settings(
-    max_examples=150,
+FEW = settings(
+    max_examples=50,
     stateful_step_count=40,
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
+EngineMachine.TestCase.settings = FEW
 TestEngineMachine = EngineMachine.TestCase
+
+
+@pytest.mark.slow
+class TestEngineMachineAtLength(EngineMachine.TestCase):
+    settings = settings(FEW, max_examples=300)
 
 
 @pytest.mark.parametrize("overlap", [False, True])

@@ -147,7 +147,7 @@ class TestTokens:
         assert seen == expected
 
     def test_siblings_and_seeds_differ(self) -> None:
-        sim = executor(vocab_size=1 << 30)
+        sim = executor(vocab_size=1 << 20)
         rows = [
             new_row(0, [1], [0], seed=1), new_row(1, [1], [1], seed=1, sample_index=1),
             new_row(2, [1], [2], seed=2),

@@ -473,8 +473,9 @@ class KeepsOneTokenLess(Standard):
         ignoring(top_p=1.0),
         ignoring(min_p=0.0),
         ignoring(repetition_penalty=1.0),
-        ignoring(presence_penalty=0.0),
-        ignoring(frequency_penalty=0.0),
+        # Found by the check that finds the one above.
+        pytest.param(ignoring(presence_penalty=0.0), marks=pytest.mark.slow),
+        pytest.param(ignoring(frequency_penalty=0.0), marks=pytest.mark.slow),
         ignoring(logit_bias=None),
         ignoring(bad_words=()),
         ignoring(min_tokens=0),
