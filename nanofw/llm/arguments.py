@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import cast
 
 from nanofw.config.load import LoadedConfig, load_config
+from nanofw.contracts.requests import SamplingParams
 from nanofw.errors import shown
 from nanofw.llm.elsewhere import unknown_key
 from nanofw.llm.keywords import nested_values
-from nanofw.llm.prompts import CHAT_NAMES, REQUEST_NAMES, SAMPLING_NAMES
+from nanofw.llm.prompts import CHAT_NAMES, RECORD_NAMES, REQUEST_NAMES, SAMPLING_NAMES
 
 FIELD_NAMES = (*REQUEST_NAMES, *SAMPLING_NAMES)
 """Keys of a JSONL line that `generate` takes as keywords."""
@@ -67,3 +68,52 @@ def check_fields(
             raise ValueError(unknown_key(name, (*known, *variables)))
     if "id" in fields and num_prompts != 1:
         raise ValueError(f"id names one request, and there are {num_prompts} prompts")
+
+
+def chat_fields(
+    fields: Mapping[str, object],
+    num_chats: int,
+    variables: Iterable[str],
+    *,
+    tools: object,
+    template: str | None,
+    template_kwargs: Mapping[str, object] | None,
+) -> dict[str, object]:
+    """What all chats of a call have in common, as keys of a record.
+
+    Args:
+        fields: keywords of the call: keys of a record, and variables of the chat template.
+        variables: those that the model's template reads.
+        tools, template, template_kwargs: arguments of the call.
+
+    Raises:
+        ValueError: a keyword that is neither.
+    """
+    check_fields(fields, CHAT_FIELD_NAMES, num_chats, variables)
+    own = {name: item for name, item in fields.items() if name in RECORD_NAMES}
+    for_template = {name: item for name, item in fields.items() if name not in own}
+    return {
+        **own,
+        "chat_template_kwargs": {**for_template, **(template_kwargs or {})},
+        "tools": tools,
+        "chat_template": template,
+    }
+
+
+def params_for_each(
+    given: object, default: SamplingParams, num_prompts: int
+) -> list[SamplingParams]:
+    """The sampling parameters of each prompt: one for all, one for each, or None: the default.
+
+    Raises:
+        ValueError: another number of them than of prompts, or something else.
+    """
+    if given is None or isinstance(given, SamplingParams):
+        return [given or default] * num_prompts
+    items = list(cast("Sequence[object]", given)) if isinstance(given, Sequence) else [given]
+    listed = [item for item in items if isinstance(item, SamplingParams)]
+    if len(listed) < len(items):
+        raise ValueError(f"sampling parameters are SamplingParams objects, not {shown(given)}")
+    if len(listed) != num_prompts:
+        raise ValueError(f"{num_prompts} prompts, but {len(listed)} sampling parameters")
+    return listed

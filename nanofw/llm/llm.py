@@ -15,14 +15,14 @@ from nanofw.config.layers import PYTHON
 from nanofw.config.load import LoadedConfig, load_config
 from nanofw.contracts.requests import Pooling, SamplingParams
 from nanofw.engine.base import BaseEngine
-from nanofw.errors import shown
 from nanofw.llm.arguments import (
-    CHAT_FIELD_NAMES,
     FIELD_NAMES,
     POOLED_FIELD_NAMES,
     as_list,
+    chat_fields,
     check_fields,
     load,
+    params_for_each,
 )
 from nanofw.llm.chat_replies import (
     chat_formats,
@@ -34,7 +34,7 @@ from nanofw.llm.embeddings import POOLED, EmbeddingResult, chosen_spec, embeddin
 from nanofw.llm.interrupt import postponed
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import run_progress
-from nanofw.llm.prompts import RECORD_NAMES, PromptLike
+from nanofw.llm.prompts import PromptLike
 from nanofw.llm.refusals import chosen_ids, read_prompt
 from nanofw.llm.results import RequestResult, StreamEvent
 from nanofw.llm.scores import SCORED, ScoreResult, encode_pair, paired, score_of
@@ -123,7 +123,7 @@ class LLM:
         """
         wanted = as_list(prompts)
         check_fields(fields, FIELD_NAMES, len(wanted))
-        params = self._params(sampling_params, len(wanted))
+        params = params_for_each(sampling_params, self.sampling, len(wanted))
         return self._run(wanted, params, arguments, fields, progress)
 
     def chat(
@@ -152,7 +152,11 @@ class LLM:
         """
         several = isinstance(messages, Sequence) and bool(messages)
         chats = messages if several and isinstance(messages[0], (list, tuple)) else [messages]
-        common = self._chat_fields(fields, len(chats), tools, chat_template, chat_template_kwargs)
+        names = self._session.encoder.template_variables
+        common = chat_fields(
+            fields, len(chats), names, tools=tools, template=chat_template,
+            template_kwargs=chat_template_kwargs,
+        )  # fmt: skip
         prompts = [{"messages": chat, **common} for chat in chats]
         results = self.generate(prompts, sampling_params, progress=progress)
         formats = chat_formats(self._formats, common)
@@ -169,31 +173,16 @@ class LLM:
         **fields: object,
     ) -> Iterator[StreamEvent]:
         """Continue one conversation as `chat` does, text as it comes, as `stream` gives it."""
-        common = self._chat_fields(fields, 1, tools, chat_template, chat_template_kwargs)
+        names = self._session.encoder.template_variables
+        common = chat_fields(
+            fields, 1, names, tools=tools, template=chat_template,
+            template_kwargs=chat_template_kwargs,
+        )  # fmt: skip
         formats = chat_formats(self._formats, common)
         events = self._stream({"messages": messages, **common}, sampling_params, None, {})
         with closing(events):
             for event in events:
                 yield event_with_replies(event, formats)
-
-    def _chat_fields(
-        self,
-        fields: Mapping[str, object],
-        num_chats: int,
-        tools: Sequence[Mapping[str, object] | Callable[..., object]] | None,
-        chat_template: str | None,
-        template_kwargs: Mapping[str, object] | None,
-    ) -> dict[str, object]:
-        """What all chats of a call have in common, as keys of a record."""
-        check_fields(fields, CHAT_FIELD_NAMES, num_chats, self._session.encoder.template_variables)
-        own = {name: item for name, item in fields.items() if name in RECORD_NAMES}
-        for_template = {name: item for name, item in fields.items() if name not in own}
-        return {
-            **own,
-            "chat_template_kwargs": {**for_template, **(template_kwargs or {})},
-            "tools": tools,
-            "chat_template": chat_template,
-        }
 
     def stream(
         self,
@@ -324,18 +313,6 @@ class LLM:
     def _check_open(self) -> None:
         if self._closed:
             raise ValueError("this LLM is closed")
-
-    def _params(
-        self, given: SamplingParams | Sequence[SamplingParams] | None, num_prompts: int
-    ) -> list[SamplingParams]:
-        if given is None or isinstance(given, SamplingParams):
-            return [given or self.sampling] * num_prompts
-        listed = isinstance(given, Sequence)
-        if not listed or not all(isinstance(params, SamplingParams) for params in given):
-            raise ValueError(f"sampling parameters are SamplingParams objects, not {shown(given)}")
-        if len(given) != num_prompts:
-            raise ValueError(f"{num_prompts} prompts, but {len(given)} sampling parameters")
-        return list(given)
 
     def _add(
         self,
