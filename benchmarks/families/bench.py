@@ -7,7 +7,8 @@ For each family a random decoder of 4 layers and a hidden size of 256, or of 8 l
 written to a temporary folder. Three contenders then run the same prompts (8 of 64 random tokens, 48
 new tokens each, greedy, no end token) in turn, `--rounds` times over: the native model,
 `model.name: transformers`, and transformers' `generate` with one batch. Figures are those of the
-best round, in processor seconds of this process; ratios are within one run.
+best round, in processor seconds of this process; ratios are within one run: of the best rounds, and
+the median over rounds. `--json` keeps every round.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import torch
@@ -87,19 +89,19 @@ def check(results: list[Any]) -> None:
     assert all(len(result.outputs[0].token_ids) == OUTPUT for result in results), results
 
 
-def measure(model_type: str, rounds: int) -> dict[str, float]:
-    """Tokens per processor second of each contender, of its best round."""
+def measure(model_type: str, rounds: int) -> dict[str, list[float]]:
+    """Tokens per processor second of each contender, of every round."""
     generator = torch.Generator().manual_seed(1)
     prompts = torch.randint(2, 4096, (NUM_PROMPTS, PROMPT), generator=generator).tolist()
     with tempfile.TemporaryDirectory() as name:
         runs = contenders(Path(name), write_model(Path(name), model_type), prompts)
-        seconds = dict.fromkeys(runs, float("inf"))
-        for _ in range(rounds + 1):  # the first one warms up
+        found: dict[str, list[float]] = {key: [] for key in runs}
+        for _ in range(rounds + 1):
             for key, run in runs.items():
                 begin = time.process_time()
                 run()
-                seconds[key] = min(seconds[key], time.process_time() - begin)
-    return {key: NUM_PROMPTS * OUTPUT / value for key, value in seconds.items()}
+                found[key].append(NUM_PROMPTS * OUTPUT / (time.process_time() - begin))
+    return {key: values[1:] for key, values in found.items()}  # the first round warms up
 
 
 def main() -> None:
@@ -112,15 +114,22 @@ def main() -> None:
     torch.set_num_threads(1)
     if given.shape == "larger":
         SHAPE.update(LARGER)
-    found: dict[str, dict[str, float]] = {}
+    found: dict[str, dict[str, list[float]]] = {}
     print("tokens per processor second; ratios within one run")
-    print(f"{'family':12} {'native':>8} {'transf.':>8} {'generate':>8} {'n/g':>6} {'t/n':>6}")
+    print(
+        f"{'family':12} {'native':>8} {'transf.':>8} {'generate':>8} {'n/g':>6} {'t/n':>6} "
+        f"{'t/n, median':>12}"
+    )
     for family in given.family or FAMILIES:
         one = found[family] = measure(family, given.rounds)
-        native, through, generate = one["native"], one["transformers"], one["generate"]
+        native, through, generate = (
+            max(one[key]) for key in ("native", "transformers", "generate")
+        )
+        pairs = zip(one["transformers"], one["native"], strict=True)
         print(
             f"{family:12} {native:8.0f} {through:8.0f} {generate:8.0f} "
-            f"{native / generate:6.2f} {through / native:6.2f}",
+            f"{native / generate:6.2f} {through / native:6.2f} "
+            f"{median(ours / theirs for ours, theirs in pairs):12.2f}",
             flush=True,
         )
     if given.json:

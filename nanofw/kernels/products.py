@@ -94,9 +94,11 @@ class ConstantWeight:
 
     def multiply(self, x: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
         """The product of [..., in] with the weight, plus the bias: [..., out]."""
-        if x.ndim != 2:
-            return self.multiply(x.reshape(-1, x.shape[-1]), bias).unflatten(0, x.shape[:-1])
-        return self._by_rows[min(x.shape[0], self._most)](x, self.stored, bias)
+        if x.ndim == 2:
+            return self._by_rows[min(x.shape[0], self._most)](x, self.stored, bias)
+        rows = x.reshape(-1, x.shape[-1])
+        out = self._by_rows[min(rows.shape[0], self._most)](rows, self.stored, bias)
+        return out.view(*x.shape[:-1], out.shape[1])
 
 
 def is_chosen(weight: torch.Tensor) -> bool:

@@ -113,7 +113,8 @@ def params_for_each(
     items = list(cast("Sequence[object]", given)) if isinstance(given, Sequence) else [given]
     listed = [item for item in items if isinstance(item, SamplingParams)]
     if len(listed) < len(items):
-        raise ValueError(f"sampling parameters are SamplingParams objects, not {shown(given)}")
+        what = shown(cast("object", given))
+        raise ValueError(f"sampling parameters are SamplingParams objects, not {what}")
     if len(listed) != num_prompts:
         raise ValueError(f"{num_prompts} prompts, but {len(listed)} sampling parameters")
     return listed

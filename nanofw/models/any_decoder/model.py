@@ -18,6 +18,7 @@ from nanofw.contracts.attention_backend import ForwardBatch
 from nanofw.contracts.model import Model, ModelConfig
 from nanofw.errors import ModelError
 from nanofw.models.any_decoder.attention import NAME, AttentionPass, install, register
+from nanofw.models.any_decoder.calls import shorten_calls
 from nanofw.models.any_decoder.faster import replace_modules
 from nanofw.models.any_decoder.reader import load_config
 from nanofw.models.any_decoder.trial import check_loaded
@@ -68,8 +69,9 @@ class TransformersDecoder(Model):
         self._class = self._find_class()
         with torch.device("meta"):
             self._body: nn.Module = self._class(self._their_config())
-        self._whole = self._body
+        self._whole: Any = self._body
         self._given = _Given()
+        self._plain_head: nn.Module | None = None
 
     def parameters(self) -> Iterator[torch.Tensor]:
         """Of body and head, each once."""
@@ -95,7 +97,9 @@ class TransformersDecoder(Model):
         self._whole, self._body = model, getattr(model, prefix)
         replace_modules(model)
         setattr(model, prefix, self._given)
-        check_loaded(self._body, self._state, config.spec, config.device)
+        shorten_calls(self._body)
+        states = check_loaded(self._body, self._state, config.spec, config.device)
+        self._plain_head = self._find_plain_head(states)
 
     def forward(self, batch: ForwardBatch, pool: list[Any]) -> torch.Tensor:
         """Hidden states [s, hidden] at `batch.logits_indices`."""
@@ -112,12 +116,25 @@ class TransformersDecoder(Model):
 
     def logits(self, hidden: torch.Tensor) -> torch.Tensor:
         """Logits [s, vocabulary] of [s, hidden], with what the family does to them."""
+        if self._plain_head is not None:
+            return self._plain_head(hidden)
+        return self._family_logits(hidden)
+
+    def _family_logits(self, hidden: torch.Tensor) -> torch.Tensor:
         self._given.last_hidden_state = hidden.unsqueeze(0)
         try:
             tokens = torch.zeros(1, len(hidden), dtype=torch.long, device=hidden.device)
             return self._whole(input_ids=tokens, use_cache=False).logits[0]
         finally:
             self._given.last_hidden_state = None
+
+    @torch.inference_mode()
+    def _find_plain_head(self, states: torch.Tensor) -> nn.Module | None:
+        """The product with the head, where a family makes its logits of it alone; else None."""
+        head = self._whole.get_output_embeddings()
+        if head is None or not torch.equal(head(states), self._family_logits(states)):
+            return None
+        return head
 
     def _their_config(self) -> Any:
         config = load_config(self._folder)

@@ -24,18 +24,31 @@ _UNKNOWN = ("position_bias", "s_aux", "attention_bias", "alibi", "head_mask", "s
 @torch.inference_mode()
 def check_loaded(
     body: nn.Module, state: AttentionPass, spec: ModelSpec, device: torch.device
-) -> None:
-    """Raise ModelError with the reason why paged attention cannot serve this model."""
+) -> torch.Tensor:
+    """The hidden states [t, hidden] of a few tokens, whose attention gave zeros.
+
+    Raises:
+        ModelError: the reason why paged attention cannot serve this model.
+    """
     tokens = torch.arange(_LENGTH, device=device) * 7 % spec.vocab_size
     positions = torch.arange(_LENGTH, device=device)
-    whole, states = _run(body, state, tokens, positions)
+    try:
+        whole, states = _run(body, state, tokens, positions)
+    except (RuntimeError, ValueError) as error:
+        line = str(error).strip().partition("\n")[0]
+        raise _refusal(body, spec, f"transformers cannot compute eight tokens ({line})") from error
     reason = _wrong_calls(whole, spec)
     if reason is None:
         late, late_states = _run(body, state, tokens[_LATE:], positions[_LATE:])
         reason = _dependence(whole, late, states[_LATE:], late_states)
     if reason is not None:
-        name = type(body).__name__
-        raise ModelError(f"{spec.path}: {name}: {reason}; model.name: transformers cannot run it")
+        raise _refusal(body, spec, reason)
+    return states
+
+
+def _refusal(body: nn.Module, spec: ModelSpec, reason: str) -> ModelError:
+    name = type(body).__name__
+    return ModelError(f"{spec.path}: {name}: {reason}; model.name: transformers cannot run it")
 
 
 def _run(
