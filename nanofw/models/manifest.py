@@ -49,6 +49,7 @@ def model() -> list[Plugin]:
                 "activations": ("*",),
                 "sliding_window": True,
                 "soft_cap": True,
+                "tensor_parallel": True,
             },
             spec="nanofw.models.any_decoder.reader:read",
             architectures=("*",),

@@ -10,6 +10,7 @@ import torch
 from torch.nn import functional
 
 from nanofw.contracts.attention_backend import AttentionBackend, ForwardBatch
+from nanofw.contracts.communicator import Communicator
 
 NAME = "nanofw_paged"
 """What transformers knows it by."""
@@ -33,12 +34,16 @@ class AttentionPass:
     Attributes:
         backend: what attends.
         head_dim: of queries and keys; values may be narrower.
+        num_heads: query heads of this rank.
+        ranks: those that share the heads.
         batch, pool: of this pass, or None.
         calls: of a trial, by layer; None outside a trial.
     """
 
     backend: AttentionBackend
     head_dim: int
+    num_heads: int
+    ranks: Communicator
     batch: ForwardBatch | None = None
     pool: list[Any] = field(default_factory=list[Any])
     calls: dict[int, list[AttentionCall]] | None = None
@@ -49,6 +54,16 @@ class AttentionPass:
         if self.calls is not None:
             self.calls.setdefault(layer, []).append(call)
             return call.query.new_zeros(*call.query.shape[:2], width)
+        if call.query.shape[1] == self.num_heads:
+            return self._attend(layer, call, width)
+        call.query, call.key, call.value = map(self._own, (call.query, call.key, call.value))
+        return self.ranks.all_gather(self._attend(layer, call, width), dim=1)
+
+    def _own(self, heads: torch.Tensor) -> torch.Tensor:
+        """This rank's heads of a family whose layers compute all of them on every rank."""
+        return heads.chunk(self.ranks.size, 1)[self.ranks.rank]
+
+    def _attend(self, layer: int, call: AttentionCall, width: int) -> torch.Tensor:
         assert self.batch is not None
         value = call.value
         if width < self.head_dim:  # the pool has one size for keys and values

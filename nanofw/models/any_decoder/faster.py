@@ -60,7 +60,8 @@ def replace_modules(model: nn.Module) -> None:
     """Replace the parts of a loaded model that have a faster form."""
     owners: dict[int, list[nn.Module]] = {}
     for module in model.modules():
-        if isinstance(weight := getattr(module, "weight", None), nn.Parameter):
+        own = dict(module.named_parameters(recurse=False))
+        if (weight := own.get("weight")) is not None:
             owners.setdefault(id(weight), []).append(module)
     shapes = {
         module: _shape(module.weight, is_shared=len(owners[id(module.weight)]) > 1)

@@ -21,6 +21,7 @@ from nanofw.models.any_decoder.attention import NAME, AttentionPass, install, re
 from nanofw.models.any_decoder.calls import shorten_calls
 from nanofw.models.any_decoder.faster import replace_modules
 from nanofw.models.any_decoder.reader import load_config
+from nanofw.models.any_decoder.split import split_model
 from nanofw.models.any_decoder.trial import check_loaded
 
 
@@ -59,16 +60,21 @@ class TransformersDecoder(Model):
     """Constructed as `TransformersDecoder(options, config)`.
 
     Raises:
-        ModelError: the attention of this architecture cannot be replaced.
+        ModelError: the attention of this architecture cannot be replaced, or several ranks cannot
+            share its layers.
     """
 
     def __init__(self, options: None, config: ModelConfig) -> None:
         self._config = config
         self._folder = Path(config.spec.path)
-        self._state = AttentionPass(config.attention_backend, config.spec.head_dim)
+        spec, ranks = config.spec, config.communicator
+        self._state = AttentionPass(
+            config.attention_backend, spec.head_dim, spec.num_heads // ranks.size, ranks
+        )
         self._class = self._find_class()
         with torch.device("meta"):
             self._body: nn.Module = self._class(self._their_config())
+            self._split(self._body)
         self._whole: Any = self._body
         self._given = _Given()
         self._plain_head: nn.Module | None = None
@@ -91,6 +97,7 @@ class TransformersDecoder(Model):
             local_files_only=True, output_loading_info=True,
         )  # fmt: skip
         _refuse_incomplete(report, str(self._folder))
+        self._split(model)
         model = model.eval().to(config.device)
         install(model, self._state)
         prefix = model.base_model_prefix
@@ -135,6 +142,10 @@ class TransformersDecoder(Model):
         if head is None or not torch.equal(head(states), self._family_logits(states)):
             return None
         return head
+
+    def _split(self, model: nn.Module) -> None:
+        if self._config.communicator.size > 1:
+            split_model(model, self._config.spec, self._config.communicator)
 
     def _their_config(self) -> Any:
         config = load_config(self._folder)

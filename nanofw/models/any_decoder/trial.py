@@ -37,7 +37,7 @@ def check_loaded(
     except (RuntimeError, ValueError) as error:
         line = str(error).strip().partition("\n")[0]
         raise _refusal(body, spec, f"transformers cannot compute eight tokens ({line})") from error
-    reason = _wrong_calls(whole, spec)
+    reason = _wrong_calls(whole, spec, state)
     if reason is None:
         late, late_states = _run(body, state, tokens[_LATE:], positions[_LATE:])
         reason = _dependence(whole, late, states[_LATE:], late_states)
@@ -63,19 +63,25 @@ def _run(
         state.calls = None
 
 
-def _wrong_calls(calls: dict[int, list[AttentionCall]], spec: ModelSpec) -> str | None:
+def _wrong_calls(
+    calls: dict[int, list[AttentionCall]], spec: ModelSpec, state: AttentionPass
+) -> str | None:
     if sorted(calls) != list(range(spec.num_layers)):
         return f"of {spec.num_layers} layers, {len(calls)} call the attention function"
     for layer, found in calls.items():
         if len(found) > 1:
             return f"layer {layer} attends {len(found)} times"
-        if reason := _wrong_call(found[0], layer, spec):
+        if reason := _wrong_call(found[0], layer, spec, state):
             return f"layer {layer} {reason}"
     return None
 
 
-def _wrong_call(call: AttentionCall, layer: int, spec: ModelSpec) -> str | None:
+def _wrong_call(
+    call: AttentionCall, layer: int, spec: ModelSpec, state: AttentionPass
+) -> str | None:
     heads, kv_heads, size = spec.num_heads, spec.num_kv_heads, spec.head_dim
+    if call.query.shape[1] == state.num_heads:  # only those of this rank
+        heads, kv_heads = state.num_heads, kv_heads // state.ranks.size
     if call.query.shape[1:] != (heads, size) or call.key.shape[1:] != (kv_heads, size):
         return (
             f"has queries of {_shape(call.query)} and keys of {_shape(call.key)}, where "
