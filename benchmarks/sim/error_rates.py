@@ -2,6 +2,8 @@
 
     python -m benchmarks.sim.error_rates [--experiments 1000] [--processes N] [--json FILE]
 
+`--first` goes on where an earlier part of the same experiments ended.
+
 Each experiment is judged by `analyse`, as `nanofw compare` does it, at load 0.8:
 
     synthetic   two random policies of other seeds on Poisson traffic, five repeats
@@ -116,9 +118,13 @@ class Experiments:
     """What came of one experiment of each kind: pairs of a kind and whether it happened."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
         self._poisson = chosen(POISSON)
         self._slow = chosen(POISSON, 0.01 * SLOWER)
+        self._trace = folder / f"{os.getpid()}.jsonl"
+        trace(self._trace, 0)
+        replay = {"name": "replay", "file": str(self._trace), "num_requests": NUM_REQUESTS,
+                  "part": "random"}  # fmt: skip
+        self._replay = chosen(replay, allocator="paged_prefix")
         burst = ExperimentOptions(arms={"a": {}}, metrics=("e2e.mean",))
         self._capacity = run_once(self._poisson, burst, seed=0, time_scale=0.0).capacity
 
@@ -137,11 +143,8 @@ class Experiments:
         return [*found, *self._until(number, {**pair, "slow": slow["slow"]}, runs)]
 
     def windows(self, number: int) -> Iterator[tuple[str, bool]]:
-        path = self._folder / f"{os.getpid()}.jsonl"
-        trace(path, number)
-        base = chosen({"name": "replay", "file": str(path), "num_requests": NUM_REQUESTS,
-                       "part": "random"}, allocator="paged_prefix")  # fmt: skip
-        arms = {f"r{i}": with_policy_seed(base, number * 10 + i) for i in range(2)}
+        trace(self._trace, number)
+        arms = {f"r{i}": with_policy_seed(self._replay, number * 10 + i) for i in range(2)}
         # The baseline against itself would be on the same windows, in another order.
         runs = self._runs(arms, number, REPEATS, aa=False)
         found = _verdicts(_results(arms, runs, REPEATS, aa=False))
@@ -250,13 +253,15 @@ def line(kind: str, num: int, hits: int) -> dict[str, Any]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--experiments", type=int, default=1000)
+    parser.add_argument("--first", type=int, default=0, help="number of the first experiment")
     parser.add_argument("--processes", type=int, default=num_usable_cores())
     parser.add_argument("--seconds", type=float, default=float("inf"), help="then no more begin")
     parser.add_argument("--kinds", default="capacity,windows,engine")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     num, hits, began, cut = Counter[str](), Counter[str](), time.monotonic(), False
-    tasks = itertools.product(options.kinds.split(","), range(options.experiments))
+    numbers = range(options.first, options.first + options.experiments)
+    tasks = itertools.product(options.kinds.split(","), numbers)
     with (
         tempfile.TemporaryDirectory() as folder,
         ProcessPoolExecutor(
@@ -282,7 +287,8 @@ def main() -> None:
     print("\n".join(map(json.dumps, lines)))
     if options.json is not None:
         record = {"benchmark": "sim/error_rates", "commit": commit(), "machine": machine(),
-                  "seconds": round(time.monotonic() - began, 1), "processes": options.processes,
+                  "seconds": round(time.monotonic() - began, 1), "first": options.first,
+                  "processes": options.processes,
                   "until": UNTIL, "slower": SLOWER, "cut": cut, "lines": lines}  # fmt: skip
         options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 

@@ -1,6 +1,6 @@
 """Simulated runs beside the plain simulator of the tests: the same jobs, the same steps.
 
-    python -m benchmarks.sim.reference [--scale 1] [--json FILE]
+    python -m benchmarks.sim.reference [--scale 1] [--rows 256,16,1] [--json FILE]
 
 Processor seconds of the engine (allocators `paged` and `paged_prefix`, no measurements) and of
 `tests/sim/reference.py`, with the steps and the microseconds of each.
@@ -56,10 +56,12 @@ def engine_run(server: Machine, jobs: list[Job], allocator: str) -> tuple[float,
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1.0, help="of the number of jobs")
+    parser.add_argument("--rows", default=",".join(map(str, SHAPES)), help="which shapes")
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     lines: list[dict[str, Any]] = []
-    for rows, (num, rate) in SHAPES.items():
+    for rows in map(int, options.rows.split(",")):
+        num, rate = SHAPES[rows]
         server, jobs = made(rows, max(1, int(num * options.scale)), rate)
         line: dict[str, Any] = {"rows": rows, "jobs": len(jobs)}
         for allocator in ("paged", "paged_prefix"):

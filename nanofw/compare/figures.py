@@ -154,7 +154,7 @@ def spread(results: Results, point: float | None, quantity: str) -> str:
 
 
 def queue(results: Results, point: float | None) -> str:
-    """Requests that wait over time, in the first run of each arm."""
+    """Requests that wait, as means over stretches of the first run of each arm."""
     with _drawing(WIDTH, 2.4) as (figure, axes):
         is_empty = True
         for arm in results.experiment.arms:
@@ -168,7 +168,7 @@ def queue(results: Results, point: float | None) -> str:
             return ""
         axes.set_ylim(bottom=0)
         axes.set_xlabel("seconds after the start of the run")
-        axes.set_ylabel("requests that wait")
+        axes.set_ylabel("requests that wait, mean")
         _legend(figure, axes)
         return _text(figure, f"queue-{point}")
 

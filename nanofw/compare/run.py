@@ -69,7 +69,7 @@ class RunResult:
             a verdict. It says nothing of other traffic.
         notes: sentences for the report.
         spreads: latencies at `PERCENTS` of the measured requests, by quantity.
-        over_time: requests that wait and run, at some times of the run.
+        over_time: requests that wait and run, as means over stretches of the run.
     """
 
     values: dict[str, float]

@@ -26,18 +26,27 @@ def spreads(latencies: Mapping[str, FloatArray]) -> dict[str, list[float]]:
 
 
 def over_time(done: FinishedTable, start: float, end: float) -> dict[str, list[float]]:
-    """`time` in seconds after the start, and the requests that are `waiting` and `running` then.
+    """How many requests are `waiting` and `running`: means over stretches of equal length, by the
+    `time` of their middles in seconds after the start.
 
-    A preempted request counts as running: when it waited again is not kept.
+    Means, since a queue that every step empties has another length at each moment. A preempted
+    request counts as running: when it waited again is not kept.
     """
-    times = np.linspace(start, end, NUM_TIMES)
+    edges = np.linspace(start, max(end, start + 1e-9), NUM_TIMES + 1)
     began = np.where(np.isnan(done["scheduled"]), done["finished"], done["scheduled"])
     came, begun, ended = (
-        np.searchsorted(np.sort(some), times, side="right")
-        for some in (done["arrival"], began, done["finished"])
+        _means(np.sort(some), edges) for some in (done["arrival"], began, done["finished"])
     )
     return {
-        "time": (times - start).tolist(),
-        "waiting": (came - begun).astype(float).tolist(),
-        "running": (begun - ended).astype(float).tolist(),
+        "time": ((edges[1:] + edges[:-1]) / 2 - start).tolist(),
+        "waiting": np.maximum(came - begun, 0.0).tolist(),
+        "running": np.maximum(begun - ended, 0.0).tolist(),
     }
+
+
+def _means(times: FloatArray, edges: FloatArray) -> FloatArray:
+    """float64[e - 1]: how many of the sorted times have passed, on average between two edges."""
+    num = np.searchsorted(times, edges)
+    since = times - edges[0]
+    area = num * (edges - edges[0]) - np.concatenate(([0.0], since.cumsum()))[num]
+    return np.diff(area) / np.diff(edges)

@@ -7,8 +7,10 @@ import math
 import numpy as np
 import pytest
 
+from nanofw.compare.finished import FinishedRequests
 from nanofw.compare.metrics import Metric, RunMeasurement, jain, weighted_statistic
 from nanofw.compare.run import checksum
+from nanofw.compare.run_curves import over_time
 from nanofw.config.slo import Slo
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import FinishReason
@@ -102,3 +104,15 @@ def test_jain() -> None:
     assert jain(np.array([3.0, 3.0, 3.0])) == pytest.approx(1.0)
     assert jain(np.array([6.0, 0.0, 0.0])) == pytest.approx(1 / 3)
     assert jain(np.zeros(2)) == 1.0
+
+
+def test_the_queue_over_time_holds_every_second_that_was_waited() -> None:
+    done = FinishedRequests()
+    for arrival, scheduled, finished in ((0.0, 1.0, 3.0), (1.0, 1.0, 2.0), (2.0, None, 4.0)):
+        done.add_output(output(arrival=arrival, scheduled=scheduled, finished=finished), 0)
+    curve = over_time(done.table(), 0.0, 6.0)
+    stretch = 6.0 / len(curve["time"])
+    assert sum(curve["waiting"]) * stretch == pytest.approx(1 + 0 + 2)
+    assert sum(curve["running"]) * stretch == pytest.approx(2 + 1 + 0)
+    assert curve["waiting"][0] == pytest.approx(1.0)
+    assert curve["waiting"][-1] == pytest.approx(0.0)

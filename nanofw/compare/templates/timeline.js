@@ -8,7 +8,9 @@ for (const data of JSON.parse(document.getElementById("timelines").textContent))
   const bands = { queue: [0, 60], kv: [70, 60], steps: [140, 26], requests: [176, lanes * lane] };
   const height = 176 + lanes * lane + 22;
   const end = Math.max(data.end, 1e-9);
-  let from = 0, to = end, width = 0;
+  // Where not all requests are drawn, the view begins with those that are.
+  const isWhole = data.requests.length === data.num_requests;
+  let from = 0, to = isWhole ? end : data.requests.at(-1)[2] || end, width = 0;
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
   const x = (time) => ((time - from) / (to - from)) * width;
   const time = (pixel) => from + (pixel / width) * (to - from);
