@@ -36,7 +36,7 @@ SPACING = 0.03
 """Of the three rates, as a share."""
 ALPHA = 0.035
 """At which intervals are computed, to miss at most 5%: the search stops when an interval is narrow,
-so more often at one that is narrow by chance. At 0.05, up to 6.7% miss where values are normal."""
+so more often at one that is narrow by chance. At 0.05, up to 6.5% miss where values are normal."""
 FLOOR = 1e-3
 """As a share of the capacity; where an objective does not even hold there, it never does."""
 
