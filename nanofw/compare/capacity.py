@@ -55,9 +55,9 @@ class LoadCapacity:
         mean = float(seconds.mean())
         if num < 2:
             return cls(rate=1 / mean, low=1 / mean, high=1 / mean, num_bursts=num)
-        half = float(stats.t.ppf(1 - alpha / 2, num - 1) * seconds.std(ddof=1)) / math.sqrt(num)
-        high = 1 / (mean - half) if half < mean else math.inf
-        return cls(rate=1 / mean, low=1 / (mean + half), high=high, num_bursts=num)
+        error = float(seconds.std(ddof=1)) / mean / math.sqrt(num)
+        factor = math.exp(float(stats.t.ppf(1 - alpha / 2, num - 1)) * error)
+        return cls(rate=1 / mean, low=1 / mean / factor, high=1 / mean * factor, num_bursts=num)
 
     @property
     def is_unsure(self) -> bool:
