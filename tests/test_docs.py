@@ -31,10 +31,16 @@ SPANS = {"nanofw.plan", "nanofw.submit.forward"}
 SECTION = re.compile(r"^(?=## )", re.MULTILINE)
 FIGURE = re.compile(r"\d[\d.,]* ?(?:%|ms\b|µs\b|s\b|times\b|bytes\b|MB\b)|tokens/s")
 MEASURED = re.compile(r"\bH200\b|\bEPYC\b|\bXeon\b|processor (?:time|second)|CPU time")
-NANOFW = "import sys; from nanofw.cli.main import main; sys.exit(main())"
+EACH = """
+import sys
+for number, script in enumerate(sys.argv[1:]):
+    print("\\nscript", number, flush=True)
+    exec(compile(script, f"script {number}", "exec"), {"__name__": "__main__"})
+"""
+"""Runs scripts one after the other, each with names of its own."""
 SCRIPTS = [README, DOCS / "python.md", DOCS / "structured-output.md"]
 SMALL = {
-    "input.workload.name=poisson": ["input.workload.num_requests=40"],
+    "input.workload.name=poisson": ["input.workload.num_requests=40", "compare.repeats=2"],
     "latency": ["bench.output_tokens=9", "bench.repeats=1"],
     "profile": ["profile.steps=2"],
 }
@@ -68,12 +74,15 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("command", commands())
-def test_commands_of_the_readme_work(folder: Path, command: str) -> None:
+def test_commands_of_the_readme_work(
+    folder: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     words = shlex.split(command)[1:]
     assert words[0] in COMMANDS
     for word, more in SMALL.items():
         words += more if word in words else []
-    run_python("-c", NANOFW, *words, cwd=folder)
+    monkeypatch.chdir(folder)
+    assert main(words) == 0
     if words[0] == "run":
         results = (folder / "results.jsonl").read_text(encoding="utf-8").splitlines()
         assert len(results) == 2
@@ -83,8 +92,10 @@ def test_commands_of_the_readme_work(folder: Path, command: str) -> None:
 def test_python_of_the_docs_works(tmp_path: Path, page: Path) -> None:
     scripts = [text for text in blocks(page, "python") if not FILE_NAME.match(text)]
     assert scripts
-    for script in scripts:
-        assert run_python("-c", script, cwd=tmp_path).strip()
+    said = run_python("-c", EACH, *scripts, cwd=tmp_path)
+    parts = re.split(r"^script \d+\n", said, flags=re.MULTILINE)[1:]
+    assert len(parts) == len(scripts)
+    assert all(part.strip() for part in parts), said
 
 
 def test_the_ten_programs_work(

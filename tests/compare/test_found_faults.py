@@ -420,6 +420,7 @@ class TestHarm:
             "config": {**config, "engine": {**BASE["config"]["engine"], "overlap": False}},
             "arms": arms, "workload": workload, "baseline": "fcfs", "primary": "e2e.p50",
             "loads": [1.3], "repeats": 5, "metrics": [], "aa": False,
+            "capacity": 130.0,
         }  # fmt: skip
         results, analysis = compare(tmp_path, **changes)
         row = analysis.row(1.3, "starves", "e2e.p50")

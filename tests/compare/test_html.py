@@ -27,6 +27,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "name": "first come & others <2026>",
         "arms": {**BASE["arms"], NASTY: {"scheduler": {"name": "random"}}},
         "loads": [0.6, 1.1],
+        "capacity": 130.0,
         "expect": [{"metric": "e2e.mean", "arm": "sjf", "max_ratio": 5, "why": "a & b"}],
         "output": str(folder / "result.json"),
         "report": str(folder / "result.html"),
@@ -86,6 +87,7 @@ def test_it_holds_the_result(reported: Path) -> None:
     assert held == written
 
 
+@pytest.mark.slow
 def test_the_same_result_makes_the_same_pictures(reported: Path, tmp_path: Path) -> None:
     experiment = str(reported / "experiment.yaml")
     again = tmp_path / "again.html"
