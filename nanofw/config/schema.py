@@ -53,6 +53,7 @@ class Section(BaseModel):
         frozen=True,
         extra="forbid",
         use_attribute_docstrings=True,
+        defer_build=True,
         protected_namespaces=(),
         allow_inf_nan=False,
     )

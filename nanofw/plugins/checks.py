@@ -9,10 +9,6 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from packaging.requirements import InvalidRequirement
-from packaging.requirements import Requirement as PipRequirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.version import InvalidVersion
 from pydantic import BaseModel
 
 import nanofw
@@ -78,7 +74,7 @@ def _check_types(value: Plugin, where: str) -> None:
         if not isinstance(item, (str, Requirement)):
             raise PluginError(f"{what}: requires names {item!r}; name a Requirement or a string")
         if isinstance(item, str):
-            _parsed(item, what)
+            _check_pip_requirement(item, what)
 
 
 def _check_model_fields(value: Plugin, what: str) -> None:
@@ -110,10 +106,12 @@ def _shown(value: Any) -> str:
     return f"the class {value.__name__}" if isinstance(value, type) else repr(value)
 
 
-def _parsed(text: str, what: str) -> PipRequirement:
+def _check_pip_requirement(text: str, what: str) -> None:
+    from nanofw.plugins.pip_requirements import parse  # few plugins have one
+
     try:
-        return PipRequirement(text)
-    except InvalidRequirement as error:
+        parse(text)
+    except ValueError as error:
         reason = str(error).splitlines()[0]
         raise PluginError(
             f"{what}: requires {text!r}, which is not a pip requirement: {reason}"
@@ -139,8 +137,11 @@ def missing_requirements(plugin: Plugin) -> list[str]:
         if isinstance(requirement, Requirement):
             if not _importable(requirement.module):
                 missing.append(f"needs the module {requirement.module}: {requirement.install}")
-        elif lack := _unmet(requirement):
-            missing.append(lack)
+        else:
+            from nanofw.plugins.pip_requirements import unmet
+
+            if lack := unmet(requirement):
+                missing.append(lack)
     return missing
 
 
@@ -151,44 +152,26 @@ def _importable(module: str) -> bool:
         return False
 
 
-def _unmet(text: str) -> str | None:
-    install = f"pip install '{text}'"
-    requirement = PipRequirement(text)  # the descriptor's check has parsed it once
-    if requirement.marker is not None and not requirement.marker.evaluate():
-        return None
-    try:
-        version = importlib.metadata.version(requirement.name)
-    except importlib.metadata.PackageNotFoundError:
-        return f"needs {text}: {install}"
-    if not _holds(requirement.specifier, version):
-        return f"needs {text}, but {requirement.name} {version} is installed: {install}"
-    return None
-
-
-def _holds(specifier: SpecifierSet, version: str) -> bool:
-    """Whether a version satisfies a specifier; an invalid version satisfies only an empty one."""
-    try:
-        return specifier.contains(version, prereleases=True)
-    except InvalidVersion:
-        return not specifier
-
-
 def check_versions(
     require: Mapping[str, str], found: Discovery, search_path: Sequence[str] | None
 ) -> None:
     """Hold the environment to `plugins.require`. Raises ConfigError with the key."""
+    if not require:
+        return
+    from nanofw.plugins.pip_requirements import holds
+
     for name, text in require.items():
         key = f"plugins.require.{name}"
+        version = _installed_version(name, found, search_path)
         try:
-            specifier = SpecifierSet(text)
-        except InvalidSpecifier:
+            is_held = holds(text, version or "0")
+        except ValueError:
             raise ConfigError(
                 f"{text!r} is not a version specifier like '>=0.3,<0.4'", key=key
             ) from None
-        version = _installed_version(name, found, search_path)
         if version is None:
             raise ConfigError(f"{name} is not installed: pip install '{name}{text}'", key=key)
-        if not _holds(specifier, version):
+        if not is_held:
             raise ConfigError(
                 f"{name} {version} is installed, {text} is required: pip install '{name}{text}'",
                 key=key,

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib.metadata import Distribution, EntryPoint
 from pathlib import Path
-
-from packaging.version import InvalidVersion, Version
+from typing import TYPE_CHECKING
 
 from nanofw.contracts.kinds import KINDS
 from nanofw.errors import near
+
+if TYPE_CHECKING:
+    from packaging.version import Version
 
 GROUP = "nanofw"
 BUILTIN = "nanofw"
@@ -152,6 +154,8 @@ def _folder(dist: Distribution) -> Path:
 
 
 def _version(dist: Distribution) -> Version:
+    from packaging.version import InvalidVersion, Version  # rarely needed
+
     try:
         return Version(dist.version)
     except (InvalidVersion, TypeError):

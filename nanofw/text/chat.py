@@ -1,4 +1,7 @@
-"""Chat templates: messages to the text of a prompt, in a Jinja sandbox."""
+"""Chat templates: messages to the text of a prompt, in a Jinja sandbox.
+
+jinja2 is imported by the first chat: a run that only completes texts starts without it.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
-from typing import TypeAlias
-
-import jinja2
-from jinja2.meta import find_undeclared_variables
+from typing import TYPE_CHECKING, TypeAlias
 
 from nanofw.checkpoints.files import read_json, read_text
 from nanofw.checkpoints.tokenizer_files import (
@@ -21,12 +21,10 @@ from nanofw.errors import ModelError, shown
 from nanofw.narrowing import is_list, is_object
 from nanofw.text.continuation import cut_at_mark, with_mark
 from nanofw.text.messages import as_texts, check_messages, plain, with_reasoning_names
-from nanofw.text.template_environment import (
-    compile_template,
-    make_environment,
-    render_template,
-)
 from nanofw.text.tools import check_tools
+
+if TYPE_CHECKING:
+    import jinja2
 
 _OWN_VARIABLES = frozenset(
     {"messages", "tools", "add_generation_prompt", "bos_token", "eos_token", "pad_token"}
@@ -73,6 +71,11 @@ class ChatTemplate:
     @cached_property
     def variables(self) -> frozenset[str]:
         """Variables that the templates read and that a chat may set."""
+        import jinja2
+        from jinja2.meta import find_undeclared_variables
+
+        from nanofw.text.template_environment import make_environment
+
         read: set[str] = set()
         environment = make_environment()
         for source in self._sources.values():
@@ -141,6 +144,10 @@ class ChatTemplate:
 
     def _template(self, name: str) -> jinja2.Template:
         """The compiled template. Raises ModelError, once and again: it is broken."""
+        import jinja2
+
+        from nanofw.text.template_environment import compile_template
+
         if name not in self._templates and name not in self._problems:
             try:
                 self._templates[name] = compile_template(self._sources[name])
@@ -184,6 +191,8 @@ class ChatTemplate:
 
 
 def _rendered(template: jinja2.Template, variables: Mapping[str, object]) -> str:
+    from nanofw.text.template_environment import render_template
+
     try:
         return render_template(template, variables)
     except Exception as error:  # a template is a program: it may raise anything
@@ -246,6 +255,8 @@ def _named_template(entry: object) -> tuple[str, str]:
 
 def _syntax_problem(error: Exception) -> str:
     """What is wrong with a template, after its name."""
+    import jinja2
+
     match error:
         case jinja2.TemplateSyntaxError():
             return f", line {error.lineno}: {error.message}"

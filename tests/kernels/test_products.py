@@ -12,6 +12,7 @@ from torch.nn import functional
 from nanofw.kernels import products
 from nanofw.kernels.product_cache import ProductCache
 from nanofw.kernels.products import ROWS, ConstantWeight, ProductChoice, WeightShape, choose
+from nanofw.runtime.threads import settle_threads
 
 SHAPE = WeightShape(260, 300, torch.float32)
 WAYS = [(layout, name) for layout, names in products._PRODUCTS.items() for name in names]
@@ -57,6 +58,18 @@ def test_numbers_of_rows_go_their_own_ways(monkeypatch: pytest.MonkeyPatch) -> N
     for rows in (0, 1, 2, 3, 4, 6, 8, 12, 13, 24, 25, 64, 65, 1024):
         constant.multiply(torch.ones(rows, 2))
     assert seen == [1, 1, 2, 2, 4, 4, 8, 8, 16, 16, 32, 32, 128, 128]
+
+
+def test_numpys_one_thread_takes_part_beside_more_of_pytorchs(folder: Path) -> None:
+    before = torch.get_num_threads()
+    try:
+        settle_threads(2)
+        choose([SHAPE])
+    finally:
+        settle_threads(before)
+    (file,) = files(folder)
+    (name,) = json.loads(file.read_text())["choices"]
+    assert name == "260 x 300 float32, threads 2, numpy"
 
 
 def test_what_was_measured_is_kept_for_the_next_process(
