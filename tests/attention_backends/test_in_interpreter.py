@@ -10,6 +10,6 @@ from tests.kernels.interpreter import run_in_interpreter, triton_tests
 
 
 @pytest.mark.slow  # the kernels themselves are tried in tests/kernels
-@pytest.mark.parametrize(("path", "slow"), triton_tests(Path(__file__).parent))
-def test_in_interpreter(path: Path, slow: bool) -> None:
-    run_in_interpreter(path, slow)
+@pytest.mark.parametrize(("paths", "slow"), triton_tests(Path(__file__).parent))
+def test_in_interpreter(paths: list[Path], slow: bool) -> None:
+    run_in_interpreter(paths, slow)

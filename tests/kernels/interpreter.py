@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +23,14 @@ SLOW_FILES = ("test_triton_mixes", "test_triton_prefill_graphs")
 """Products of what other files try each for itself."""
 
 
-def run_in_interpreter(path: Path, slow: bool) -> None:
-    """Run the quick or the slow tests of a file; fail with its report when one of them fails."""
+def run_in_interpreter(paths: Sequence[Path], slow: bool) -> None:
+    """Run the quick or the slow tests of files; fail with their report when one of them fails."""
     pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(
         [
             sys.executable, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider",
-            "-m", "slow" if slow else "not slow", str(path),
+            "-m", "slow" if slow else "not slow", *map(str, paths),
         ],
         cwd=ROOT,
         env=environment,
@@ -42,20 +43,21 @@ def run_in_interpreter(path: Path, slow: bool) -> None:
 
 
 def triton_tests(folder: Path) -> list[Any]:
-    """Parameters `path` and `slow` for the test files of a folder that need Triton."""
+    """Parameters `paths` and `slow` for the test files of a folder that need Triton.
+
+    The quick tests of several files run in one of two processes: a start takes seconds.
+    """
     paths = sorted(folder.glob("test_triton_*.py"))
+    quick = [path for path in paths if path.stem not in SLOW_FILES]
     return [
-        *(
-            pytest.param(
-                path,
-                False,
-                id=path.stem,
-                marks=[pytest.mark.slow] if path.stem in SLOW_FILES else [],
-            )
-            for path in paths
-        ),
-        *(
-            pytest.param(path, True, id=f"{path.stem}-slow", marks=pytest.mark.slow)
-            for path in paths
-        ),
+        *(_parameters(part, False) for part in (quick[::2], quick[1::2]) if part),
+        *(_parameters([path], False) for path in paths if path not in quick),
+        *(_parameters([path], True) for path in paths),
     ]
+
+
+def _parameters(paths: list[Path], slow: bool) -> Any:
+    names = ", ".join(path.stem for path in paths)
+    is_slow = slow or any(path.stem in SLOW_FILES for path in paths)
+    marks = [pytest.mark.slow] if is_slow else []
+    return pytest.param(paths, slow, id=f"{names}-slow" if slow else names, marks=marks)

@@ -12,6 +12,7 @@ from nanofw.contracts.requests import SamplingParams
 from nanofw.kernels.decode_inputs import DecodeInputs, gather_decode_inputs
 from nanofw.kernels.triton import decode_inputs as triton_decode_inputs
 from nanofw.samplers.logits_processors.manifest import SuppressTokensOptions
+from tests.kernels.interpreter import slow_in_interpreter
 from tests.kernels.paged import device
 from tests.runtime.captured import make_driver, prompt
 from tests.runtime.checkpoints import reference_logits, write_qwen3
@@ -80,6 +81,7 @@ def test_B083_replayed_steps_continue_at_the_right_position(checkpoint) -> None:
     assert row.outputs == expected[11:-1]
 
 
+@slow_in_interpreter  # `test_graph_steps.py` has rows that edit logits
 def test_rows_with_a_processor_draw_outside_of_the_graph(checkpoint) -> None:
     folder, _ = checkpoint
     target = "nanofw.samplers.logits_processors.suppress_tokens:SuppressTokens"
