@@ -30,7 +30,7 @@ class DeviceParameters:
         # All in one array, so that one operation changes them; each begins where kernels like it.
         self._stride = -(-size // _ALIGNED_WORDS) * _ALIGNED_WORDS
         self._words = torch.zeros(6 * self._stride, dtype=torch.int32, device=device)
-        parts = self._words.split([self._stride, 2 * self._stride, *[self._stride] * 3])
+        parts = torch.split(self._words, [self._stride, 2 * self._stride, *[self._stride] * 3])
         self.arrays: RowSampling = RowSampling(
             inverse_temperatures=parts[0][:size].view(torch.float32),
             base_keys=parts[1].view(-1, 2)[:size],

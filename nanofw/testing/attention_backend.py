@@ -41,15 +41,13 @@ class AttentionBackendChecks(ABC):
     def make(self, config: AttentionConfig) -> AttentionBackend:
         """A fresh backend."""
 
-    def driver(
-        self, num_blocks: int = 24, seed: int = 0, **changes: object
-    ) -> AttentionBackendDriver:
+    def driver(self, num_blocks: int = 24, seed: int = 0, **changes: Any) -> AttentionBackendDriver:
         """A driver of a fresh backend; `changes` are fields of `AttentionConfig`."""
         import torch
 
         from nanofw.testing.attention_backend_driver import AttentionBackendDriver
 
-        fields = {
+        fields: dict[str, Any] = {
             "num_heads": 4,
             "num_kv_heads": 2,
             "head_dim": self.head_dims()[0],
@@ -83,7 +81,7 @@ class AttentionBackendChecks(ABC):
 
     def test_every_claimed_shape(self) -> None:
         """Types, head sizes, block sizes and head layouts; prompts, chunks and decodes."""
-        shapes = [
+        shapes: list[dict[str, Any]] = [
             *({"dtype": dtype} for dtype in self.dtypes()),
             *({"head_dim": head_dim} for head_dim in self.head_dims()),
             *({"block_size": size, "num_blocks": 96 // size + 12} for size in self.block_sizes()),
@@ -112,7 +110,7 @@ class AttentionBackendChecks(ABC):
             room = 40 * driver.config.block_size // 5
             for _ in range(6):
                 rows = generator.permutation(4)[: generator.integers(1, 5)].tolist()
-                passed = []
+                passed: list[tuple[int, int]] = []
                 for row in rows:
                     left = room - (driver.rows[row].length if row in driver.rows else 0)
                     if left > 0:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from nanofw.contracts.arrays import IntArray
+from nanofw.contracts.arrays import IntArray, LongArray
 from nanofw.contracts.attention_backend import (
     AttentionBackend,
     AttentionConfig,
@@ -208,7 +208,7 @@ class AttentionBackendDriver:
                 self.backend.forward(query, key, value, layer, kv, batch, self.scale)
 
     def _batch(self, num_tokens: Sequence[tuple[int, int]], num_padded: int) -> ForwardBatch:
-        parts = []
+        parts: list[tuple[list[int], int, int]] = []
         for row, count in num_tokens:
             if row not in self.rows:
                 empty = torch.empty(
@@ -233,7 +233,8 @@ class AttentionBackendDriver:
         width = max(len(table) for table, _, _ in parts) + 1
         # Past a row's end: any valid block.
         tables = self._random.integers(0, self.num_blocks, (len(parts), width), dtype=np.int32)
-        slots, positions = [], []
+        slots: list[LongArray] = []
+        positions: list[LongArray] = []
         for i, (table, start, count) in enumerate(parts):
             tables[i, : len(table)] = table
             at = np.arange(max(start, 0), max(start, 0) + count)
@@ -248,14 +249,14 @@ class AttentionBackendDriver:
 
     def _on_device(
         self,
-        positions: IntArray,
-        slots: IntArray,
+        positions: LongArray,
+        slots: LongArray,
         tables: IntArray,
         counts: IntArray,
         lengths: IntArray,
     ) -> ForwardBatch:
-        def device(values: IntArray, dtype: torch.dtype) -> torch.Tensor:
-            return torch.from_numpy(np.ascontiguousarray(values)).to(self.config.device, dtype)
+        def device(values: IntArray | LongArray, dtype: torch.dtype) -> torch.Tensor:
+            return torch.tensor(values, dtype=dtype, device=self.config.device)
 
         return ForwardBatch(
             token_ids=device(np.zeros_like(positions), torch.int64),
@@ -281,15 +282,16 @@ class AttentionBackendDriver:
         if num_padded:
             first = sum(1 for _, count in num_tokens if count == 1)
             qkv[first : first + num_padded] = torch.nan
-        query, key, value = qkv.split(
-            [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1
+        query, key, value = torch.split(
+            qkv, [config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=1
         )
         return query, key, value
 
     def _spans(self, num_tokens: Sequence[tuple[int, int]], total: int) -> list[tuple[int, slice]]:
         """Each row's tokens in the flat layout; padded tokens follow the single ones."""
         num_padded = total - sum(count for _, count in num_tokens)
-        spans, at = [], 0
+        spans: list[tuple[int, slice]] = []
+        at = 0
         for row, count in num_tokens:
             if count != 1 and num_padded:
                 at, num_padded = at + num_padded, 0

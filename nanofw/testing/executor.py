@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import ClassVar
@@ -87,7 +87,7 @@ class ExecutorChecks(ABC):
     @contextmanager
     def engine(
         self, shape: EngineShape, host_processors: HostProcessors | None = None
-    ) -> Iterator[Engine]:
+    ) -> Generator[Engine]:
         """An engine of that shape with a fresh executor, which is closed at the end."""
         clock = VirtualClock() if self.capabilities.get("virtual_time") else RealClock()
         config = self.config(shape, clock)

@@ -77,7 +77,7 @@ class LogitsProcessorDriver:
 
         logits = np.stack([made_up_logits(number, num_outputs) for number in rows.values()])
         logits[[number in spoiled for number in rows.values()]] = np.nan
-        given = torch.from_numpy(logits).to(self._device)
+        given = torch.tensor(logits, device=self._device)
         shape, dtype = given.shape, given.dtype
         positions = np.full(len(rows), len(PROMPT) + num_outputs, np.int32)
         found: object = processor.apply(given, np.array(list(rows), np.int32), positions)

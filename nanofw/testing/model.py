@@ -1,5 +1,8 @@
 """What every model must keep: logits that depend on the tokens before them and on nothing else."""
 
+# transformers and safetensors say little about their types.
+# pyright: reportUnknownMemberType=false, reportUnknownVariableType=false
+
 from __future__ import annotations
 
 import atexit
@@ -11,7 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 from unittest import SkipTest
 
 from nanofw.checkpoints.config import read_checkpoint
@@ -88,7 +91,7 @@ class ModelChecks(ABC):
     def checkpoint(self) -> dict[str, object]:
         """The `config.json`."""
         made = {"architectures": [self.name], **SMALL, **self.config_json}
-        model_type = _model_type(made["architectures"][0])
+        model_type = _model_type(cast("list[str]", made["architectures"])[0])
         return made if model_type is None else {"model_type": model_type, **made}
 
     def spec(self) -> ModelSpec:

@@ -62,7 +62,7 @@ class ModelDriver(AttentionBackendDriver):
         )
         self._advance(counts, total)
         sizes = [1 if only_last else len(tokens) for _, tokens in parts]
-        return list(found.float().split(sizes))
+        return list(torch.split(found.float(), sizes))
 
     def layers(self) -> list[list[torch.Tensor]]:
         """The parameters of each layer; empty where their names do not number the layers."""

@@ -17,7 +17,7 @@ from nanofw.contracts.requests import SamplingParams
 from nanofw.contracts.sampler import DeviceSampler, Sampler, SamplerConfig
 from nanofw.testing.memory import reachable_bytes
 from nanofw.testing.rows import NUM_ROWS, VOCAB_SIZE
-from nanofw.testing.sampler_driver import NUM_STEPS, SamplerDriver, made_up_logits
+from nanofw.testing.sampler_driver import NUM_STEPS, SamplerDriver, ids_of, made_up_logits
 from nanofw.testing.sampler_reference import LOGITS, NUM_SAMPLES, OUTPUT, PROMPT, SHAPING, shaped
 
 
@@ -156,7 +156,7 @@ class SamplerChecks(ABC):
             raise SkipTest("temperature 0 is refused")
         requests = [self.driver.request(sampling, seed) for seed in range(4)]
         logits = np.stack([made_up_logits(request, 0) for request in range(4)])
-        found = self.driver.sample(requests, logits).token_ids.tolist()
+        found = ids_of(self.driver.sample(requests, logits))
         expected = [
             int(self.probabilities(line.astype(float), sampling, PROMPT, ()).argmax())
             for line in logits
@@ -173,9 +173,9 @@ class SamplerChecks(ABC):
         expected = self.probabilities(logits.astype(float), sampling, PROMPT, ())
         if np.count_nonzero(expected == expected.max()) > 1:
             raise SkipTest("temperature 0 does not take the most likely token")
-        found = self.driver.sample([self.driver.request(sampling, 0)], logits[None]).token_ids
+        found = ids_of(self.driver.sample([self.driver.request(sampling, 0)], logits[None]))
         best = int(expected.argmax())
-        assert found.tolist() == [best], f"of equal logits {tied} it took {found.tolist()}"
+        assert found == [best], f"of equal logits {tied} it took {found}"
 
     def test_a_top_k_that_is_off_cuts_nothing(self) -> None:
         """-1 as well as 0: every token of a uniform distribution is sampled now and then."""
@@ -241,8 +241,8 @@ class SamplerChecks(ABC):
         ]
         for requests, step in itertools.product(batches, range(8)):
             logits = np.stack([made_up_logits(number, step) for number in range(len(requests))])
-            plain = driver.sample(requests, logits).token_ids.tolist()
-            scaled = driver.sample(requests, logits, scaled=True).token_ids.tolist()
+            plain = ids_of(driver.sample(requests, logits))
+            scaled = ids_of(driver.sample(requests, logits, scaled=True))
             assert scaled == plain, (
                 f"after scale() {scaled}, without it {plain}, with temperatures of "
                 f"{[request.sampling.temperature for request in requests]}"
@@ -258,7 +258,7 @@ class SamplerChecks(ABC):
             result = self.driver.sample(requests, logits)
             failed = np.flatnonzero(result.failed.cpu().numpy()).tolist()
             assert not failed, f"{sampling}: rows {failed} failed with finite logits"
-            found = set(result.token_ids.tolist())
+            found = set(ids_of(result))
             assert found <= set(allowed), f"{sampling} sampled {sorted(found - set(allowed))}"
 
     def test_a_row_that_is_not_finite_fails_alone(self) -> None:
@@ -267,12 +267,12 @@ class SamplerChecks(ABC):
         for sampling in self.driver.supported():
             requests = [self.driver.request(sampling, seed) for seed in range(5)]
             logits = np.stack([made_up_logits(request, 1) for request in range(5)])
-            good = self.driver.sample(requests, logits).token_ids.tolist()
+            good = ids_of(self.driver.sample(requests, logits))
             logits[1, 40], logits[2, 40], logits[3] = np.nan, np.inf, -np.inf
             result = self.driver.sample(requests, logits)
-            failed = result.failed.tolist()
+            failed = result.failed.cpu().numpy().tolist()
             assert failed == expected, f"{sampling}: failed is {failed}, not {expected}"
-            found = result.token_ids.tolist()
+            found = ids_of(result)
             assert [found[0], found[4]] == [good[0], good[4]], (
                 f"{sampling}: rows beside failed ones got {[found[0], found[4]]}, alone "
                 f"{[good[0], good[4]]}"

@@ -163,7 +163,7 @@ class SamplerDriver:
             ]
             rows: IntArray = np.array(list(by_row), np.int32)
             result = self._sample(sampler, np.stack(logits), rows, requests)
-            for request, token in zip(requests, result.token_ids.tolist(), strict=True):
+            for request, token in zip(requests, ids_of(result), strict=True):
                 request.output.append(token)
 
     def sample(
@@ -231,7 +231,7 @@ class SamplerDriver:
         import torch
 
         positions: IntArray = np.array([request.position for request in requests], np.int32)
-        given = torch.from_numpy(logits.copy()).to(self._device)
+        given = torch.tensor(logits, device=self._device)
         changed = sampler.edit(given, rows.copy(), positions.copy())
         _assert_logits("edit", changed, given)
         if scaled:
@@ -251,7 +251,12 @@ class SamplerDriver:
     def sample_uniformly(self, requests: Sequence[SampledRequest]) -> list[int]:
         """Tokens sampled from equal logits."""
         logits = np.zeros((len(requests), VOCAB_SIZE), np.float32)
-        return self.sample(requests, logits).token_ids.tolist()
+        return ids_of(self.sample(requests, logits))
+
+
+def ids_of(sampled: SampledTokens) -> list[int]:
+    """The sampled tokens, on the host."""
+    return sampled.token_ids.cpu().numpy().tolist()
 
 
 def _assert_logits(method: str, found: Any, given: Any) -> None:

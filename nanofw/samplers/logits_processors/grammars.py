@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from nanofw.checkpoints.tokenizer_files import TOKENIZER, tokenizer_json
 from nanofw.contracts.logits_processor import HostProcessorConfig
 from nanofw.errors import ConfigError, ModelError
+from nanofw.narrowing import is_object
 from nanofw.samplers.logits_processors.trial_process import TrialProcess
 
 WHITESPACE: Mapping[str, Any] = {
@@ -218,13 +219,13 @@ def _is_harmless(kind: str, text: str) -> bool:
     return len(text) <= NUM_SAFE_CHARACTERS and not (explosive and explosive.search(text))
 
 
-def as_text(arguments: Any) -> tuple[str, str]:
+def as_text(arguments: object) -> tuple[str, str]:
     """Arguments as (one of `FORMS`, its text): equal arguments give equal pairs.
 
     Raises:
         ValueError: they are not a mapping with exactly one of `FORMS`, or its value is wrong.
     """
-    if not isinstance(arguments, Mapping):
+    if not is_object(arguments):
         raise ValueError(f"give one of {_listed()}, not {arguments!r}")
     if len(arguments) != 1 or next(iter(arguments)) not in FORMS:
         given = ", ".join(str(key) for key in arguments) or "nothing"
@@ -237,7 +238,7 @@ def _schema(value: object) -> str:
     value = _loads(value) if isinstance(value, str) else value
     if value is False:
         raise ValueError("json_schema is false, which nothing matches")
-    if value is not True and not isinstance(value, Mapping):
+    if value is not True and not is_object(value):
         raise ValueError(f"json_schema must be an object, or its JSON text, not {value!r}")
     return _dumps({} if value is True else value)
 
@@ -253,7 +254,7 @@ def _dumps(value: object) -> str:
 
 
 @contextmanager
-def _problems_of_json() -> Iterator[None]:
+def _problems_of_json() -> Generator[None]:
     try:
         yield
     except (TypeError, ValueError) as error:
@@ -263,7 +264,7 @@ def _problems_of_json() -> Iterator[None]:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
+    if is_object(value):
         return dict(value)
     raise TypeError(f"{type(value).__name__} is not a type of JSON")
 
@@ -283,12 +284,16 @@ def _string(kind: str, value: object) -> str:
 
 
 def _choice(value: object) -> str:
-    if not isinstance(value, Sequence) or isinstance(value, (str, bytes)) or not len(value):
+    is_listed = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+    items = cast("Sequence[object]", value) if is_listed else ()
+    if not len(items):
         raise ValueError(f"choice must be a list of at least one string, not {value!r}")
-    for text in value:
+    texts: list[str] = []
+    for text in items:
         if not isinstance(text, str):
             raise ValueError(f"choice must be made of strings, not {text!r}")
-    return "|".join(f"(?:{re.escape(text)})" for text in dict.fromkeys(value))
+        texts.append(text)
+    return "|".join(f"(?:{re.escape(text)})" for text in dict.fromkeys(texts))
 
 
 FORMS: Mapping[str, Callable[[object], str]] = {

@@ -7,7 +7,7 @@ The option `token_ids` holds for all requests; a request adds its own with the a
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -46,7 +46,7 @@ class SuppressTokens(LogitsProcessor):
             return
         if not isinstance(arguments, Sequence) or isinstance(arguments, str):
             raise ValueError(f"{_NAME} must be a list of token ids, not {arguments!r}")
-        self._check_ids(arguments)
+        self._check_ids(cast("Sequence[object]", arguments))
 
     def add_row(self, new: NewRow) -> bool:
         """A request entered a row; whether some of its tokens are suppressed."""
