@@ -86,8 +86,8 @@ class ForwardBatch:
             decode and s = t, these are all positions in order.
         rows: int32[n] on the host, the number of each row in the run; empty in a pass that is
             captured.
-        arguments: by row, what its request has under the model's name. It has only rows with
-            arguments; these may be rows of this batch or of others. Read-only.
+        arguments: for each row, the arguments of its request for the model. Rows without arguments
+            are left out. There may be rows that are not in this batch. Read-only.
         attention: what the backend's `prepare` made of the batch, for all layers.
         max_chunks: None: the lengths are those of the host arrays. A number: the pass is captured,
             and replayed with other lengths (capabilities `cuda_graph`, `cuda_graph_prefill`). Then

@@ -48,12 +48,11 @@ class SteadyCostModel(Protocol):
     def steady_seconds(
         self, plan: StepPlan, num_steps: int
     ) -> tuple[FloatArray | None, FloatArray]:
-        """The answers of `host_seconds` and `seconds` for this plan and the plans after it.
-
-        Both are float64[num_steps]; None for a model that does not occupy the host. In each of
-        these steps the rows of the previous plan decode, one token further. The call changes no
-        state. The next plan may come after any number of these steps: its own number says how
-        many, and it is treated as if `seconds` had been called for each of them.
+        """what `host_seconds` and `seconds` would answer for this plan and for the plans after it.
+        Both arrays are float64[num_steps]. The first is None if the model does not occupy the host.
+        In each step the rows of the step before decode one more token. The call changes no state.
+        Perhaps only some of these steps are used. The number of the next plan says how many; the
+        model behaves as if `seconds` had been called for each of them.
         """
         ...
 

@@ -107,9 +107,9 @@ class Executor(ABC):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Components:
-    """The chosen plugins that an executor makes itself, each with `Component.make`.
+    """The chosen plugins that an executor constructs itself, each with `Component.make`.
 
-    Only those of the kinds in its capability `needs` are there; the others are None.
+    The executor gets only the kinds that its capability `needs` lists. The other fields are None.
 
     Attributes:
         logits_processors: those that run on the device, in YAML order.

@@ -104,9 +104,9 @@ class KVAllocator(ABC):
 
     Attributes:
         works_by_block: whether `extend` and `commit` do nothing for a row that stays within its
-            last block, and `extend` finds as many blocks as `num_available` says. A simulation
-            then skips such calls. The attribute is ignored if a subclass of the class that sets it
-            overrides one of these methods.
+            last block, and `extend` finds as many blocks as `num_available` says. A simulation then
+            skips such calls. If a class sets the attribute, and a subclass of it overrides one of
+            these methods, the attribute is ignored.
     """
 
     works_by_block: bool = False
@@ -138,9 +138,9 @@ class KVAllocator(ABC):
     ) -> Allocation | None:
         """Give an empty row blocks for all of its int32[t] tokens.
 
-        The table begins with the blocks of `match`, a match of these tokens or of the first of
-        them; the allocator has not changed since. The other tokens get new blocks. If there is
-        not enough room, return None and change nothing.
+        `match` is a match of these tokens, or of the tokens at their beginning. The allocator has
+        not changed since it was made. The row's table must begin with the blocks of `match`. The
+        other tokens get new blocks. If there is not enough room, return None and change nothing.
         """
 
     @abstractmethod
@@ -166,8 +166,8 @@ class KVAllocator(ABC):
 
     @abstractmethod
     def reset(self) -> None:
-        """Begin anew: forget cached content, counters and random numbers, and give the blocks that
-        a fresh allocator gives. Called with no row in use."""
+        """Begin anew: forget cached content and counters, and seed random numbers again. After
+        that, give out the same blocks as a new allocator would. Called with no row in use."""
 
     @abstractmethod
     def stats(self) -> AllocatorStats:

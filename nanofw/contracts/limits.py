@@ -17,7 +17,7 @@ class Limits:
         block_size: tokens in a block.
         chunk_tokens: longest prefill chunk of one request; None: the step's budget.
         max_partial_prefills: requests that may be left in the middle of their prefill.
-        prefill_first: a step is all prefill or all decode; otherwise both mix.
+        prefill_first: true: a step has only prefill or only decode; false: a step may have both.
     """
 
     max_num_seqs: int

@@ -62,7 +62,8 @@ class LogitsProcessor(ABC):
 
     @property
     def deferred_bytes(self) -> int:
-        """Device memory that it may allocate later, for requests; the KV pool leaves room."""
+        """How many bytes of device memory it may allocate later, when requests need them. The KV
+        pool leaves this room free."""
         return 0
 
     def check(self, arguments: Any) -> None:
@@ -84,7 +85,8 @@ class LogitsProcessor(ABC):
         """The row is empty. Its request may return in another one."""
 
     def finish(self, request_id: str) -> None:
-        """The request of `NewRow.request_id` ended and will not return; its row was removed."""
+        """The request that had this `NewRow.request_id` has ended and will not return. Its row was
+        already removed."""
 
     @abstractmethod
     def apply(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:

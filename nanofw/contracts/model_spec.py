@@ -37,7 +37,7 @@ class ModelSpec:
 
     Attributes:
         architecture: the checkpoint's class name, for example `Qwen3ForCausalLM`.
-        path: folder of the checkpoint, or a name for a spec without one.
+        path: folder of the checkpoint; if there is no checkpoint, a name.
         dtype: element type of weights and KV: float32, bfloat16 or float16.
         max_model_len: positions that the model supports.
         eos_token_ids: tokens that end a request unless it says `ignore_eos`.

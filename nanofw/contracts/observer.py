@@ -67,10 +67,11 @@ class StepObserver:
         """
 
     def finished(self, output: RequestOutput) -> None:
-        """A request, or one of its samples, has ended; not one that was refused on arrival."""
+        """A request, or one of its samples, has ended. It is not called for a request that was
+        refused on arrival."""
 
     def began(self, phase: str) -> None:
         """A phase begins."""
 
     def ended(self, phase: str) -> None:
-        """A phase is over, also by an error."""
+        """A phase is over. Also called if an error ended it."""

@@ -36,7 +36,7 @@ class NewRow:
             from it.
         token_ids: int32[t], all known tokens: the prompt, then outputs from before a preemption.
             Read-only.
-        num_prompt_tokens: how many of them are the prompt.
+        num_prompt_tokens: how many of these tokens belong to the prompt.
         block_ids: int32[b], its block table so far.
         seed: 64-bit start of its random numbers.
         sample_index: which of the `n` siblings it is.
@@ -60,10 +60,10 @@ class NewRow:
 class StepPlan:
     """One forward pass, as changes since the previous plan.
 
-    The executor keeps token ids, block table and sampling state of each row from the plan
-    that names it in `new` until the plan that names it in `removed`. Apply removals first.
-    The token at position `starts[i]` of a decoding row is the one that the row sampled last:
-    the executor has this token; the plan does not contain it.
+    A row begins with the plan that lists it in `new` and ends with the plan that lists it in
+    `removed`. In between, the executor keeps the row's token ids, block table and sampling state.
+    Apply removals first. The token at position `starts[i]` of a decoding row is the one that the
+    row sampled last: the executor has this token; the plan does not contain it.
 
     Attributes:
         step: number of the plan, from 0, without gaps.

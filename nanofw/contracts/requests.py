@@ -93,7 +93,7 @@ class SamplingParams:
         bad_words: sequences of token ids that the output must not contain; `LLM` and
             `AsyncLLM` replace words by their ids.
         max_tokens: the largest number of tokens to generate; None: up to the model's length.
-        min_tokens: sample no end or stop token before this many tokens.
+        min_tokens: before this number of tokens, no end token and no stop token is sampled.
         n: samples of the same prompt; each has its own random numbers.
         seed: start of the request's random numbers; None: derived from `engine.seed` and
             the submission index.
@@ -104,8 +104,8 @@ class SamplingParams:
             prefix cache. With several samples, the first sample has these log probabilities.
         stop_token_ids: further tokens that end the request; they are part of the output.
         ignore_eos: go on past the model's end tokens (`stop_token_ids` still end it).
-        stop: texts that end the request, one or several. Only the text layer reads this and the
-            two below; it ends the request through `Engine.finish_request`.
+        stop: texts that end the request, one or several. Only the text layer reads `stop` and the
+            two fields below. When it finds a stop text, it calls `Engine.finish_request`.
         include_stop_str_in_output: the text ends with the stop string, or the stop token's text,
             instead of before it.
         skip_special_tokens: leave special tokens out of the text.

@@ -31,8 +31,8 @@ class ReplicaView:
         is_ready: it serves now; a replica that is not ready must not be chosen.
         num_running: its requests that have run in at least one reported step.
         num_waiting: all its other requests.
-        num_tokens: the largest number of tokens that it may still have to compute for its requests,
-            prompts included.
+        num_tokens: how many tokens, at most, it still has to compute for its requests, including
+            their prompts.
     """
 
     __slots__ = ("is_ready", "num_running", "num_tokens", "num_waiting", "number")

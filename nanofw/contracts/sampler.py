@@ -85,7 +85,8 @@ class Sampler(ABC):
 
     @property
     def deferred_bytes(self) -> int:
-        """Device memory that it may allocate later, for requests; the KV pool leaves room."""
+        """How many bytes of device memory the sampler may allocate later, when requests need them.
+        The KV pool leaves this room free."""
         return 0
 
     def check(self, sampling: SamplingParams, arguments: Any) -> None:
@@ -106,7 +107,8 @@ class Sampler(ABC):
         """The row is empty. Its request may return in another one."""
 
     def finish(self, request_id: str) -> None:
-        """The request of `NewRow.request_id` ended and will not return; its row was removed."""
+        """The request that had this `NewRow.request_id` has ended and will not return. Its row was
+        already removed."""
 
     def edit(self, logits: torch.Tensor, rows: IntArray, positions: IntArray) -> torch.Tensor:
         """Change single logits: biases, bans, penalties. The arguments are those of `sample`.

@@ -79,9 +79,9 @@ class Policy(ABC):
         window: if this number is positive, the first `window` waiting requests by `key` get new
             keys from `window_key` in each step that could admit one. Use it for keys that change
             with time alone. The number limits the cost of a step.
-        skip_ahead: how many requests behind the head of the queue may also fail to fit before the
-            engine stops trying in this step. With 0 the engine stops at a head that does not fit,
-            so that no request overtakes it.
+        skip_ahead: if the head of the queue does not fit, the engine tries the requests behind it.
+            It stops trying in this step when more than this number of them do not fit either. With
+            0 the engine stops at a head that does not fit, so that no request overtakes it.
         max_rekeys: how many requests `rekey` may name before one step.
     """
 
@@ -118,7 +118,8 @@ class Policy(ABC):
         """
 
     def group(self, request: RequestView) -> Hashable:
-        """The group that the request queues in, for example its client. One heap per group.
+        """The group in whose queue the request waits, for example its client. Each group has a heap
+        of its own.
 
         Called once for each request, after `on_arrival` and before `key`.
         """
@@ -127,11 +128,11 @@ class Policy(ABC):
     def group_key(self, group: Hashable, view: SchedulerView) -> SortKey:
         """The key of a group that has waiting requests; the smallest is served first.
 
-        It is read again when the group is about to be served, so the key may grow at any time.
-        It must not shrink while the group has waiting requests. So do not use counts that fade
-        with time. If all of them fade at the same rate, `sum(tokens * exp(rate * time))` gives
-        the same order and only grows (keep its logarithm, which does not overflow). Only called
-        if `group` is overridden.
+        It is read again when the group is about to be served, so the key may grow at any time. It
+        must not shrink while the group has waiting requests. So do not use a count that shrinks
+        with time. If all counts shrink at the same rate, use `sum(tokens * exp(rate * time))`
+        instead: it gives the same order and only grows. Store its logarithm, which does not
+        overflow. Only called if `group` is overridden.
         """
         return 0
 
@@ -190,8 +191,9 @@ class Policy(ABC):
         key, and among equal keys the latest arrival.
 
         Otherwise `for_request` is a waiting request that does not fit, and whose key is smaller
-        than that of a running request. Only rows with a greater key than its own may be named.
-        After the answer None, which the base class gives, the request keeps waiting.
+        than that of a running request. The answer may only be a row whose key is greater than the
+        key of `for_request`. After the answer None, which the base class gives, the request keeps
+        waiting.
         """
         return None
 
@@ -215,7 +217,8 @@ class Policy(ABC):
     def on_progress(
         self, rows: IntArray, num_tokens: IntArray, num_decodes: int, view: SchedulerView
     ) -> None:
-        """A plan was made: `rows[i]` computes `num_tokens[i]` tokens (int32[n] both).
+        """A plan was made: the row `rows[i]` computes `num_tokens[i]` tokens. Both arrays are
+        int32[n].
 
         Called once for each step. The first `num_decodes` rows decode. The others compute
         prompts, or compute tokens again after a preemption; such a row also samples a token when

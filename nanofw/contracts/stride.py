@@ -11,8 +11,9 @@ from nanofw.contracts.arrays import IntArray
 class Stride:
     """k consecutive steps. In each step the same n rows decode one more token.
 
-    The number of steps in flight is the same before and after: the last steps of the stride may be
-    collected later, and the first collected steps may have been planned before it.
+    The number of steps in flight is the same before and after the stride. So the last steps of the
+    stride may be collected after it, and the first steps that it collects may have been planned
+    before it.
 
     Attributes:
         step: number of the first plan.

@@ -19,9 +19,9 @@ SortKey: TypeAlias = Any
 class RequestView:
     """What a policy may know of a request. Read-only.
 
-    Each sample of a request with `n` above 1 runs and ends on its own, and has one object for as
-    long as it lives. All samples share `id` and `index`: keep state by the view itself, which can
-    be the key of a dict.
+    If `n` is above 1, each sample of a request runs and ends separately. Each sample has its own
+    view, and this object stays the same until the sample ends. All samples share `id` and `index`:
+    keep state by the view itself, which can be the key of a dict.
 
     Attributes:
         index: submission index, unique and increasing; samples of a request share it.

@@ -218,7 +218,8 @@ RULES: tuple[Rule, ...] = (
     Rule("prints", "warning", "a manifest that prints when it is imported", _prints),
     Rule(
         "heavy-import", "warning",
-        "a manifest that imports what only the target needs, with the milliseconds",
+        "a manifest that imports something that only the target needs; the message says how many "
+        "milliseconds the import takes",
         _heavy_imports,
     ),
     Rule(
