@@ -48,7 +48,8 @@ class SteadyCostModel(Protocol):
     def steady_seconds(
         self, plan: StepPlan, num_steps: int
     ) -> tuple[FloatArray | None, FloatArray]:
-        """what `host_seconds` and `seconds` would answer for this plan and for the plans after it.
+        """What `host_seconds` and `seconds` would answer for this plan and for the plans after it.
+
         Both arrays are float64[num_steps]. The first is None if the model does not occupy the host.
         In each step the rows of the step before decode one more token. The call changes no state.
         Perhaps only some of these steps are used. The number of the next plan says how many; the
