@@ -112,7 +112,8 @@ def test_two_ranks_share_latent_attention(
 @pytest.mark.parametrize(
     ("model_type", "changes", "message"),
     [
-        ("gpt2", {}, "transformers has no plan for its family"),
+        ("gpt2", {}, "transformers has no plan to split its layers"),
+        ("hunyuan_v1_dense", {}, "transformers has no plan to split its layers"),
         ("llama", {"num_key_value_heads": 1}, "its 1 KV heads cannot be shared evenly"),
         ("llama", {"intermediate_size": 33}, "mlp.*33 numbers, which 2 ranks cannot share"),
     ],

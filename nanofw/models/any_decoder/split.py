@@ -86,8 +86,8 @@ def split_model(model: Any, spec: ModelSpec, ranks: Communicator) -> None:
 
 def _check(plan: Mapping[str, str], spec: ModelSpec, size: int) -> None:
     known = {*_WHOLE, *_COLUMNS, *_ROWS, _SUMMED}
-    if not plan:
-        raise _refusal(spec, "transformers has no plan for its family (base_model_tp_plan)")
+    if not set(plan.values()) - {*_WHOLE}:
+        raise _refusal(spec, "transformers has no plan to split its layers (base_model_tp_plan)")
     if odd := sorted(set(plan.values()) - known):
         raise _refusal(spec, f"its plan asks for {', '.join(odd)}")
     if spec.num_kv_heads % size:
