@@ -39,7 +39,7 @@ demo: $(VENV)/.base
 check: $(VENV)/.dev
 	$(BIN)/ruff check --quiet
 	$(BIN)/ruff format --check --quiet
-	$(BIN)/pyright --pythonpath $(BIN)/python
+	$(BIN)/pyright --threads $(WORKERS) --pythonpath $(BIN)/python
 	$(BIN)/lint-imports --no-logo
 
 format: $(VENV)/.dev

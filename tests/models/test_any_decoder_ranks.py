@@ -67,9 +67,10 @@ def check_on_two_ranks(folder: Path, model: Any, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(kind, "from_pretrained", load_alone)
 
     def logits(rank: ThreadRank) -> torch.Tensor:
+        backend: Any = OneText(spec, 2)
         config = ModelConfig(
             spec=spec, device=torch.device("cpu"), dtype=torch.float32, communicator=rank,
-            attention_backend=OneText(spec, 2), max_model_len=64, name="transformers",
+            attention_backend=backend, max_model_len=64, name="transformers",
         )  # fmt: skip
         with lock:
             decoder = TransformersDecoder(None, config)
@@ -123,10 +124,11 @@ def test_what_cannot_be_split_is_refused_before_weights_are_read(
 ) -> None:
     write(tmp_path, model_type, **changes)
     spec = read(read_json(tmp_path / "config.json"), tmp_path)
+    backend: Any = OneText(spec, 2)
     config = ModelConfig(
         spec=spec, device=torch.device("cpu"), dtype=torch.float32,
         communicator=ThreadRank(0, 2, threading.Barrier(2), []),
-        attention_backend=OneText(spec, 2), max_model_len=64, name="transformers",
+        attention_backend=backend, max_model_len=64, name="transformers",
     )  # fmt: skip
     with pytest.raises(ModelError, match=message):
         TransformersDecoder(None, config)

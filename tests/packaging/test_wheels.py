@@ -126,6 +126,7 @@ def test_B091_two_packages_with_one_name(
         environment.uninstall("second-deadline")
 
 
+@pytest.mark.slow  # tests/plugins/test_loading.py has it without a wheel
 def test_B088_a_package_that_fails_on_import_fails_only_the_run_that_selects_it(
     environment: Environment, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -131,6 +131,7 @@ def test_a_killed_rank_is_named_with_its_signal() -> None:
     engine.close()
 
 
+@pytest.mark.slow
 def test_a_rank_that_dies_while_idle_is_noticed_before_the_next_step() -> None:
     executor = executor_of(DEMO, 2)
     engine = engine_over(executor, DEMO)

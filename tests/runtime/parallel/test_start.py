@@ -55,6 +55,7 @@ def test_a_timeout_is_one_that_can_be_waited_for(option: str, value: float) -> N
         TorchOptions.model_validate({option: value})
 
 
+@pytest.mark.slow
 def test_the_longest_timeouts_work() -> None:
     options = TorchOptions(step_timeout_s=1e6, start_timeout_s=1e6)
     executor = executor_of(DEMO, 2, options=options)
