@@ -71,6 +71,7 @@ def test_replayed_steps_draw_the_same_tokens_and_leave_the_same_pool(checkpoint)
         torch.testing.assert_close(left, right, rtol=1e-4, atol=1e-5)
 
 
+@slow_in_interpreter  # the test before says the same of a replayed step and an eager one
 def test_B083_replayed_steps_continue_at_the_right_position(checkpoint) -> None:
     folder, model = checkpoint
     driver = make_driver(folder, graphs=True)
