@@ -7,7 +7,7 @@ from nanofw.contracts.model_spec import ModelSpec
 
 
 def max_model_len(loaded: LoadedConfig, spec: ModelSpec) -> int:
-    """Most tokens of a request, as the configuration or the model says.
+    """The largest number of tokens of a request, as the configuration or the model says.
 
     Raises:
         ConfigError: the model is shorter than what the configuration asks for.
@@ -22,7 +22,7 @@ def max_model_len(loaded: LoadedConfig, spec: ModelSpec) -> int:
 
 
 def length_in_pool(loaded: LoadedConfig, wanted: int, num_blocks: int, block_size: int) -> int:
-    """Most tokens of a request, given the pool. The last token is never computed.
+    """The largest number of tokens of a request, given the pool. The last token is never computed.
 
     Raises:
         ConfigError: the configuration asks for more.

@@ -28,20 +28,20 @@ class LatencyOptions(Section):
     """Settings of `nanofw bench latency`."""
 
     batch_sizes: tuple[PositiveInt, ...] | None = None
-    """Requests that decode at once; null: 1, 8, 32, 128 and 256, as far as `engine.max_num_seqs`
-    allows; []: none."""
+    """How many requests decode at once; each number is measured. null: 1, 8, 32, 128 and 256, if
+    `engine.max_num_seqs` allows them. An empty list: decode steps are not measured."""
     prompt_tokens: PositiveInt = 128
     """Prompt length of each of these requests."""
     output_tokens: Annotated[int, Field(ge=2)] | None = None
-    """Output tokens of each of these requests; null: 385 up to 8 requests, otherwise 129; less if
-    the model allows less."""
+    """Output tokens of each of these requests; null: 385 tokens for up to 8 requests, 129 for more;
+    fewer if the model allows only fewer."""
     first_token: tuple[PositiveInt, ...] | None = None
     """Prompt lengths whose first token is timed; null: 128, 512, 2048 and 8192, as far as they
     fit; []: none."""
     repeats: PositiveInt = 3
     """Number of measurements."""
     warm_up: NonNegativeInt = 1
-    """Measurements before those that count."""
+    """How many measurements are made first and not counted."""
     seed: NonNegativeInt = 0
     """Seed of the prompts."""
 

@@ -47,13 +47,14 @@ class ProfileOptions(Section):
     """Batch sizes of decode steps; null: 1, and the smaller of `engine.max_num_seqs` and 256;
     []: none."""
     prefill: tuple[PositiveInt, ...] | None = None
-    """Prompt lengths; each prompt is one step; null: 1024, or what a step can hold; []: none."""
+    """Lengths of prompts; each prompt is computed in one step. null: 1024, or fewer if a step
+    cannot hold that. An empty list: prefill is not profiled."""
     context_tokens: PositiveInt = 128
     """Prompt length of the requests that decode."""
     steps: PositiveInt = 20
     """Number of measured steps in each pass."""
     warm_up: NonNegativeInt = 5
-    """Number of steps before them that do not count."""
+    """How many steps run before the measured steps and are not counted."""
     seed: NonNegativeInt = 0
     """Seed of the prompts."""
 

@@ -52,8 +52,8 @@ class ThroughputOptions(Section):
     output_tokens: Lengths = Uniform(distribution="uniform", low=100, high=1024)
     """Lengths of the outputs of random traffic; each request runs to its full length."""
     at_once: bool = True
-    """true: all requests come at the beginning; false: when the workload says, and TTFT is what a
-    client sees."""
+    """true: all requests come at the beginning. false: requests come at the times of the workload;
+    then TTFT is the time that a client would see."""
     passes: PositiveInt = 3
     """How often all requests are served; the first pass is cold."""
     seed: NonNegativeInt = 0

@@ -20,15 +20,16 @@ class Expectation(Section):
     against_metric: str | None = None
     """The other arm's metric; null: the same one."""
     min_ratio: float | None = None
-    """Least value of the ratio metric(arm) / metric(against). It is computed like the effect, as
-    the geometric mean of the runs' ratios; if a value is 0, as the ratio of the means."""
+    """Least value of the ratio metric(arm) / metric(against). Like the effect, it is the geometric
+    mean of the ratios of the runs. If a value is 0, it is the ratio of the means."""
     max_ratio: float | None = None
     """Greatest value of this ratio."""
     min_difference: float | None = None
-    """Least value of the difference metric(arm) - metric(against) of the means over runs."""
+    """Smallest allowed difference between the mean over runs of metric(arm) and that of
+    metric(against)."""
     max_difference: float | None = None
     """Greatest value of this difference."""
     verdict: Verdict | None = None
     """The verdict that the statistics must give (against the baseline)."""
     why: str = ""
-    """The source of the claim."""
+    """Where this expectation comes from, for example a paper."""

@@ -67,10 +67,11 @@ class ExperimentOptions(Section):
     config: dict[str, object] = Field(default_factory=dict[str, object])
     """Configuration that all arms share."""
     arms: Annotated[dict[str, dict[str, object]], Field(min_length=1, max_length=MAX_ARMS)]
-    """Name -> configuration on top of `config`; `endpoint`: a server that runs already."""
+    """For each arm, its name and the keys that it changes in `config`. An arm with the key
+    `endpoint` is a server that runs already."""
     sweep: dict[str, tuple[object, ...]] | None = None
-    """Key of the configuration -> values: one arm for each combination of values, for each arm in
-    `arms`."""
+    """For each key of the configuration, a list of values. Each combination of values makes one
+    arm; if there are `arms`, one for each of them."""
     pareto: Annotated[tuple[str, ...], Field(max_length=10)] = ()
     """Metrics of the Pareto front, that is, of the arms that no other arm beats in all of these
     metrics."""
@@ -84,14 +85,15 @@ class ExperimentOptions(Section):
     """Arrival rates in requests per second. If neither `loads` nor `rates` is set, the rate of the
     workload is used."""
     capacity: PositiveFloat | None = None
-    """The rate of load 1, in requests per second; null: measured with runs of the baseline."""
+    """The rate, in requests per second, that counts as load 1; null: it is measured with runs of
+    the baseline."""
     repeats: Annotated[int, Field(ge=1, le=MAX_REPEATS)] = 10
     """Runs of each arm at each load, each with traffic of its own seed."""
     until: Annotated[float, Field(gt=0, lt=1)] | None = None
-    """Stop the runs of a load early, when half the width of each deciding interval is at most this
-    share of the baseline's value."""
+    """Stop the runs of a load early if the interval of every effect that decides is narrow enough:
+    half its width must be at most this share of the baseline's value."""
     seed: NonNegativeInt = 0
-    """Seed of the first run; the next ones count on from it."""
+    """Seed of the first run. Each further run has the next number."""
     primary: str | None = "e2e.mean"
     """The metric that decides; null: all metrics decide, with Holm's correction."""
     metrics: Annotated[tuple[str, ...], Field(max_length=1000)] = DEFAULT_METRICS
@@ -99,7 +101,8 @@ class ExperimentOptions(Section):
     slo: Slo = Slo()
     """Limits for goodput."""
     alpha: Annotated[float, Field(gt=0, lt=0.5)] = 0.05
-    """Chance that at least one verdict of the experiment is wrong if no arm differs."""
+    """If no arm differs from the baseline, the chance that the experiment has at least one wrong
+    verdict."""
     margin: Annotated[float, Field(ge=0, lt=1)] = 0.001
     """The largest effect that does not matter, as a share of the baseline's value."""
     warm_up: Share = 0.1
@@ -112,7 +115,7 @@ class ExperimentOptions(Section):
     """Add the time that the scheduler really takes to virtual time; results then depend on the
     machine."""
     processes: Annotated[int, Field(ge=1, le=MAX_PROCESSES)] | Literal["auto"] = "auto"
-    """Processes for simulated runs; real ones go one after the other."""
+    """How many processes compute simulated runs. Real runs follow one another."""
     expect: tuple[Expectation, ...] = ()
     """Conditions on the result."""
     objectives: Annotated[tuple[Objective, ...], Field(max_length=100)] = ()

@@ -120,12 +120,13 @@ class ModelSection(Section):
     path: Name | None = None
     """Folder of a checkpoint, hub id, or `embedded:demo`."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
-    """Element type of weights and KV; auto: float32 on CPU, the checkpoint's own elsewhere."""
+    """Element type of weights and KV. auto: float32 on a CPU, and the checkpoint's type on all
+    other devices."""
     name: Name | None = None
     """The implementation; null: by the architecture that the checkpoint states."""
     weights: Literal["files", "random"] = "files"
-    """random: no weights are read, random numbers of the model's shape take their place, for
-    measurements of speed; every output says so."""
+    """random: no weights are read; the parameters get random numbers. Use it to measure speed.
+    Every output says that the weights are random."""
 
     @property
     def options(self) -> Mapping[str, object]:
@@ -139,13 +140,14 @@ class EngineSection(Section):
     device: Annotated[str, AfterValidator(_device)] = "auto"
     """auto, cpu, cuda, cuda:1, ..."""
     max_model_len: Size | None = None
-    """Most tokens of a request, prompt and output together; null: from the model."""
+    """The largest number of tokens of a request, prompt and output together; null: what the model
+    supports."""
     max_num_seqs: Size = 256
-    """Most requests that run at once."""
+    """The largest number of requests that run at once."""
     max_num_batched_tokens: Size = 8192
-    """Most tokens in a step."""
+    """The largest number of tokens in a step."""
     batching: Literal["mixed", "prefill_first"] = "mixed"
-    """prefill_first: a step is all prefill or all decode."""
+    """prefill_first: a step has only prefill or only decode. mixed: a step may have both."""
     chunk_tokens: Size | None = None
     """Longest prefill chunk of one request; null: the step's budget."""
     max_partial_prefills: Size = 1
@@ -157,14 +159,15 @@ class EngineSection(Section):
     replicas: Count = 1
     """Engines of the same model, each in a process of its own, behind a router."""
     replica_restarts: Annotated[int, Field(ge=0, le=1 << 12)] = 5
-    """How often a replica that is a local process is restarted without a minute of service in
-    between. After a minute of service the count begins again."""
+    """How often a replica that is a local process is restarted. After a minute of service, the
+    count begins again at 0."""
     cuda_graphs: Switch = "auto"
     """Replay recorded graphs instead of launching kernels one by one."""
     overlap: Switch = "auto"
     """Plan a step while the one before runs; auto: on, unless a CPU computes the model."""
     seed: Annotated[int, Field(ge=0, lt=1 << 63)] = 0
-    """A request without a seed gets one derived from this and its submission index."""
+    """If a request has no seed, its seed is derived from this number and from the request's
+    submission index."""
 
 
 class AllocatorSection(ComponentSection):
@@ -175,7 +178,8 @@ class AllocatorSection(ComponentSection):
     num_blocks: Size | Auto = "auto"
     """Blocks in the pool; auto: as many as fit."""
     check_every: Annotated[int, Field(ge=0, le=1 << 40)] = 0
-    """For finding faults: check all blocks after this number of steps, which is slow; 0: never."""
+    """To find faults: check all blocks each time after this number of steps. This is slow. 0:
+    never."""
 
 
 @with_sections("executor")
@@ -192,7 +196,8 @@ class InputSection(Section):
     higher layer is used."""
 
     prompts: tuple[str | Mapping[str, object], ...] | None = None
-    """The prompts themselves: texts, or objects as the lines of a JSONL file."""
+    """A list of prompts. Each is a text, or an object with the keys that a line of a JSONL file
+    has."""
     file: Path | None = None
     """JSONL or text, one request per line; `-` is standard input."""
     format: Literal["auto", "text", "jsonl"] = "auto"
@@ -225,15 +230,15 @@ class LoggingSection(Section):
     level: LogLevel = "warning"
     """Level of all modules of nanofw."""
     modules: Annotated[Mapping[str, LogLevel], Field(max_length=1000)] = {}
-    """Module -> level, for one module or package: `nanofw.plugins: debug`."""
+    """A level for single modules or packages: `nanofw.plugins: debug`."""
 
 
 class PluginsSection(Section):
     """Which plugins a run may choose from."""
 
     only: tuple[Name, ...] | None = None
-    """Besides the built-in plugins, only these distributions or KIND.NAMEs are considered; null:
-    all."""
+    """Which installed plugins may be chosen, besides the built-in ones: a list of distributions, or
+    of plugins as KIND.NAME; null: all of them."""
     disable: tuple[Name, ...] = ()
     """Distributions or KIND.NAMEs that may not be chosen."""
     load: tuple[Path, ...] = ()
@@ -266,12 +271,13 @@ class ClientSection(Section):
     requests_per_minute: Annotated[float, Field(gt=0, le=1e9)] | None = None
     """Prompts that the client may send in a minute; null: any number."""
     tokens_per_minute: Annotated[float, Field(gt=0, le=1e12)] | None = None
-    """Tokens of its prompts and answers in a minute, counted when a request ends; null: any
-    number."""
+    """How many tokens the client's prompts and answers may have in a minute, counted when a request
+    ends; null: any number."""
 
 
 class ServerLimits(Section):
-    """Limits of the server. Requests beyond a limit are refused, and do not wait."""
+    """Limits of the server. If a request exceeds a limit, it is refused at once and does not
+    wait."""
 
     max_requests: Size = 1024
     """Prompts that wait or run at once; further ones get status 429."""
@@ -282,7 +288,7 @@ class ServerLimits(Section):
     max_body_bytes: Size = 8 << 20
     """Largest body of a request, in bytes."""
     max_prompts: Size = 256
-    """Most prompts in one request."""
+    """The largest number of prompts in one request."""
     max_messages: Size = 2048
     """Most messages of a chat."""
     max_tools: Size = 128
@@ -290,7 +296,7 @@ class ServerLimits(Section):
     max_stop_strings: Size = 16
     """Most stop strings of a request."""
     max_schema_bytes: Size = 64 << 10
-    """Largest JSON schema of a request, and largest sum of all its tools, in bytes."""
+    """The largest size in bytes of a request's JSON schema, and also of all its tools together."""
     read_timeout_s: Seconds = 30.0
     """Longest time to receive the head of a request, and then its body."""
     write_timeout_s: Seconds = 30.0
@@ -317,10 +323,11 @@ class ServerSection(Section):
     host: Name = "127.0.0.1"
     """Address to listen on; with `0.0.0.0` other machines can connect."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
-    """Port to listen on. 0: any free port; the line that says that the server is ready names it."""
+    """Port to listen on. 0: any free port. When the server is ready, it prints a line with the
+    port."""
     model_names: tuple[Name, ...] = ()
-    """Names under which clients ask for the model. An empty list: `model.path`, or for a folder its
-    name."""
+    """Names under which clients ask for the model. If the list is empty, the name is `model.path`,
+    or, if that is a folder, the name of the folder."""
     clients: tuple[ClientSection, ...] = ()
     """Who may use the server. An empty list: everyone who reaches it."""
     cors_origins: tuple[Name, ...] = ()

@@ -12,7 +12,7 @@ from nanofw.contracts.arrays import BoolArray, FloatArray
 
 
 class Slo(Section):
-    """Limits that a request must all meet to count as good."""
+    """A request counts as good if it meets all of these limits."""
 
     ttft_s: PositiveFloat | None = None
     """Time to first token, from the scheduled arrival."""

@@ -34,9 +34,9 @@ class OccupiesHost(Protocol):
     def host_seconds(self, plan: StepPlan) -> float:
         """Time that the host needs to process the previous step, and to plan and submit this one.
 
-        Called once for each plan, before `seconds`. The device may begin at once, but it does not
-        finish before the host does. If another step is in flight, the device works on that step
-        meanwhile.
+        Called once for each plan, before `seconds`. The device may begin with this step at once,
+        but does not finish it before the host has finished its part. If another step is in flight,
+        the device works on that step in the meantime.
         """
         ...
 

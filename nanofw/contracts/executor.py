@@ -86,8 +86,8 @@ class Executor(ABC):
         `plan` is the first of these steps. In each of them the same rows decode one more token. The
         plans name no blocks, so this is for executors that simulate. The times, the tokens and all
         later answers must be the same as if `submit` and `collect` had been called for each step.
-        None: the steps are taken one by one. It is called only in a simulation, and not if a
-        subclass of the class that defines it overrides `submit` or `collect`.
+        None: the steps are taken one by one. It is called only in a simulation. If a class defines
+        `stride`, and a subclass of it overrides `submit` or `collect`, `stride` is not called.
         """
         return None
 

@@ -95,7 +95,7 @@ class Router(ABC):
         """
 
     def on_lost(self, number: int) -> None:
-        """A replica is gone with its cache. Another one may come back under its number."""
+        """A replica is gone with its cache. Later another replica may get the same number."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,7 @@ class Workload(ABC):
 
     @property
     def rate(self) -> float | None:
-        """Mean arrivals per second at time scale 1, of the requests that come.
+        """How many requests arrive per second on average, at time scale 1.
 
         None: arrivals depend on when requests finish.
         """

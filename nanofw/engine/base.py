@@ -64,7 +64,7 @@ class BaseEngine(ABC):
 
     @property
     def max_model_len(self) -> int:
-        """Most tokens of a request, its prompt included."""
+        """The largest number of tokens of a request, its prompt included."""
         return self._limits.max_model_len
 
     # -- requests -------------------------------------------------------------------------

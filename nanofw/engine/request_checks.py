@@ -111,9 +111,10 @@ def _has_outside(ids: np.ndarray, vocab_size: int) -> bool:
 
 
 def _token_limit(num_prompt: int, sampling: SamplingParams, limits: Limits) -> int:
-    """Most tokens that the request may have in all. Raises ValueError when there is no room.
+    """The largest number of tokens that the request may have in all.
 
-    The last token that is generated is never computed, so it needs no slot in the pool.
+    Raises ValueError when there is no room. The last token that is generated is never computed,
+    so it needs no slot in the pool.
     """
     if num_prompt > limits.pool_tokens:
         needed = -(-num_prompt // limits.block_size)

@@ -121,7 +121,7 @@ class AsyncLLM:
 
     @property
     def max_model_len(self) -> int:
-        """Most tokens of a request, its prompt included."""
+        """The largest number of tokens of a request, its prompt included."""
         return self._thread.max_model_len
 
     @property

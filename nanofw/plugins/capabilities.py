@@ -234,7 +234,7 @@ CAPABILITIES: Mapping[str, Capability] = _by_key(
         key="needs_history",
         kinds=("logits_processor",),
         value=one_of("none", "device", "host"),
-        text="which tokens it sees, docs/plugins/logits_processor.md; absent: `none`",
+        text="which tokens the processor sees: docs/plugins/logits_processor.md; if absent: `none`",
         contracts={"host": HostProcessor},
         methods={"device": "sampled"},
     ),

@@ -13,8 +13,8 @@ class PrefixAffinityOptions(Options):
     """`router: {name: prefix_affinity, ...}`."""
 
     max_blocks: PositiveInt | None = None
-    """Blocks that are remembered of each replica, those that were sent last; null: as many as its
-    pool has."""
+    """How many blocks the router remembers for each replica. It remembers those that were sent
+    last. null: as many as the replica's pool has."""
     load_weight: float = Field(default=0.1, ge=0)
     """Weight of a token that the replica may still have to compute for other requests. A token of
     the prompt that the replica would have to compute has weight 1."""

@@ -14,11 +14,12 @@ class EarliestDeadlineFirstOptions(Options):
     """`scheduler: {name: earliest_deadline_first, ...}`."""
 
     default_slack_s: NonNegativeFloat | None = None
-    """Deadline of requests without one, in seconds after their arrival; null: they come last."""
+    """The deadline of a request that does not state one, in seconds after its arrival; null: such
+    requests come last."""
     demote_late: bool = True
-    """Serve requests whose deadline has passed after those that can still meet theirs. Under
-    overload, plain deadline order would serve requests first that are already late, and then all
-    requests would be late."""
+    """true: requests whose deadline has passed come after requests that can still meet their
+    deadline. If requests were served only by deadline under overload, requests that are already
+    late would come first, and all requests would become late."""
     window: PositiveInt = 32
     """How many of the first waiting requests are checked for lateness in each step that admits."""
 

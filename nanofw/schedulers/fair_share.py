@@ -31,9 +31,9 @@ class FairShareOptions(Options):
     output_weight: PositiveFloat = 2.0
     """What a generated token costs its client."""
     preempt: bool = False
-    """If true, a client with fewer running requests than its share preempts a request: the last one
-    of the client that has the most running requests in proportion to its weight. If false, it waits
-    until a request ends."""
+    """true: if a client has fewer running requests than its share, a request of another client is
+    preempted. It is the last request of the client that has the most running requests in proportion
+    to its weight. false: the client waits until a request ends."""
 
 
 class FairShare(WeightedService):

@@ -19,7 +19,7 @@ class LongestPrefixMatchOptions(Options):
     window: PositiveInt = 64
     """How many of the oldest waiting requests are compared in each step that admits."""
     ageing: NonNegativeFloat = 0.0
-    """Cached tokens that each second of waiting is worth."""
+    """A second of waiting counts as much as this number of cached tokens."""
     max_wait_s: NonNegativeFloat | None = 10.0
     """Requests that waited longer than this number of seconds come first, oldest first. null: no
     limit; then a request without a cached prefix may wait for ever."""

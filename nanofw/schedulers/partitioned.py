@@ -29,7 +29,7 @@ class PartitionedOptions(Options):
     ageing: NonNegativeFloat = 0.0
     """With `order: shortest`, prompt tokens that each second of waiting takes off."""
     output_weight: PositiveFloat = 2.0
-    """What a generated token counts where a prompt token counts 1."""
+    """How much a generated token counts; a prompt token counts 1."""
 
     @model_validator(mode="after")
     def _check(self) -> PartitionedOptions:

@@ -23,11 +23,12 @@ class ShortestJobFirstOptions(Options):
     by: Literal["prompt", "output", "total"] = "prompt"
     """What makes a job short: prompt tokens, tokens still to generate, or both."""
     output_length: Literal["given", "predicted"] = "given"
-    """Where the output's length comes from: the request's `expected_output_tokens` (else its
-    `max_tokens`), or a running mean over finished requests of the same client with a prompt of
-    about the same length (`given` is used until such a request has finished)."""
+    """How the length of the output is found. given: the request's `expected_output_tokens`, or, if
+    the request does not state that, its `max_tokens`. predicted: the running mean over finished
+    requests of the same client whose prompts have about the same length. Until such a request has
+    finished, `given` is used."""
     prompt_weight: NonNegativeFloat = 1.0
-    """With `by: total`, what a prompt token counts where a generated one counts 1."""
+    """With `by: total`: how much a prompt token counts; a generated token counts 1."""
     ageing: NonNegativeFloat = 0.0
     """Tokens that each second of waiting takes off a job. 0: long jobs may starve."""
 

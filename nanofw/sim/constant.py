@@ -17,7 +17,7 @@ class ConstantOptions(Options):
     seconds_per_step: NonNegativeFloat = 0.01
     """Time of every step."""
     seconds_per_token: NonNegativeFloat = 0.0
-    """Time of each token computed in it, on top."""
+    """Time that is added for each token that the step computes."""
 
 
 class ConstantCost:

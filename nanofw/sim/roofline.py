@@ -45,7 +45,7 @@ class RooflineOptions(Options):
     overhead_us: NonNegativeFloat = 400.0
     """Fixed time of a step: launches, sampling, what the roofline leaves out."""
     overhead_per_row_us: NonNegativeFloat = 0.5
-    """Time of each row in a step, on top."""
+    """Time that is added for each row of a step."""
 
     @field_validator("device")
     @classmethod

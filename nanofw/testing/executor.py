@@ -56,9 +56,9 @@ class ExecutorChecks(ABC):
             def make(self, config):
                 return MyExecutor(MyOptions(), config)
 
-    The engine sends it the plans of small runs: rows that come, go and return in other blocks,
-    chunks of prompts, shared prefixes, steps in flight. A token must depend on its request alone.
-    What it makes itself (`needs`) are the model `embedded:demo` in float32, and nanofw's own
+    The engine sends the executor the plans of small runs: rows that come, go and return in other
+    blocks, chunks of prompts, shared prefixes, steps in flight. A token must depend on its request
+    alone. What it makes itself (`needs`) are the model `embedded:demo` in float32, and nanofw's own
     attention and sampler.
 
     Attributes:

@@ -51,7 +51,7 @@ class EngineShape:
     Attributes:
         prefix_cache: allocator `paged_prefix` rather than `paged`.
         overlap: one step stays in flight while the next is planned.
-        prefill_first: a step is all prefill or all decode.
+        prefill_first: a step has only prefill or only decode. mixed: a step may have both.
     """
 
     num_blocks: int = 64

@@ -21,7 +21,8 @@ class ClosedLoopOptions(MixOptions):
     """Number of users. Each has one request at a time, so this is the largest number of requests at
     once."""
     think_s: NonNegativeFloat = 0.0
-    """Mean time between an answer and the next request of its user, exponential."""
+    """Mean time between an answer and the next request of the same user; the times are
+    exponentially distributed."""
 
 
 class ClosedLoop(Workload):

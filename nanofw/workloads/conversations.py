@@ -23,7 +23,8 @@ class ConversationsOptions(MixOptions):
     num_conversations: Count = 200
     """Conversations in all."""
     rate: PositiveFloat = 1.0
-    """Mean number of conversations that begin per second, Poisson."""
+    """Mean number of conversations that begin per second; they begin at the times of a Poisson
+    process."""
     turns: Lengths = Uniform(distribution="uniform", low=2, high=8)
     """Distribution of the requests of a conversation."""
     think_s: NonNegativeFloat = 5.0

@@ -64,8 +64,9 @@ class MixOptions(Options):
     """Seconds that each token of the output adds to the deadline."""
     guess_noise: NonNegativeFloat | None = None
     """`expected_output_tokens`: the length times exp(normal(0, guess_noise)); 0: exact; null:
-    requests have no `expected_output_tokens`. With log-normal outputs of `sigma`, Kendall's tau of
-    guess and length is 2/pi * asin(sigma / sqrt(sigma^2 + guess_noise^2))."""
+    requests have no `expected_output_tokens`. If lengths of outputs are log-normal with `sigma`,
+    the rank correlation (Kendall's tau) between guess and length is 2/pi * asin(sigma /
+    sqrt(sigma^2 + guess_noise^2))."""
 
 
 @dataclass(frozen=True, slots=True)

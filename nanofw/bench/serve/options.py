@@ -47,6 +47,7 @@ class ServeOptions(Section):
     body: Mapping[str, object] = {}
     """Further keys of each request; a key with the value null is left out of the request."""
     max_open: Annotated[int, Field(ge=1, le=MAX_CONNECTIONS)] = 4096
-    """Connections at once; further requests wait, and this wait counts as latency."""
+    """How many connections may be open at once. Further requests wait for a connection, and this
+    wait counts as latency."""
     timeout_s: PositiveFloat = 600.0
     """Longest time without an event during an answer."""

@@ -33,8 +33,8 @@ class StructuredOptions(Options):
     """Most states that a request's lexer may have, 1 to 2 kB each; a request that needs more
     ends with an error."""
     compile_timeout_s: float = Field(default=10.0, gt=0, allow_inf_nan=False)
-    """Longest time to compile a grammar; if it takes longer, the request is refused. Requests wait
-    for it."""
+    """The longest time that the compilation of a grammar may take. If it takes longer, the request
+    is refused. A request waits until its grammar is compiled."""
 
 
 @hookimpl
