@@ -275,3 +275,59 @@ def test_a_timeline_can_be_zoomed(browser: Any, with_logs: Path) -> None:
     smaller.click()
     assert browser.execute_script(picture) == whole
     assert browser.get_log("browser") == []
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of 100,000 requests; the first runs have timelines."""
+    folder = tmp_path_factory.mktemp("large")
+    model = {"name": "constant", "seconds_per_step": 0.02}
+    config = {
+        "model": BASE["config"]["model"],
+        "engine": {"max_num_seqs": 256, "max_model_len": 192},
+        "executor": {"name": "sim", "cost_model": model},
+    }
+    workload = {
+        **BASE["workload"], "num_requests": 5000, "prompt": 16,
+        "output": {"distribution": "lognormal", "mean": 8, "sigma": 1.0, "high": 60},
+    }  # fmt: skip
+    changes: dict[str, Any] = {
+        "config": config, "workload": workload, "repeats": 10, "aa": False, "capacity": 1450.0,
+        "loads": [0.9], "decisions": str(folder / "logs"), "report": str(folder / "result.html"),
+        "processes": "auto",
+    }  # fmt: skip
+    assert main(["compare", str(write(folder, **changes))]) == 0
+    return folder / "result.html"
+
+
+@pytest.mark.slow
+class TestManyRequests:
+    def test_the_file_stays_small_and_says_what_is_drawn(self, large: Path) -> None:
+        assert large.stat().st_size < 1_000_000
+        text = large.read_text(encoding="utf-8")
+        assert text.count("The first 2,000 of 5,000 requests and the first") == 2
+
+    @pytest.mark.parametrize("scheme", ["light", "dark"])
+    @pytest.mark.parametrize("width", [390, 1100])
+    def test_it_opens_in_seconds_and_nothing_leaves_the_page(
+        self, browser: Any, large: Path, scheme: str, width: int
+    ) -> None:
+        size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+        browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+        media = [{"name": "prefers-color-scheme", "value": scheme}]
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": media})
+        browser.set_page_load_timeout(10)
+        browser.get(large.as_uri())
+        assert browser.get_log("browser") == []
+        widths = browser.execute_script(
+            "return [document.documentElement.scrollWidth, document.documentElement.clientWidth]"
+        )
+        assert widths[0] <= widths[1] <= width
+        back = browser.execute_script("return getComputedStyle(document.body).backgroundColor")
+        assert (back == "rgb(255, 255, 255)") == (scheme == "light")
+        right_edges = browser.execute_script(
+            "return [...document.querySelectorAll('figure svg, canvas, #verdicts td')].map("
+            " one => one.getBoundingClientRect().right)"
+        )
+        assert len(right_edges) > 6
+        assert max(right_edges) <= width
