@@ -280,7 +280,7 @@ def start(runner: Any, prefill_tokens: int) -> None:
     pool = runner.pool
     runner.allocate(1 + max(int(new.block_ids.max()) for new in plan.new))
     runner.apply(plan)
-    runner.sample(*runner.forward(plan), None, plan.host_rows)
+    runner.step_sampler.sample(*runner.forward(plan), None, plan.host_rows)
     runner.apply(profiling.empty_plan(plan.rows))
     runner.pool = pool
     if runner._config.cuda_graphs:
