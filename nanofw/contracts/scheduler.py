@@ -155,7 +155,9 @@ class Policy(ABC):
         """Whether the request may start now. The engine asks only when it has room for it.
 
         After False the request is treated like a head that does not fit (see `skip_ahead`). If
-        nothing runs and no request is admitted, `wake` says when to ask again.
+        nothing runs and no request is admitted, `wake` says when to ask again. The base class
+        admits every request. `fcfs` leaves a share of the pool free (its option `watermark`): a
+        policy that should do the same needs an `admit` of its own.
         """
         return True
 
