@@ -46,7 +46,7 @@ def decode_lengths(batch_size: int) -> list[int]:
 
 
 def pools(backend: Any, num_pages: int, bytes_wanted: float) -> list[torch.Tensor]:
-    """Filled layers, so many that going through them does not hit the cache."""
+    """Filled layers: enough of them that going through all does not hit the cache."""
     size = num_pages * backend.bytes_per_block()
     count = max(2, min(96, int(bytes_wanted // size) + 1))
     return [layer for _ in range(count) for layer in _filled(backend, num_pages)]

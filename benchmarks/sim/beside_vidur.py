@@ -117,7 +117,9 @@ def main() -> None:
     parser.add_argument("python")
     parser.add_argument("trace", type=Path)
     parser.add_argument("--requests", type=int, default=2000)
-    parser.add_argument("--speed", type=float, default=2.0, help="arrivals so many times as fast")
+    parser.add_argument(
+        "--speed", type=float, default=2.0, help="how many times as fast requests arrive"
+    )
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
     jobs = read(options.trace, options.requests, options.speed)

@@ -28,7 +28,7 @@ from nanofw.sim.shapes import shape
 from nanofw.sim.work import StepWork
 
 MOST = 3000
-"""Steps that are fitted to: every so many of all."""
+"""Every how many steps one is used for the fit."""
 STARTS = (0.5, 0.6, 200.0, 1.0)
 """Efficiencies of arithmetic and of memory, microseconds of a step and of a row."""
 

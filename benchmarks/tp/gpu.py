@@ -225,7 +225,7 @@ def _error(exact: Row, run: Row) -> float:
 
 
 def _memory_used() -> list[int]:
-    """MiB in use on each GPU; empty where nobody can tell."""
+    """MiB in use on each GPU; empty where it cannot be read."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     try:
         return [int(line) for line in subprocess.check_output(command, text=True).split()]

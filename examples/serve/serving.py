@@ -57,7 +57,7 @@ class Answer:
 async def ask(
     connection: httpx.AsyncClient, num_prompt: int, num_output: int, **more: Any
 ) -> Answer:
-    """Send a prompt of so many tokens, and read the answer to its end.
+    """Send a prompt of this many tokens, and read the answer to its end.
 
     Args:
         more: further keys of the body.

@@ -20,13 +20,13 @@ def read_checkpoint(folder: Path, *, family: str | None = None) -> ModelSpec:
         family: the architecture whose reader is taken; None: the one that the file states.
 
     Raises:
-        ModelError: no or broken `config.json`, missing keys, quantised weights, a decoder inside
+        ModelError: no or broken `config.json`, missing keys, quantized weights, a decoder inside
             a model of another kind, an unknown rope, layer or element type, or a file that says
             that it belongs to another family.
     """
     config = read_json(folder / CONFIG)
     place = str(folder / CONFIG)
-    _refuse_quantised(config, place)
+    _refuse_quantized(config, place)
     _refuse_parts(config, place)
     if family is None:
         architecture = _architecture(config, place)
@@ -38,7 +38,7 @@ def read_checkpoint(folder: Path, *, family: str | None = None) -> ModelSpec:
     return reader.read(config, folder)
 
 
-def _refuse_quantised(config: Mapping[str, object], place: str) -> None:
+def _refuse_quantized(config: Mapping[str, object], place: str) -> None:
     found = config.get("quantization_config") or config.get("compression_config")
     if not found:
         return
@@ -46,7 +46,7 @@ def _refuse_quantised(config: Mapping[str, object], place: str) -> None:
         cast("dict[str, object]", found).get("quant_method") if isinstance(found, dict) else None
     )
     raise ModelError(
-        f"{place}: quantisation {shown(method)[1:-1] if method else 'of an unknown kind'} is not "
+        f"{place}: quantization {shown(method)[1:-1] if method else 'of an unknown kind'} is not "
         f"supported; supported: weights in {', '.join(BYTES_PER_ELEMENT)}"
     )
 

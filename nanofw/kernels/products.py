@@ -190,7 +190,7 @@ def _samples(shape: WeightShape) -> dict[str, torch.Tensor]:
 def _seconds(
     weights: dict[WeightShape, dict[str, torch.Tensor]], rows: int
 ) -> dict[WeightShape, dict[tuple[str, str], float]]:
-    """The shortest time of each shape's ways with so many rows, by layout and product.
+    """The shortest time of each shape's ways with this many rows, by layout and product.
 
     Time of the thread, which others on the machine change little, if there is one thread.
     """

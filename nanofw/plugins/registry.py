@@ -66,7 +66,7 @@ class Registry:
         Args:
             by_default: the name is nanofw's own default, not a user's: of several installed
                 packages that offer it, nanofw itself is meant. A local file that a run names in
-                `plugins.load` is no accident, and stays an error.
+                `plugins.load` is not an accident, and stays an error.
 
         Raises:
             UnknownPlugin: no entry has the name, with near matches and what was searched; or a

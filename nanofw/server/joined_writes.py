@@ -14,7 +14,7 @@ class JoinedWrites(asyncio.Transport):
     """Keeps what is written until `flush`, or until the event loop has done what is ready now.
 
     Args:
-        transport: of the connection; nobody else may write to it.
+        transport: of the connection; nothing else may write to it.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:

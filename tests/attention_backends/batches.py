@@ -76,7 +76,7 @@ class Rows:
 
 
 def make_rows(capacities: list[int], block_size: int, seed: int = 0) -> tuple[Rows, int]:
-    """Rows with room for so many tokens each, and the blocks of a pool that holds them."""
+    """Rows with room for this many tokens each, and the blocks of a pool that holds them."""
     blocks = [-(-c // block_size) for c in capacities]
     order = np.random.default_rng(seed).permutation(sum(blocks) + 1)[:-1]
     spare = (set(range(sum(blocks) + 1)) - set(order.tolist())).pop()

@@ -33,7 +33,7 @@ def generate(engine: Engine, seed: int) -> list[list[int]]:
 
 
 def test_no_row_stays_behind() -> None:
-    """The pool in numbers refuses a new request in a row that nobody removed."""
+    """The pool in numbers refuses a new request in a row that was not removed."""
     words = ["engine.max_num_seqs=2", "executor.check_context=true", "model.path=shape:qwen3-0.6b"]
     selection = select(load_config("sim", words))
     engines = RealEngines(selection, None)

@@ -22,7 +22,7 @@ def prompt(vocab_size: int) -> list[int]:
 
 
 def our_logits(folder: Path) -> torch.Tensor:
-    """float32[4, vocab] after the first tokens of `prompt`, so many as `LENGTHS` say."""
+    """float32[4, vocab] after the first tokens of `prompt`, as many as `LENGTHS` says."""
     spec = read_checkpoint(folder)
     length = min(spec.default_model_len, 2 * max(LENGTHS))
     if spec.rope.get("rope_type") == "longrope":  # its factors are those of the longest prompt

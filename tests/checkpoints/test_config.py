@@ -183,8 +183,8 @@ def test_activation_and_partial_rotation_are_read(read: Any) -> None:
     assert read(partial_rotary_factor=0.5).rotates_partly
 
 
-def test_B064_quantised_weights_are_refused_by_name(read: Any) -> None:
-    with pytest.raises(ModelError, match="quantisation awq is not supported; supported: weights"):
+def test_B064_quantized_weights_are_refused_by_name(read: Any) -> None:
+    with pytest.raises(ModelError, match="quantization awq is not supported; supported: weights"):
         read(quantization_config={"quant_method": "awq", "bits": 4})
     with pytest.raises(ModelError, match="weights in float8_e4m3fn are not supported"):
         read(torch_dtype="float8_e4m3fn")

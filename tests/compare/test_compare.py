@@ -632,4 +632,4 @@ def test_the_detectable_effect_is_that_of_the_corrected_test(tmp_path: Path) -> 
     assert (first.low, first.high, first.p_value) == (other.low, other.high, other.p_value)
     assert other.detectable > first.detectable
     again = [found.row(1.1, AA, "e2e.mean").effect for found in (alone, many)]
-    assert again[0] == again[1]  # it is no verdict of the family
+    assert again[0] == again[1]  # it does not count as a verdict of the family

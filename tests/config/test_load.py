@@ -180,7 +180,7 @@ def test_two_inputs_in_one_layer_are_an_error_as_one_would_be_dropped(
     with pytest.raises(ConfigError, match=r"run\.yaml:[23]: input\.\w+: stands beside input\.\w+"):
         load_config(file)
     one = write("one.yaml", f"input:\n  {first}\n")
-    assert load_config(one, [f"input.{second.split(':')[0]}=null"])  # null is no choice
+    assert load_config(one, [f"input.{second.split(':')[0]}=null"])  # null is not a choice
 
 
 def test_two_inputs_on_the_command_line_are_an_error() -> None:

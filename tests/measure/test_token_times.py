@@ -48,7 +48,7 @@ def check_stream(engine: Engine) -> tuple[int, int]:
 def test_tokens_that_reach_no_output_are_not_counted(
     overlap: bool, options: dict[str, float]
 ) -> None:
-    """With overlap an end is seen one step late, and a draw that failed is no token."""
+    """With overlap an end is seen one step late, and a draw that failed is not a token."""
     engine = make_engine(FirstCome(), num_blocks=64, overlap=overlap, sim=options)
     for i in range(12):
         engine.add_request(make_request(f"r{i}", 3 + i, max_tokens=30, stream=True))

@@ -132,7 +132,7 @@ def test_sizes_of_experts_come_from_the_files(tmp_path: Path) -> None:
         ({"model_type": "mamba"}, "num_attention_heads should be a positive integer"),
         ({"model_type": "t5"}, "transformers has no decoder of model_type 't5'"),
         ({"model_type": "unheard_of"}, "transformers .* cannot read it"),
-        ({"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}, "quantised"),
+        ({"model_type": "llama", "quantization_config": {"quant_method": "gptq"}}, "quantized"),
         ({"model_type": "gemma3", "text_config": {}}, "a part of a model of several parts"),
         ({"model_type": "bloom"}, "max_position_embeddings should be a number"),
     ],

@@ -58,7 +58,7 @@ def test_B063_biases_that_the_configuration_denies_are_listed(tmp_path: Path) ->
         make_executor(tmp_path)
 
 
-def test_B064_codes_of_quantised_weights_are_refused(tmp_path: Path) -> None:
+def test_B064_codes_of_quantized_weights_are_refused(tmp_path: Path) -> None:
     """Also where config.json forgets to say that they are."""
     write_model(tmp_path, "Llama")
     path = tmp_path / "model.safetensors"
@@ -66,7 +66,7 @@ def test_B064_codes_of_quantised_weights_are_refused(tmp_path: Path) -> None:
     name = "model.layers.0.mlp.up_proj.weight"
     tensors[name] = tensors[name].to(torch.int8)
     save_file(tensors, path)
-    with pytest.raises(ModelError, match=f"{name} is torch.int8: quantised weights are not"):
+    with pytest.raises(ModelError, match=f"{name} is torch.int8: quantized weights are not"):
         make_executor(tmp_path)
 
 

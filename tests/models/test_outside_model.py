@@ -118,7 +118,7 @@ def assert_is(output: Any, expected: tuple[list[int], list[float]]) -> None:
 
 
 def test_its_own_config_is_read_where_the_core_refuses_it(folder: Path) -> None:
-    with pytest.raises(ModelError, match="quantisation odd8 is not supported"):
+    with pytest.raises(ModelError, match="quantization odd8 is not supported"):
         read_checkpoint(folder)
     with assemble(config_of(folder)) as engine:
         assert_is(serve(engine, greedy("a"))["a"], reference(folder))

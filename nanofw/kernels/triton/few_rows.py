@@ -37,7 +37,7 @@ LINE = 64
 LINES_AHEAD = 16
 """Lines of each output's inputs that are asked for first."""
 WIDE_OUTPUTS = 16384
-"""Weights of so many outputs are left to the library too, which reads them as fast, except with
+"""Weights of this many outputs are left to the library too, which reads them as fast, except with
 five to eight rows: there it took 12% longer on an H200."""
 MOST_OUTPUTS = 65536
 """Weights of more outputs, which only heads have, are always left to the library."""

@@ -94,7 +94,7 @@ def _refuse(config: Any, config_json: Mapping[str, object], place: str) -> None:
     auto: Any = importlib.import_module("transformers.models.auto.modeling_auto")
     reason = None
     if config_json.get("quantization_config"):
-        reason = "its weights are quantised (quantization_config)"
+        reason = "its weights are quantized (quantization_config)"
     elif getattr(config, "sub_configs", None) or isinstance(config_json.get("text_config"), dict):
         reason = "its decoder is a part of a model of several parts, for images or sound"
     elif config.model_type not in auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES:

@@ -32,11 +32,11 @@ def empty_parameter(*shape: int, dtype: torch.dtype, device: torch.device) -> nn
 def fill(parameter: nn.Parameter, part: torch.Tensor, source: torch.Tensor) -> None:
     """Copy `source` into `part`, a view of `parameter`.
 
-    ValueError when the shapes differ, when `source` holds the codes of quantised weights, or
+    ValueError when the shapes differ, when `source` holds the codes of quantized weights, or
     when its numbers are too large for the parameter's type.
     """
     if source.dtype not in _PLAIN:
-        raise ValueError(f"is {source.dtype}: quantised weights are not supported")
+        raise ValueError(f"is {source.dtype}: quantized weights are not supported")
     if part.shape != source.shape:
         raise ValueError(f"has shape {list(source.shape)} where {list(part.shape)} is needed")
     with torch.no_grad():

@@ -137,7 +137,7 @@ class ClosesOnce(SimExecutor):
 
 @sample(SimOptions)
 class OutsideTheVocabulary(SimExecutor):
-    """Some tokens are the vocabulary's size, which is the first number that is no token."""
+    """Some tokens are the vocabulary's size, which is the first number that is not a token."""
 
     def __init__(self, options, config):
         super().__init__(options, config)

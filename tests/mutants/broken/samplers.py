@@ -241,7 +241,7 @@ class WideIds(StandardSampler):
 
 @sample()
 class FailedIdsOutside(StandardSampler):
-    """The token of a failed row is -1, which is no id and is looked up in the embedding."""
+    """The token of a failed row is -1, which is not an id and is looked up in the embedding."""
 
     def sample(self, logits, rows, positions, *, scaled=False, sharded=False):
         sampled = super().sample(logits, rows, positions, scaled=scaled, sharded=sharded)

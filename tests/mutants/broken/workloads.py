@@ -85,7 +85,7 @@ class NamedTwice(Plain):
 
 @sample(Few)
 class OutsideTheVocabulary(Plain):
-    """Some prompts begin with the vocabulary's size, which is no token."""
+    """Some prompts begin with the vocabulary's size, which is not a token."""
 
     def changed(self, i, request):
         tokens = np.array(request.prompt_token_ids)

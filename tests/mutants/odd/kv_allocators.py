@@ -59,7 +59,7 @@ class SeededBlocks(Plain):
 
 @sample(checks={"caches_all": False})
 class ShortMemory(Plain):
-    """Only the first two blocks of a prompt are ever known; what is not known is no hit."""
+    """Only the first two blocks of a prompt are ever known; what is not known is not a hit."""
 
     def contents(self, tokens, salt):
         return super().contents(tokens[: 2 * self.size], salt)

@@ -53,7 +53,7 @@ class Deadline(Policy):
         return self.deadline(request) - self._options.amends * self.lateness(request.client)
 
     def on_finish(self, request: RequestView, reason: FinishReason, view: SchedulerView) -> None:
-        """Learn how late the request was; nobody is late for what was never served."""
+        """Learn how late the request was; a request that was never served is not counted."""
         if not reason.is_served:
             return
         late = max(0.0, view.now - self.deadline(request))

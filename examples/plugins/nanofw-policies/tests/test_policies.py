@@ -139,7 +139,7 @@ def test_sarathi_bounds_the_tokens_of_a_step():
 
 
 def test_andes_serves_readers_before_they_run_dry():
-    """With more readers than rows, nobody waits much longer than the reading speed asks for."""
+    """With more readers than rows, no reader waits much longer than the reading speed asks for."""
     requests = [request(str(i), tokens=40) for i in range(8)]
     options = AndesOptions(ttft_s=0.2, tokens_per_s=30.0, horizon_s=0.3, refresh_s=0.05)
     last = {}
