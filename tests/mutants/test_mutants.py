@@ -23,6 +23,7 @@ FEW = {
 SURVIVORS = {
     "scheduler": {
         "charges_the_row": "tokens are charged to another class of prompts than the one decoding",
+        "forgets_who_left": "a client that aborted a waiting request is served before others later",
     },
 }
 """Wrong plugins of which the kit finds nothing, and what a user can see of them."""
