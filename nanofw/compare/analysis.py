@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from nanofw.compare.comparability import SERVED_OTHERS, no_verdict
+from nanofw.compare.comparability import SERVED_LESS, no_verdict
 from nanofw.compare.expectation import Expectation
 from nanofw.compare.experiment import AA
 from nanofw.compare.harm import harms
@@ -111,7 +111,7 @@ def _decided(results: Results, row: ArmMetric, p_adjusted: float) -> ArmMetric:
     word = verdict(row.effect, p_adjusted, higher_is_better=higher, alpha=alpha)
     throughput = row.metric.startswith("throughput.")  # less served is worse in any case
     reason = no_verdict(results, row.point, row.arm, row.metric)
-    if reason is not None and not (word == "worse" and reason == SERVED_OTHERS and throughput):
+    if reason is not None and not (word == "worse" and reason in SERVED_LESS and throughput):
         word = "no evidence"
     found = harms(results, row.point, row.arm, row.metric) if word == "better" else []
     return replace(row, p_adjusted=p_adjusted, verdict=word, reason=reason, harms=tuple(found))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from nanofw.assembly.provenance import run_record
+from nanofw.compare.endpoints import root_of
 from nanofw.compare.experiment import AA
 from nanofw.compare.metrics import Metric
 from nanofw.compare.results import Results
@@ -16,6 +17,9 @@ from nanofw.compare.run import RunResult
 from nanofw.compare.statistics import MIN_RUNS
 
 SERVED_OTHERS = "it served other requests than the baseline"
+OTHER_LENGTHS = "its answers are shorter or longer than the baseline's"
+SERVED_LESS = frozenset({SERVED_OTHERS, OTHER_LENGTHS})
+"""Reasons that leave one verdict: whoever does less and has less throughput is worse."""
 COUNTS_ALL = frozenset({"goodput.rate", "goodput.share"})
 """Metrics that count requests which were refused or failed against the arm."""
 
@@ -27,7 +31,7 @@ def identical_arms(results: Results) -> list[list[str]]:
     groups: dict[str, list[str]] = {}
     for arm, selection in results.selections.items():
         record = run_record(selection)
-        parts = [addresses[arm]] if addresses else [record["config"], record["components"]]
+        parts = [root_of(addresses[arm])] if addresses else [record["config"], record["components"]]
         groups.setdefault(json.dumps(parts, sort_keys=True, default=str), []).append(arm)
     return [arms for arms in groups.values() if len(arms) > 1]
 
@@ -52,6 +56,15 @@ def num_served_others(results: Results, point: float | None, arm: str) -> int:
     return sum(a.served_checksum != b.served_checksum for a, b in pairs(results, point, arm))
 
 
+def num_other_lengths(results: Results, point: float | None, arm: str) -> int:
+    """In how many runs an arm made another number of tokens than the baseline, out of the same
+    requests. An endpoint that ends its answers early would look fast."""
+    if arm == AA:
+        return 0
+    both = pairs(results, point, arm)
+    return sum(a.num_output_tokens != b.num_output_tokens for a, b in both)
+
+
 def observations(results: Results, point: float | None, arm: str) -> list[list[int]]:
     """Numbers of the runs, those together that are one observation.
 
@@ -74,8 +87,11 @@ def no_verdict(results: Results, point: float | None, arm: str, metric: str) -> 
     """Why an arm gets no verdict in a metric at a point; None: it may."""
     if num_other_traffic(results, point, arm):
         return "its traffic is not the baseline's"
-    if metric not in COUNTS_ALL and num_served_others(results, point, arm):
-        return SERVED_OTHERS
+    if num_served_others(results, point, arm):
+        if metric not in COUNTS_ALL:
+            return SERVED_OTHERS
+    elif num_other_lengths(results, point, arm):
+        return OTHER_LENGTHS
     num = len(results.runs[(point, arm)])
     if num >= MIN_RUNS and len(observations(results, point, arm)) < MIN_RUNS:
         return "its runs are copies of each other"

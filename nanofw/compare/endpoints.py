@@ -26,6 +26,11 @@ def endpoints_of(options: ExperimentOptions) -> dict[str, str]:
     return {arm: str(own[ENDPOINT]) for arm, own in options.arms.items() if ENDPOINT in own}
 
 
+def root_of(url: str) -> str:
+    """An address as it is used: a slash or `/v1` at its end makes no difference."""
+    return url.rstrip("/").removesuffix("/v1")
+
+
 def endpoint_problems(options: ExperimentOptions) -> Iterator[tuple[KeyPath, str]]:
     """What does not fit together: the key that is wrong, and why."""
     found = endpoints_of(options)

@@ -14,6 +14,7 @@ import numpy as np
 from nanofw.compare.comparability import (
     identical_arms,
     is_compared_by_difference,
+    num_other_lengths,
     num_other_traffic,
     num_served_others,
     observations,
@@ -179,10 +180,11 @@ def _unequal_work(results: Results, point: float | None, arm: str) -> Iterator[s
             f"{len(both)} runs ({ours} were refused or failed, with {baseline} {theirs}): "
             "only goodput counts all, so nothing else is better, nor worse but throughput"
         )
-    if counts := sum(a.num_output_tokens != b.num_output_tokens for a, b in both):
+    if counts := num_other_lengths(results, point, arm):
+        a, b = next((a, b) for a, b in both if a.num_output_tokens != b.num_output_tokens)
         yield (
-            f"made another number of tokens than {baseline} in {counts} of "
-            f"{len(both)} runs: the work was not equal"
+            f"made another number of tokens than {baseline} in {counts} of {len(both)} runs "
+            f"({b.num_output_tokens:,} instead of {a.num_output_tokens:,}): the work was not equal"
         )
     elif not others and (sums := sum(a.checksum != b.checksum for a, b in both)):
         yield (

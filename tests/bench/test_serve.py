@@ -162,6 +162,9 @@ def test_turns_go_on_with_the_answer() -> None:
         (stream(token("a")), "num_failed", "ended before the answer"),
         (stream(token("a"), b"data: {oops\n\n"), "num_failed", "cannot be read"),
         (stream(token("a"), event(error={"message": "died"})), "num_failed", "died"),
+        (stream(DONE), "num_failed", "ended before the answer"),
+        (stream(event(choices=[]), DONE), "num_failed", "ended before the answer"),
+        (stream(token("a"), usage(-5), DONE), "num_failed", "cannot be read"),
     ],
 )
 def test_what_fails_is_counted_and_named(answer: httpx.Response, ended: str, words: str) -> None:
@@ -208,6 +211,7 @@ def chat(**delta: Any) -> bytes:
         ([chat(role="assistant"), chat(reasoning_content="hm"), chat(content="a"), END], 2, 2),
         ([chat(tool_calls=[{"index": 0}]), chat(content=None), END, DONE], 2, 2),
         ([b": comment\n\n", token("a"), END, DONE], 1, 1),
+        ([b"id: 1\n" + token("a"), b": comment\n\n", b"id: 2\n" + END, DONE], 1, 1),
     ],
 )
 def test_tokens_are_events_unless_the_endpoint_says_more(
@@ -221,6 +225,15 @@ def test_tokens_are_events_unless_the_endpoint_says_more(
     assert item.reason.is_served
     assert (item.num_events, item.num_tokens) == (num_events, num_tokens)
     assert len(made.gaps(0, item.finished)) == max(0, num_events - 1)
+
+
+def test_answers_of_other_lengths_are_told() -> None:
+    async def handler(body: dict[str, Any]) -> httpx.Response:
+        return stream(token("a"), END, DONE)
+
+    run = figures(asyncio.run(send(fixed({}, {"output_tokens": 1}), handler)))
+    assert [note for note in run.notes if note.startswith("1 answers had another number")]
+    assert any("1 instead of 2" in note for note in run.notes)
 
 
 def test_clients_are_told_apart() -> None:

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from nanofw.assembly import Selection
 from nanofw.cli.main import main
-from nanofw.compare.experiment import load_experiment
+from nanofw.compare.analysis import analyse
+from nanofw.compare.experiment import ExperimentOptions, load_experiment
+from nanofw.compare.run import RunResult, run_once
+from nanofw.compare.runner import run_experiment
+from nanofw.compare.task import Task
 from nanofw.errors import ConfigError
 from tests.server.running import running
 
@@ -67,3 +73,31 @@ def test_what_endpoints_cannot_do_is_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         load_experiment(written(tmp_path, **more))
+
+
+def answered(selection: Selection, options: ExperimentOptions, url: str, task: Task) -> RunResult:
+    """What an endpoint would be measured at; `/short` ends each answer in the middle."""
+    run = run_once(selection, options, seed=task.seed, time_scale=task.time_scale)
+    if not url.endswith("/short"):
+        return run
+    values = {
+        name: value / 2 if name != "throughput.tokens" else value / 3
+        for name, value in run.values.items()
+    }
+    return replace(run, num_output_tokens=run.num_output_tokens // 2, values=values)
+
+
+def test_an_endpoint_that_ends_its_answers_early_is_not_better(tmp_path: Path) -> None:
+    urls = {"whole": "http://a", "short": "http://a/short", "same": "http://a/v1/"}
+    path = written(
+        tmp_path, arms={arm: {"endpoint": url} for arm, url in urls.items()}, primary=None,
+        metrics=["tpot.mean", "throughput.tokens"],
+    )  # fmt: skip
+    made = replace(load_experiment(path), measure_endpoint=answered)
+    analysis = analyse(run_experiment(made))
+    found = {row.metric: row for row in analysis.rows if row.arm == "short"}
+    assert found["tpot.mean"].verdict == "no evidence"
+    assert "shorter or longer" in str(found["tpot.mean"].reason)
+    assert found["throughput.tokens"].verdict == "worse"
+    assert any("same and whole are the same" in text for text in analysis.warnings)
+    assert any("short at 40: made another number" in text for text in analysis.warnings)

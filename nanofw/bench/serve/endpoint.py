@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import httpx
 import httpx_sse
@@ -46,13 +46,16 @@ class Chunk:
     usage: Usage | None
 
 
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+
+
 class _Details(msgspec.Struct):
-    cached_tokens: int | None = None
+    cached_tokens: _Count | None = None
 
 
 class _Usage(msgspec.Struct):
-    prompt_tokens: int = 0
-    completion_tokens: int = 0
+    prompt_tokens: _Count = 0
+    completion_tokens: _Count = 0
     prompt_tokens_details: _Details | None = None
 
 
@@ -93,7 +96,7 @@ class Endpoint:
             RequestShed: too many requests; RequestError: the endpoint refused this one.
             ExecutorError: the endpoint or the way to it failed.
         """
-        ended = False
+        has_token = ended = False
         try:
             async with httpx_sse.aconnect_sse(
                 self._client, "POST", self._path, content=body,
@@ -102,10 +105,13 @@ class Endpoint:
                 if source.response.is_error:
                     raise await _refusal(request_id, source.response)
                 async for event in source.aiter_sse():
+                    if not event.data:
+                        continue  # a comment that keeps the connection open
                     if event.data == "[DONE]":
-                        ended = True
+                        ended = ended or has_token
                         continue  # to the end of the body, so that the connection can be used again
                     chunk = self._chunk(event.data)
+                    has_token = has_token or chunk.has_token
                     ended = ended or chunk.finish_reason is not None
                     yield chunk
         except (httpx.HTTPError, httpx_sse.SSEError) as error:

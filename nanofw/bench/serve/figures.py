@@ -208,6 +208,12 @@ def _problems(
             f"{joined} answers had events of several tokens: ITL is the gap between events, TPOT "
             "counts tokens"
         )
+    if other := [item for item in inside if item.num_tokens != item.num_wanted]:
+        yield (
+            f"{len(other)} answers had another number of tokens than was asked for "
+            f"({other[0].num_tokens} instead of {other[0].num_wanted}, for example): figures of "
+            "endpoints can be compared only if their answers are equally long"
+        )
     if len(inside) and len(late):
         mean = float(np.mean([item.finished - item.arrival for item in inside]))
         worst = max(float(np.percentile(values, 99)) for values in (late, loop_late) if len(values))

@@ -32,6 +32,7 @@ class SentRequest:
         sent, first_token, finished: NaN where it never got so far.
         num_events: events that brought a token, or several.
         num_tokens: as the endpoint says, or the number of these events.
+        num_wanted: tokens that the workload asked for.
         reason: how it ended; `abort`: the measurement did.
     """
 
@@ -42,6 +43,7 @@ class SentRequest:
     finished: float = math.nan
     num_events: int = 0
     num_tokens: int = 0
+    num_wanted: int = 0
     num_prompt_tokens: int = 0
     num_cached_tokens: int = 0
     reason: FinishReason = FinishReason.ABORT
@@ -140,6 +142,7 @@ class LoadGenerator:
         assert request.arrival is not None
         sent = SentRequest(request.client, request.arrival, id=request.id)
         sent.num_prompt_tokens = len(request.prompt_token_ids)
+        sent.num_wanted = request.sampling.max_tokens or 0
         self.sent.append(sent)
         text: list[str] = []
         try:
