@@ -150,6 +150,10 @@ class ExperimentOptions(Section):
         """What does not fit together: the key that is wrong, and why."""
         if self.loads is not None and self.rates is not None:
             yield ("rates",), "give either loads or rates"
+        for key, points in (("loads", self.loads or ()), ("rates", self.rates or ())):
+            for index, point in enumerate(points):
+                if point in points[:index]:
+                    yield (key, index), f"{point:g} is given twice; repeats sets the number of runs"
         if self.baseline is not None and self.baseline not in self.arms:
             yield ("baseline",), f"{self.baseline!r} is not one of the arms: {_listed(self.arms)}"
         if AA in self.arms:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO, Any
 
 import msgspec
+from pydantic import BaseModel
 
 import nanofw
 from nanofw.assembly import Selection
@@ -24,6 +25,8 @@ from nanofw.compare.run import RunResult
 from nanofw.compare.task import Task
 from nanofw.config.load import plain
 from nanofw.errors import ConfigError
+from nanofw.narrowing import is_dict, is_list
+from nanofw.plugins import Component
 
 SUFFIX = ".runs"
 _UNIMPORTANT = {
@@ -121,7 +124,45 @@ def _fingerprint(experiment: Experiment, selections: Mapping[str, Selection]) ->
     content = {
         "options": {key: value for key, value in options.items() if key not in _UNIMPORTANT},
         "arms": {arm: plain(found.loaded.config) for arm, found in selections.items()},
+        "plugins": {arm: _versions(found) for arm, found in selections.items()},
         "nanofw": [nanofw.__version__, commit()],
     }
     text = json.dumps(content, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _versions(selection: Selection) -> list[list[str]]:
+    """The version of each chosen plugin, and a hash of each file that its options name."""
+    found: list[list[str]] = []
+    for component in _chosen(selection):
+        if component.entry is not None:
+            found.append([component.kind, component.name, component.entry.version])
+        options: object = component.options
+        values: object = options.model_dump() if isinstance(options, BaseModel) else None
+        found += [[str(path), _digest(path)] for path in _paths(values) if path.is_file()]
+    return found
+
+
+def _chosen(selection: Selection) -> Iterator[Component]:
+    for chosen in selection.components.values():
+        if isinstance(chosen, Component):
+            yield chosen
+        elif is_list(chosen):
+            yield from (item for item in chosen if isinstance(item, Component))
+
+
+def _paths(value: object) -> Iterator[Path]:
+    """All paths in plain data."""
+    if isinstance(value, Path):
+        yield value
+    elif is_dict(value):
+        for item in value.values():
+            yield from _paths(item)
+    elif is_list(value):
+        for item in value:
+            yield from _paths(item)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

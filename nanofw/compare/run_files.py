@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +15,36 @@ from nanofw.compare.records import RequestRecords
 from nanofw.decisions.recorder import recording
 from nanofw.engine.base import BaseEngine
 from nanofw.engine.engine import Engine
-from nanofw.errors import ConfigError
+from nanofw.errors import ConfigError, shown
+
+MAX_NAME = 200
+"""Bytes of a file's name before the number of the run; systems take 255."""
+
+
+def check_names(options: ExperimentOptions, arms: Iterable[str]) -> None:
+    """Raise ConfigError if two runs would write one file, or a name is too long for a file."""
+    key = "decisions" if options.decisions is not None else "records"
+    if getattr(options, key) is None:
+        return
+    seen: dict[str, str] = {}
+    for arm, point in itertools.product(arms, options.loads or options.rates or (None,)):
+        stem, place = _stem(arm, point), arm if point is None else f"{arm} at {point!r}"
+        if len(stem.encode()) > MAX_NAME:
+            reason = (
+                f"arm {shown(arm)} has a name that is too long for a file: give it a shorter one"
+            )
+            raise ConfigError(reason, key=key)
+        other = seen.setdefault(stem.casefold(), place)
+        if other != place:
+            reason = (
+                f"{other} and {place} would write the same files, {stem}_1…: rename one of them"
+            )
+            raise ConfigError(reason, key=key)
+
+
+def _stem(arm: str, point: float | None) -> str:
+    name = re.sub(r"[^\w.,=-]+", "-", arm)
+    return name if point is None else f"{name}_{point:g}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,9 +65,7 @@ class RunFiles:
 
     @property
     def _name(self) -> str:
-        arm = re.sub(r"[^\w.,=-]+", "-", self.arm)
-        point = "" if self.point is None else f"_{self.point:g}"
-        return f"{arm}{point}_{self.repeat + 1}"
+        return f"{_stem(self.arm, self.point)}_{self.repeat + 1}"
 
     @property
     def log(self) -> Path:

@@ -16,6 +16,7 @@ from nanofw.compare.processes import workers
 from nanofw.compare.records import check_format
 from nanofw.compare.results import Results
 from nanofw.compare.run import RunResult
+from nanofw.compare.run_files import check_names
 from nanofw.compare.task import Task
 from nanofw.errors import ConfigError
 from nanofw.measure.progress import ProgressReport, silent
@@ -40,6 +41,7 @@ def run_experiment(
         chosen_workload(selection)
     results = Results(experiment, selections)
     _check_clients(results)
+    check_names(experiment.options, _arms(results))
     if experiment.options.records is not None:
         check_format(experiment.options.records_format)
     report(0, 1, "capacity")

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -109,8 +110,18 @@ def _of_runs(results: Results) -> Iterator[tuple[str, str]]:
             )
         if (text := _too_short(runs)) is not None:
             yield where, text
-        for note in dict.fromkeys(note for run in runs for note in run.notes):
-            yield where, note
+        yield from ((where, note) for note in _notes(runs))
+
+
+def _notes(runs: Sequence[RunResult]) -> Iterator[str]:
+    """What runs say of themselves; notes that differ in their numbers alone are told once."""
+    found: dict[str, list[str]] = {}
+    for run in runs:
+        for note in run.notes:
+            found.setdefault(re.sub(r"\d+", "0", note), []).append(note)
+    for notes in found.values():
+        is_one = len(set(notes)) == 1
+        yield notes[0] if is_one else f"{notes[0]} (and similarly in {len(notes) - 1} other runs)"
 
 
 def _grows(runs: Sequence[RunResult]) -> bool:

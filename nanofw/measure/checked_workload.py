@@ -14,6 +14,8 @@ from nanofw.contracts.workload import Workload
 from nanofw.errors import PluginError
 from nanofw.plugin_calls import PluginCalls, number_of
 
+LATEST_S = 1e12
+"""Latest arrival. A float then counts in tenths of a millisecond."""
 _END = object()
 
 
@@ -52,6 +54,11 @@ class CheckedWorkload(PluginCalls, Workload):
                 raise self.error(
                     f"initial() gives request {request.id!r} the arrival {request.arrival} after "
                     f"{last:g} s: arrivals are times that do not fall"
+                )
+            if arrival > LATEST_S:
+                raise self.error(
+                    f"initial() gives request {request.id!r} the arrival {arrival:g} s: after "
+                    f"{LATEST_S:g} s a clock does not tell two steps apart; raise the rate"
                 )
             last = arrival
             yield request

@@ -8,10 +8,15 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 from pydantic import BeforeValidator, Field, PositiveFloat, model_validator
 
-from nanofw.contracts.arrays import LongArray
+from nanofw.contracts.arrays import FloatArray, LongArray
 from nanofw.plugins import Options
 
 Tokens = Annotated[int, Field(ge=1, le=1 << 30)]
+
+
+def chances(weights: FloatArray) -> FloatArray:
+    """Weights as shares of 1: float64[n]. Their sum may be too large for a float."""
+    return weights / weights.max() / (weights / weights.max()).sum()
 
 
 class Fixed(Options):
@@ -106,7 +111,7 @@ class Mixture(Options):
 
     def sample(self, rng: np.random.Generator, num: int) -> LongArray:
         weights = np.array([part.weight for part in self.parts])
-        which = rng.choice(len(self.parts), num, p=weights / weights.sum())
+        which = rng.choice(len(self.parts), num, p=chances(weights))
         sampled = np.stack([part.length.sample(rng, num) for part in self.parts])
         return sampled[which, np.arange(num)]
 

@@ -14,7 +14,7 @@ from nanofw.contracts.requests import Request, SamplingParams
 from nanofw.contracts.workload import WorkloadConfig
 from nanofw.narrowing import JsonObject
 from nanofw.plugins import Options
-from nanofw.workloads.lengths import Fixed, Lengths
+from nanofw.workloads.lengths import Fixed, Lengths, chances
 from nanofw.workloads.prompts import key_of, tokens_by_key
 
 _LARGEST_EXPONENT = 20.0
@@ -198,4 +198,4 @@ def cut_notes(prompts: LongArray, totals: LongArray, max_model_len: int) -> tupl
 def _choose(rng: np.random.Generator, weights: list[float], num: int) -> LongArray:
     if len(weights) == 1:
         return np.zeros(num, np.int64)
-    return rng.choice(len(weights), num, p=np.array(weights) / sum(weights))
+    return rng.choice(len(weights), num, p=chances(np.array(weights)))

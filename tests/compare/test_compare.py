@@ -484,6 +484,7 @@ class TestReport:
         ({"baseline": "z"}, "baseline", "'z' is not one of the arms: fcfs, sjf"),
         ({"rates": [1.0]}, "rates", "either loads or rates"),
         ({"loads": []}, "loads", "at least one$"),
+        ({"loads": [0.5, 0.7, 0.5]}, "loads[2]", "0.5 is given twice; repeats sets"),
         ({"loads": [0.5, -1]}, "loads[1]", "greater than 0, not -1$"),
         ({"arms": {"fcfs": {}, "A/A": {}}}, "arms.A/A", "the baseline against itself"),
         ({"arms": {"fcfs": {}, "": {}}}, "arms", "an arm needs a name"),
@@ -549,6 +550,23 @@ def test_effects_are_corrected_for_what_is_judged(tmp_path: Path) -> None:
     assert "goodput.rate" not in names
     _, named = compare(tmp_path, **changes, metrics=names)
     assert whole == named
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"arms": {"a b": {}, "a-B": {}}}, "a b at 1.1 and a-B at 1.1 would write the same files"),
+        ({"loads": [0.1234567, 0.1234568]}, "fcfs at 0.1234567 and fcfs at 0.1234568 would write"),
+        ({"arms": {"fcfs": {}, "x" * 250: {}}}, "a name that is too long for a file"),
+    ],
+)
+@pytest.mark.parametrize("key", ["records", "decisions"])
+def test_runs_that_would_write_one_file_are_refused(
+    tmp_path: Path, changes: dict[str, Any], words: str, key: str
+) -> None:
+    with pytest.raises(ConfigError, match=words) as caught:
+        compare(tmp_path, **{**changes, key: str(tmp_path / "files")})
+    assert caught.value.key == key
 
 
 def test_an_arm_given_twice_is_an_error(tmp_path: Path) -> None:

@@ -519,6 +519,15 @@ class TestDefinitions:
         zeros = "queue.p50 is 0 in a run: compared by difference and not by ratio"
         assert any(text.endswith(zeros) for text in analysis.warnings), analysis.warnings
 
+    def test_F075_a_sentence_whose_numbers_differ_by_run_is_told_once(self, tmp_path: Path) -> None:
+        output = {"distribution": "uniform", "low": 1, "high": 2000}
+        workload = {**BASE["workload"], "output": output, "num_requests": 12}
+        _, analysis = compare(
+            tmp_path, workload=workload, aa=False, rates=[0.5], repeats=4, loads=None
+        )
+        (cut,) = [text for text in analysis.warnings if "outputs were cut" in text]
+        assert cut.endswith("(and similarly in 3 other runs)")
+
     def test_F075_the_same_sentence_is_told_once(self, tmp_path: Path) -> None:
         arms = {f"a{i}": {"engine": {"max_model_len": 80}} for i in range(5)}
         _, analysis = compare(

@@ -61,6 +61,44 @@ def test_finished_runs_are_taken_over(tmp_path: Path) -> None:
         run_experiment(load_experiment(path, ["resume=true", "output=null"]))
 
 
+POLICY = """
+from nanofw.plugins import Plugin, Policy, hookimpl
+
+
+class Mine(Policy):
+    def key(self, request, view):
+        return {sign}request.arrival
+
+
+@hookimpl
+def scheduler():
+    return Plugin("mine", ":Mine", api="scheduler/2")
+"""
+
+
+def test_runs_of_another_policy_or_trace_are_not_taken_over(tmp_path: Path) -> None:
+    policy, trace = tmp_path / "mine.py", tmp_path / "trace.jsonl"
+    line = '{{"arrival": {}, "prompt_tokens": 9, "output_tokens": {}}}\n'
+    policy.write_text(POLICY.format(sign=""), encoding="utf-8")
+    trace.write_text("".join(line.format(i, 3) for i in range(5)), encoding="utf-8")
+    config = {**EXPERIMENT["config"], "plugins": {"load": [str(policy)]}}
+    path = written(
+        tmp_path, output=str(tmp_path / "result.json"), config=config, repeats=1, loads=None,
+        arms={"fcfs": {}, "mine": {"scheduler": {"name": "mine"}}},
+        workload={"name": "replay", "file": str(trace)},
+    )  # fmt: skip
+    run_experiment(load_experiment(path))
+    run_experiment(load_experiment(path, ["resume=true"]))
+    changes = ((trace, "".join(line.format(i, 4) for i in range(5))),
+               (policy, POLICY.format(sign="-")))  # fmt: skip
+    for file, text in changes:
+        before = file.read_text(encoding="utf-8")
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(ConfigError, match="holds runs of another experiment"):
+            run_experiment(load_experiment(path, ["resume=true"]))
+        file.write_text(before, encoding="utf-8")
+
+
 def test_the_command_leaves_nothing_to_resume(tmp_path: Path) -> None:
     path = written(tmp_path, output=str(tmp_path / "result.json"), decisions=str(tmp_path / "logs"))
     assert main(["compare", str(path)]) == 0

@@ -17,7 +17,7 @@ from nanofw.contracts.arrays import EMPTY_INT
 from nanofw.contracts.outputs import RequestOutput
 from nanofw.contracts.requests import FinishReason, Request
 from nanofw.contracts.workload import Workload, WorkloadConfig
-from nanofw.errors import ConfigError
+from nanofw.errors import ConfigError, PluginError
 from nanofw.plugins import load_target
 from nanofw.workloads.lengths import Lengths
 from nanofw.workloads.manifest import workload
@@ -344,6 +344,22 @@ def test_what_does_not_fit_the_model_takes_no_memory(name: str, options: dict[st
     assert all(0 < len(request.prompt_token_ids) < 4096 for request in requests)
     assert all((request.expected_output_tokens or 1) >= 1 for request in requests)
     assert peak < 64 << 20
+
+
+def test_shares_may_be_as_large_as_numbers_are() -> None:
+    clients = {"a": 1e308, "b": 1e308}
+    parts = [{"weight": 1.7e308, "length": length} for length in (3, 5)]
+    prompt = {"distribution": "mixture", "parts": parts}
+    made = make("poisson", {"num_requests": 50, "clients": clients, "prompt": prompt})
+    requests = list(made.initial())
+    assert {request.client for request in requests} == {"a", "b"}
+    assert {len(request.prompt_token_ids) for request in requests} == {3, 5}
+
+
+def test_an_arrival_that_a_clock_cannot_tell_apart_is_refused() -> None:
+    loaded = load_config("sim", values={"input": {"workload": {"name": "poisson", "rate": 1e-14}}})
+    with pytest.raises(PluginError, match="arrival .* s: after 1e.12 s a clock .* raise the rate"):
+        list(build_workload(select(loaded)).initial())
 
 
 @pytest.mark.parametrize("key", ["clients", "priorities"])
