@@ -193,11 +193,18 @@ def _read(path: str, records: Iterator[Record | None]) -> DecisionLog:
         )
     log = DecisionLog(path, run)
     taker = _Taker(log)
-    for record in records:
+    for line, record in enumerate(records, 2):
         if record is None:
             log.is_cut = True
-        else:
+            continue
+        try:
             taker.take(record)
+        except LookupError as error:
+            raise ConfigError(
+                f"does not follow from the lines before it ({error}): lines are missing, or stand "
+                "in another order",
+                source=path, line=line,
+            ) from None  # fmt: skip
     return log
 
 

@@ -25,6 +25,10 @@ class _FailsFast:
 List: TypeAlias = Annotated[list[T], _FailsFast()]
 
 
+Name: TypeAlias = Annotated[str, Field(max_length=256)]
+"""Of a client or a user: counts, metrics and policies keep thousands of them."""
+
+
 class Body(BaseModel):
     """Base of all: strict, without keys that nothing reads."""
 
@@ -46,10 +50,10 @@ class EngineRequest(Body):
     """What all requests have in common that the engine serves."""
 
     model: str | None = None
-    user: str | None = None
+    user: Name | None = None
     """Written into the log of requests."""
     # for policies and plugins
-    client: str | None = None
+    client: Name | None = None
     priority: int | None = None
     deadline_s: float | None = None
     expected_output_tokens: int | None = None

@@ -111,3 +111,23 @@ def test_a_wrong_name_gets_near_ones_and_other_files_are_refused(tmp_path: Path)
     path.write_text('{"kind": "finished"}\n')
     with pytest.raises(ConfigError, match="is not"):
         read_log(path)
+
+
+@pytest.mark.parametrize(
+    "lines_of",
+    [
+        lambda run, request, step: [run, step, request],
+        lambda run, request, step: [run, step],
+        lambda run, request, step: [run, b'{"kind":"steady","first":0,"planned":[1.0]}\n'],
+        lambda run, request, step: [run, b'{"kind":"finished","id":"x","reason":"length",'
+                                    b'"tokens":"","arrival":0.0,"finished":1.0}\n'],
+    ],
+)  # fmt: skip
+def test_lines_that_lack_those_before_them_are_told(tmp_path: Path, lines_of: Any) -> None:
+    path = tmp_path / "log.jsonl"
+    recorded(chosen("fcfs"), Mixed(3, seed=0), path)
+    written = path.read_bytes().splitlines(keepends=True)
+    step = next(line for line in written if b'"kind":"step"' in line)
+    path.write_bytes(b"".join(lines_of(written[0], written[1], step)))
+    with pytest.raises(ConfigError, match=r"log\.jsonl:2: does not follow from the lines before"):
+        read_log(path)

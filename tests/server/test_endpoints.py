@@ -288,6 +288,8 @@ REFUSED: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"prompt": "a", "stream_options": {}}, 400, "stream_options", "stream: true"),
     ({"prompt": "a", "deadline_s": -1}, 400, "deadline_s", "above 0"),
     ({"prompt": "a", "arguments": {"nobody": 1}}, 400, "arguments", "does not use"),
+    ({"prompt": "a", "client": "c" * 257}, 400, "client", "at most 256"),
+    ({"prompt": "a", "user": "u" * 257}, 400, "user", "at most 256"),
     ({"prompt": "a", "model": "b"}, 404, "model", "there is demo"),
     ({"prompt": "word " * 3000}, 400, None, "at most 2047"),
     ({"prompt": "x" * 150_000}, 413, None, "larger than 100000 bytes"),
