@@ -14,7 +14,7 @@ from nanofw.kernels.penalties import penalise
 from nanofw.kernels.transfer import to_device
 from nanofw.samplers.row_groups import RowGroups
 
-_FLOAT = np.finfo(np.float32)
+_TINY, _LARGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
 _CPU_LINES_AT_ONCE = 8
 _ELEMENTS_AT_ONCE = 1 << 23
 
@@ -65,7 +65,7 @@ class Penalties:
         self.remove_row(row)
         self._groups.forget()
         # The ends of float32: 0 times infinity would be no number.
-        self._repetition[row] = np.clip(sampling.repetition_penalty, _FLOAT.tiny, _FLOAT.max)
+        self._repetition[row] = min(max(sampling.repetition_penalty, _TINY), _LARGE)
         self._frequency[row] = sampling.frequency_penalty
         self._presence[row] = sampling.presence_penalty
         repeats = sampling.repetition_penalty != 1

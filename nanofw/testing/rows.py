@@ -16,7 +16,7 @@ EOS_TOKEN = 5
 PROMPT = (11, 12, 13)
 
 
-def sampler_config(device: str, name: str) -> SamplerConfig:
+def sampler_config(device: str, name: str, num_rows: int = NUM_ROWS) -> SamplerConfig:
     """What a sampler or a logits processor of this vocabulary is made with. Imports torch.
 
     Args:
@@ -26,7 +26,7 @@ def sampler_config(device: str, name: str) -> SamplerConfig:
 
     return SamplerConfig(
         vocab_size=VOCAB_SIZE,
-        max_num_seqs=NUM_ROWS,
+        max_num_seqs=num_rows,
         max_model_len=256,
         device=torch.device(device),
         name=name,

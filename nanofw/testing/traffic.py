@@ -14,6 +14,7 @@ from nanofw.errors import RequestShed
 from nanofw.testing.sim_engine import END_TOKEN, SECONDS_PER_STEP
 
 MAX_STEPS = 20_000
+CHECK_EVERY = 8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +93,8 @@ def random_traffic(
 
 
 def serve(engine: Engine, traffic: Traffic) -> Record:
-    """Run the traffic to its end; after each step, check what always holds.
+    """Run the traffic to its end, and check what always holds: after each step, and of the blocks
+    after every few steps, since one that is lost stays lost.
 
     Raises AssertionError for a lost request, an exceeded budget, a leaked block or no end, and
     whatever the engine raises.
@@ -114,6 +116,8 @@ def steps(engine: Engine, traffic: Traffic, record: Record) -> Iterator[None]:
                 engine.abort_request(request_id)
         if engine.has_unfinished:
             wake_at = _step(engine, record)
+            if step % CHECK_EVERY == 0:
+                _check_blocks(engine)
             if wake_at is not None:
                 arrival = _arrival(waiting[-1]) if waiting else wake_at
                 engine.clock.wait_until(min(wake_at, arrival))
@@ -152,16 +156,11 @@ def _add(engine: Engine, request: Request, record: Record) -> None:
 
 def _step(engine: Engine, record: Record) -> float | None:
     """One step; when the policy wants to be asked again, if nothing runs."""
-    limits, allocator = engine.scheduler.limits, engine.scheduler.allocator
-    output = engine.step()
+    limits, output = engine.scheduler.limits, engine.step()
     for finished in output.finished:
         key = _key(finished.id, finished.sample_index)
         assert key not in record.outputs, f"request {key!r} finished twice"
         record.outputs[key] = finished
-    allocator.check_integrity()
-    stats = allocator.stats()
-    found = stats.num_free + stats.num_cached + stats.num_used
-    assert found == stats.num_blocks, f"blocks were lost, or counted twice: {stats}"
     report = output.report
     if report is None:
         return output.wake_at
@@ -175,7 +174,15 @@ def _step(engine: Engine, record: Record) -> float | None:
     return output.wake_at
 
 
+def _check_blocks(engine: Engine) -> None:
+    engine.scheduler.allocator.check_integrity()
+    stats = engine.scheduler.allocator.stats()
+    found = stats.num_free + stats.num_cached + stats.num_used
+    assert found == stats.num_blocks, f"blocks were lost, or counted twice: {stats}"
+
+
 def _check_end(engine: Engine, traffic: Traffic, record: Record) -> None:
+    _check_blocks(engine)
     keys = {_key(r.id, index) for r in traffic.requests for index in range(r.sampling.n)}
     missing = keys - set(record.outputs)
     assert not missing, f"requests were lost: {sorted(missing)}"

@@ -93,7 +93,7 @@ def test_F026_a_signal_ends_the_workers_and_keeps_what_was_finished(
     config = {**BASE["config"], "plugins": {"load": ["./noted.py"]}}
     path = write(
         tmp_path, config=config, arms={"a": {"scheduler": {"name": "noted"}}, "b": {}},
-        processes=2, repeats=10_000, output=str(output), aa=False, capacity=5.0,
+        processes=2, repeats=1000, output=str(output), aa=False, capacity=5.0,
     )  # fmt: skip
     run = subprocess.Popen(
         [*COMMAND, "compare", str(path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE

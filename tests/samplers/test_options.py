@@ -10,6 +10,7 @@ import torch
 from scipy import stats
 
 from nanofw.contracts.requests import SamplingParams
+from tests.marks import others_slow
 from tests.samplers.plain import edited, kept_tokens, new_row, probabilities, sample, sampler_for
 
 DRAWS = 6000
@@ -45,7 +46,7 @@ def assert_follows(observed: np.ndarray, expected: list[float] | np.ndarray) -> 
         assert test.pvalue > 1e-4
 
 
-@pytest.mark.parametrize("seed", [0, 1_000_000, 2_000_000])
+@pytest.mark.parametrize("seed", others_slow(0, 1_000_000, 2_000_000))
 @pytest.mark.parametrize(
     ("parameters", "expected"),
     [
@@ -106,7 +107,7 @@ def test_order_of_the_parameters(parameters: dict[str, Any], expected: list[floa
     assert_follows(counts(FOUR, SamplingParams(**parameters), 11), expected)
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", others_slow(0, 1, 2))
 def test_everything_at_once(seed: int) -> None:
     logits = np.random.default_rng(seed).normal(size=40) * 1.5
     sampling = SamplingParams(
