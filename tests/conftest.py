@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-os.environ["PYTHONDONTWRITEBYTECODE"] = "1"  # for the processes that tests start
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # processes that tests start need not compile again
 pytest_plugins = ["nanofw.testing.pytest_plugin"]
 
 

@@ -13,8 +13,11 @@ A test that takes `component` then runs once for each plugin that its marker nam
 
 from __future__ import annotations
 
+from functools import cache
+
 import pytest
 
+from nanofw.plugins import Registry, build_registry
 from nanofw.testing.components import installed
 
 
@@ -32,7 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     marker = metafunc.definition.get_closest_marker("nanofw_plugins")
     if marker is None or "component" not in metafunc.fixturenames:
         return
-    found = installed(*marker.args, **marker.kwargs)
+    found = installed(*marker.args, registry=_registry(), **marker.kwargs)
     if not found:
         asked = ", ".join(
             [*map(repr, marker.args), *(f"{k}={v!r}" for k, v in marker.kwargs.items())]
@@ -43,3 +46,9 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
             "options={'its_name': {...}}"
         )
     metafunc.parametrize("component", found, ids=[item.name for item in found])
+
+
+@cache
+def _registry() -> Registry:
+    """What is installed; read once for all tests."""
+    return build_registry()

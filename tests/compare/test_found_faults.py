@@ -32,7 +32,7 @@ COMMAND = [sys.executable, "-m", "nanofw"]
 def test_F071_files_are_written_before_anything_is_printed(tmp_path: Path) -> None:
     """The reader of the tables ends at once, as `head` does."""
     output = tmp_path / "x.json"
-    path = write(tmp_path, repeats=1, output=str(output))
+    path = write(tmp_path, repeats=1, output=str(output), capacity=100.0)
     read, held = os.pipe()
     os.close(read)
     done = subprocess.run(

@@ -7,7 +7,13 @@ import pytest
 from tests.fuzz.planting import FUZZERS, planted_in
 
 SHARE = 300
-ALL = [(fuzzer, name) for fuzzer in FUZZERS for name in planted_in(fuzzer).names]
+LATE = {"only_some_errors_refuse"}
+"""Found after many cases; they are in the slow set."""
+ALL = [
+    pytest.param(fuzzer, name, marks=[pytest.mark.slow] if name in LATE else [])
+    for fuzzer in FUZZERS
+    for name in planted_in(fuzzer).names
+]
 
 
 def test_ten_faults_are_planted_for_each_fuzzer() -> None:

@@ -39,6 +39,7 @@ VOCAB, EOS = 4096, 0
 TOKENIZER = Tokenizer.from_file(str(MODEL / "tokenizer.json"))
 EMPTY = np.empty(0, np.int32)
 NUM_CASES = 200
+CHUNKS = {"chunk_tokens": 5, "max_num_batched_tokens": 16}
 BOTH = pytest.mark.parametrize("overlap", [False, True])
 
 
@@ -113,15 +114,16 @@ def alone() -> dict[str, list[int]]:
     return found
 
 
-@BOTH
 @pytest.mark.parametrize(
-    "settings",
+    ("overlap", "settings"),
     [
-        {},
-        {"num_blocks": 60},
-        pytest.param({"chunk_tokens": 5, "max_num_batched_tokens": 16}, marks=pytest.mark.slow),
+        (False, {}),
+        (True, {"num_blocks": 60}),
+        pytest.param(True, {}, marks=pytest.mark.slow),
+        pytest.param(False, {"num_blocks": 60}, marks=pytest.mark.slow),
+        pytest.param(False, CHUNKS, marks=pytest.mark.slow),
+        pytest.param(True, CHUNKS, marks=pytest.mark.slow),
     ],
-    ids=["batched", "preempted", "chunked"],
 )
 def test_every_output_is_valid(
     settings: dict[str, Any], overlap: bool, alone: dict[str, list[int]]

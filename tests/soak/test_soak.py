@@ -133,4 +133,4 @@ def test_a_short_soak() -> None:
         load_config("sim", ["kv_allocator.num_blocks=64", "engine.max_model_len=1024"])
     )
     with session.engine:
-        soak(session, 2_000)
+        soak(session, 1_000)
