@@ -65,3 +65,57 @@ def test_F001_a_grammar_without_bounds_is_refused(kind: str) -> None:
     value: Any = {"choice": [text, "b"], "json_schema": {"const": text}}.get(kind, f"{text}b")
     with pytest.raises(ValueError, match=f"at most {MAX_CHARACTERS} are read"):
         make().check({kind: value})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": -(10**21), "maximum": -(10**20)},  # ended the process
+        {"items": {"type": "integer", "maximum": -(2**63)}},
+        {"$defs": {"a": {"type": "integer", "exclusiveMinimum": 1e19}}, "$ref": "#/$defs/a"},
+        {"anyOf": [{"type": "integer", "minimum": 2**53 + 1}]},
+        {"allOf": [{"type": "integer", "maximum": 2**53 + 3}]},
+        {"properties": {"a": {"const": 2**53 + 1}}},
+        {"enum": [{"a": [1, 10**25 + 1]}]},
+    ],
+)
+def test_F001_numbers_that_are_not_held_exactly_are_refused(schema: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="more digits than can be enforced"):
+        make().check({"json_schema": schema})
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "integer", "minimum": -(2**62), "maximum": 5},
+        {"type": "integer", "minimum": 0, "maximum": 2**64 - 1},
+        {"type": "integer", "minimum": 2**60, "exclusiveMaximum": 1e18 + 2**60},
+        {"type": "integer", "minimum": 1, "exclusiveMinimum": True},
+        {"enum": [0.1, 2**60, -1e22, True]},
+        {"properties": {"minimum": {"const": 3}, "maxlength": {"type": "null"}}},
+    ],
+)
+def test_F001_numbers_that_are_held_are_served(schema: dict[str, Any]) -> None:
+    make().check({"json_schema": schema})
+
+
+@pytest.mark.parametrize(
+    ("schema", "message"),
+    [
+        ({"type": "string", "maxlength": 3}, "'maxlength'.*did you mean 'maxLength'"),
+        ({"type": "string", "max_length": 3}, "'max_length'.*did you mean 'maxLength'"),
+        ({"items": {"Type": "integer"}}, "'Type'.*did you mean 'type'"),
+        ({"$defs": {"a": {"requried": ["b"]}}}, "did you mean 'required'"),
+        ({"anyOf": [{"divisibleBy": 7}]}, "draft 3; use 'multipleOf'"),
+        ({"properties": {"a": {"required": True}}}, "names into `required` of the object"),
+        ('{"type": "integer", "type": "null"}', "a key occurs twice"),
+    ],
+)
+def test_a_keyword_that_would_be_left_out_is_refused(schema: Any, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make().check({"json_schema": schema})
+
+
+def test_keywords_of_others_are_left_alone() -> None:
+    others = {"x-order": 1, "propertyOrdering": ["a"], "enumNames": ["b"], "markdown": "c"}
+    make().check({"json_schema": {"type": "boolean", "$comment": "d", **others}})

@@ -8,14 +8,15 @@ from collections import OrderedDict
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeGuard
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from nanofw.checkpoints.tokenizer_files import TOKENIZER, tokenizer_json
 from nanofw.contracts.logits_processor import HostProcessorConfig
-from nanofw.errors import ConfigError, ModelError
+from nanofw.errors import ConfigError, ModelError, shown
 from nanofw.narrowing import is_object
+from nanofw.samplers.logits_processors.schema_checks import check_schema
 from nanofw.samplers.logits_processors.trial_process import TrialProcess
 
 WHITESPACE: Mapping[str, Any] = {
@@ -202,6 +203,7 @@ class Grammars:
         tokenizer = self._tokenizers.get(kind, self._tokenizer)
         try:
             if kind == "json_schema":
+                check_schema(_loads(text))
                 source = LLMatcher.grammar_from_json_schema(text, defaults=self._json_options)
             elif kind == "lark":
                 source = LLMatcher.grammar_from_lark(text)
@@ -226,7 +228,7 @@ def as_text(arguments: object) -> tuple[str, str]:
         ValueError: they are not a mapping with exactly one of `FORMS`, or its value is wrong.
     """
     if not is_object(arguments):
-        raise ValueError(f"give one of {_listed()}, not {arguments!r}")
+        raise ValueError(f"give one of {_listed()}, not {shown(arguments)}")
     if len(arguments) != 1 or next(iter(arguments)) not in FORMS:
         given = ", ".join(str(key) for key in arguments) or "nothing"
         raise ValueError(f"give exactly one of {_listed()}; there is {given}")
@@ -239,13 +241,20 @@ def _schema(value: object) -> str:
     if value is False:
         raise ValueError("json_schema is false, which nothing matches")
     if value is not True and not is_object(value):
-        raise ValueError(f"json_schema must be an object, or its JSON text, not {value!r}")
+        raise ValueError(f"json_schema must be an object, or its JSON text, not {shown(value)}")
     return _dumps({} if value is True else value)
 
 
 def _loads(text: str) -> object:
     with _problems_of_json():
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_unique)
+
+
+def _unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("a key occurs twice in one object")
+    return made
 
 
 def _dumps(value: object) -> str:
@@ -279,19 +288,22 @@ def _lark(value: object) -> str:
 
 def _string(kind: str, value: object) -> str:
     if not isinstance(value, str):
-        raise ValueError(f"{kind} must be a string, not {value!r}")
+        raise ValueError(f"{kind} must be a string, not {shown(value)}")
     return value
 
 
+def _is_sequence(value: object) -> TypeGuard[Sequence[object]]:
+    return isinstance(value, Sequence) and not isinstance(value, (str, bytes))
+
+
 def _choice(value: object) -> str:
-    is_listed = isinstance(value, Sequence) and not isinstance(value, (str, bytes))
-    items = cast("Sequence[object]", value) if is_listed else ()
+    items = value if _is_sequence(value) else ()
     if not len(items):
-        raise ValueError(f"choice must be a list of at least one string, not {value!r}")
+        raise ValueError(f"choice must be a list of at least one string, not {shown(value)}")
     texts: list[str] = []
     for text in items:
         if not isinstance(text, str):
-            raise ValueError(f"choice must be made of strings, not {text!r}")
+            raise ValueError(f"choice must be made of strings, not {shown(text)}")
         texts.append(text)
     return "|".join(f"(?:{re.escape(text)})" for text in dict.fromkeys(texts))
 
