@@ -14,7 +14,8 @@ from nanofw.kernels.penalties import penalise
 from nanofw.kernels.transfer import to_device
 from nanofw.samplers.row_groups import RowGroups
 
-_TINY, _LARGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+_LEAST, _MOST = 1e-30, 1e30
+"""Beyond these penalties nothing changes but that logits are no longer finite in float32."""
 _CPU_LINES_AT_ONCE = 8
 _ELEMENTS_AT_ONCE = 1 << 23
 
@@ -64,8 +65,7 @@ class Penalties:
         row, sampling = new.row, new.sampling
         self.remove_row(row)
         self._groups.forget()
-        # The ends of float32: 0 times infinity would be no number.
-        self._repetition[row] = min(max(sampling.repetition_penalty, _TINY), _LARGE)
+        self._repetition[row] = min(max(sampling.repetition_penalty, _LEAST), _MOST)
         self._frequency[row] = sampling.frequency_penalty
         self._presence[row] = sampling.presence_penalty
         repeats = sampling.repetition_penalty != 1

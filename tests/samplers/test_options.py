@@ -88,6 +88,17 @@ def test_repetition_divides_positive_logits_and_multiplies_negative_ones() -> No
 
 
 @pytest.mark.parametrize(
+    ("penalty", "expected"),
+    [(5e-324, [1, 0, 0, 0, 0]), (1e308, [1, 0, 0, 1, np.exp(0.5)])],
+)
+def test_the_least_and_the_largest_repetition_penalty(
+    penalty: float, expected: list[float]
+) -> None:
+    logits = np.array([2.0, -0.5, -1.0, 1.0, 0.5])
+    assert_follows(counts(logits, SamplingParams(repetition_penalty=penalty), 7), expected)
+
+
+@pytest.mark.parametrize(
     ("parameters", "expected"),
     [
         # min_p leaves .2 .3 .4, of which the last two are more than 0.75; top_p alone needs three.
