@@ -93,14 +93,20 @@ def _prompt_tokens(prompt: Sequence[int] | IntArray, vocab_size: int) -> IntArra
         ids = np.asarray(None)
     if ids.ndim == 1 and len(ids) == 0:
         raise ValueError("the prompt is empty; it needs at least one token")
+    if ids.ndim == 1 and ids.dtype == object:  # an integer of more than 64 bits is outside, too
+        for token in ids.tolist():
+            if isinstance(token, int) and token.bit_length() > 63:
+                raise _outside(token, vocab_size)
     if ids.ndim != 1 or not (ids.dtype.kind in "iu" or np.issubdtype(ids.dtype, np.integer)):
         raise ValueError("prompt_token_ids must be a flat sequence of integers")
     if _has_outside(ids, vocab_size):
         wrong = ids[(ids < 0) | (ids >= vocab_size)]
-        raise ValueError(
-            f"token id {int(wrong[0])} is outside the vocabulary (0 to {vocab_size - 1})"
-        )
+        raise _outside(int(wrong[0]), vocab_size)
     return ids.astype(np.int32)
+
+
+def _outside(token: int, vocab_size: int) -> ValueError:
+    return ValueError(f"token id {shown(token)} is outside the vocabulary (0 to {vocab_size - 1})")
 
 
 def _has_outside(ids: np.ndarray, vocab_size: int) -> bool:

@@ -80,6 +80,10 @@ def _model(service: Service, name: str) -> dict[str, object]:
     return record
 
 
+CHATS_ONLY = frozenset(TokenizeRequest.model_fields) - {"model", "prompt", "messages"}
+"""What `/tokenize` reads beside messages alone."""
+
+
 async def tokenize(request: Request) -> Response:
     """The token ids of a text, or of a chat as its template writes it."""
     service = _service(request, guarded=True)
@@ -91,6 +95,8 @@ async def tokenize(request: Request) -> Response:
     record: dict[str, object] = {"prompt": body.prompt}
     if body.messages is not None:
         record = template_record(body, service.limits)
+    elif unread := sorted(body.model_fields_set & CHATS_ONLY):
+        raise ApiError(400, f"{unread[0]} needs messages; prompt has no template", param=unread[0])
     try:
         prompt = await llm.encode(record)
     except RequestError as error:

@@ -180,7 +180,11 @@ ResponseFormat: TypeAlias = Annotated[
     Annotated[TextFormat, Tag("text")]
     | Annotated[JsonObjectFormat, Tag("json_object")]
     | Annotated[JsonSchemaFormat, Tag("json_schema")],
-    Discriminator(_format_type),
+    Discriminator(
+        _format_type,
+        custom_error_type="response_format",
+        custom_error_message="its type must be text, json_object or json_schema",
+    ),
 ]
 
 

@@ -237,6 +237,7 @@ def test_fields_of_another_kind_are_refused_alone(field: str, value: object) -> 
     [
         ([1, VOCAB], "outside the vocabulary"),
         ([-1], "outside the vocabulary"),
+        ([1, -(1 << 70)], "token id -1180591620717411303424 is outside the vocabulary"),
         (np.array([1, -1, VOCAB]), "token id -1 is outside the vocabulary"),
         (np.array([1, -1], np.int32), "token id -1 is outside the vocabulary"),
         (np.array([1, 1 << 63], np.uint64), "outside the vocabulary"),

@@ -175,6 +175,9 @@ def test_a_chat_goes_through_the_template(server: Running) -> None:
     assert message["content"] == plain["choices"][0]["text"]
     tokens = whole(server, "/tokenize", messages=CHAT["messages"])
     assert tokens["count"] == answer["usage"]["prompt_tokens"]
+    unread = post(server, "/tokenize", {"prompt": "a", "chat_template": "{{ messages }}"})
+    assert unread.status_code == 400
+    assert "chat_template needs messages" in unread.json()["error"]["message"]
     events = events_of(post(server, "/v1/chat/completions", {**body, "stream": True}))
     assert events[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
     assert text_of(events) == message["content"]
@@ -279,6 +282,7 @@ REFUSED: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({"prompt": []}, 400, "prompt", "empty list"),
     ({"prompt": ["a"] * 5}, 400, "prompt", "at most 4"),
     ({"prompt": [1, 99999]}, 400, None, "outside the vocabulary"),
+    ({"prompt": [1, 10**30]}, 400, None, "outside the vocabulary"),
     ({"prompt": [["a"]]}, 400, "prompt", "valid"),
     ({"prompt": "a", "stop": ["b"] * 5}, 400, "stop", "at most 4"),
     ({"prompt": "a", "stop": ""}, 400, None, "non-empty"),
@@ -303,7 +307,7 @@ REFUSED: list[tuple[dict[str, Any], int, str | None, str]] = [
     ({**CHAT, "tool_choice": "required"}, 400, "tool_choice", "needs tools"),
     ({**CHAT, "tools": [*TOOLS, TOOLS[0]]}, 400, "tools", "same name"),
     ({**CHAT, "reasoning_effort": "low"}, 400, "reasoning_effort", "does not read"),
-    ({**CHAT, "response_format": {"type": "xml"}}, 400, "response_format", "json_schema"),
+    ({**CHAT, "response_format": {"type": "xml"}}, 400, "response_format", "its type must be"),
     (
         {**CHAT, "response_format": LARGE_FORMAT},
         400,
