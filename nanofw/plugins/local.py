@@ -7,11 +7,13 @@ import importlib.util
 import os
 import re
 import sys
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from itertools import islice
 from pathlib import Path
-from types import ModuleType
+from types import CodeType, ModuleType
 
 from nanofw.errors import PluginError
 from nanofw.plugins.discovery import normalized
@@ -19,6 +21,8 @@ from nanofw.plugins.discovery import normalized
 MAX_BYTES = 16 << 20
 """Of the sources of a local plugin."""
 MAX_FILES = 2000
+PREFIX = "nanofw_local_"
+"""Of the names of local modules in `sys.modules`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,28 +41,58 @@ class LocalModule:
     def name(self) -> str:
         """Name in `sys.modules`: other content is another module, in every process."""
         stem = re.sub(r"\W", "_", self.path.stem)
-        return f"nanofw_local_{stem}_{self.digest[:12]}"
+        return f"{PREFIX}{stem}_{self.digest[:12]}"
 
     def load(self) -> ModuleType:
         """The module, executed at most once in a process. Lets its exceptions out."""
         if self.name in sys.modules:
             return sys.modules[self.name]
         is_folder = self.path.is_dir()
+        location = self.path / "__init__.py" if is_folder else self.path
+        loader = _FromSource(self.name, str(location))
         spec = importlib.util.spec_from_file_location(
             self.name,
-            self.path / "__init__.py" if is_folder else self.path,
+            location,
+            loader=loader,
             submodule_search_locations=[str(self.path)] if is_folder else None,
         )
-        if spec is None or spec.loader is None:
-            raise PluginError(f"plugins.load: {self.path} is not a Python file")
+        assert spec is not None
         module = importlib.util.module_from_spec(spec)
         sys.modules[self.name] = module
+        if _SUBMODULES not in sys.meta_path:
+            sys.meta_path.insert(0, _SUBMODULES)
         try:
-            spec.loader.exec_module(module)
+            loader.exec_module(module)
         except BaseException:
             del sys.modules[self.name]
             raise
         return module
+
+
+class _FromSource(SourceFileLoader):
+    """Compiles a file as it is now. Python tells the bytecode of an earlier content by seconds and
+    size alone, so a file that was edited within a second could run as it was before."""
+
+    def get_code(self, fullname: str) -> CodeType:
+        path = self.get_filename(fullname)
+        return self.source_to_code(self.get_data(path), path)
+
+
+class _Submodules(MetaPathFinder):
+    """Finds the modules of local packages, so that they are compiled from their source, too."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if not fullname.startswith(PREFIX):
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and type(spec.loader) is SourceFileLoader:
+            spec.loader = _FromSource(spec.loader.name, spec.loader.path)
+        return spec
+
+
+_SUBMODULES = _Submodules()
 
 
 def local_modules(path: Path) -> list[LocalModule]:
@@ -116,7 +150,7 @@ def _sources(path: Path) -> list[Path]:
 
 def shown_module(name: str) -> str:
     """The name of a module for messages: of a local file its stem."""
-    return re.sub(r"^nanofw_local_(\w+)_[0-9a-f]{12}$", r"\1", name)
+    return re.sub(rf"^{PREFIX}(\w+)_[0-9a-f]{{12}}$", r"\1", name)
 
 
 def told_apart(paths: Collection[Path], taken: Collection[str]) -> dict[Path, str]:

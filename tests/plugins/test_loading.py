@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import os
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
@@ -21,6 +23,7 @@ from nanofw.plugins import (
     prepare,
 )
 from nanofw.plugins.checks import missing_requirements
+from nanofw.plugins.local import local_modules
 from tests.plugins.packages import Install, manifest
 
 
@@ -248,6 +251,26 @@ def test_broken_local_files_are_errors_with_their_path(tmp_path: Path) -> None:
         local_registry(file)
     with pytest.raises(ConfigError, match=r"plugins\.load\[0\]: .*absent\.py does not exist"):
         local_registry(tmp_path / "absent.py")
+
+
+@pytest.mark.parametrize("place", ["mine.py", "mine/__init__.py", "mine/part.py"])
+def test_an_edit_within_a_second_counts(
+    tmp_path: Path, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the same size and time, as a script edits a file; bytecode must not outlive its source."""
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
+    file = tmp_path / place
+    file.parent.mkdir(exist_ok=True)
+    if file.name == "part.py":
+        (file.parent / "__init__.py").write_text("from .part import VALUE", encoding="utf-8")
+    values: list[int] = []
+    for text in ("VALUE = 1", "VALUE = 2"):
+        file.write_text(text, encoding="utf-8")
+        os.utime(file, (1e9, 1e9))
+        (module,) = local_modules(tmp_path / place.split("/")[0])
+        values.append(module.load().VALUE)
+    assert values == [1, 2]
+    assert not list(tmp_path.rglob("__pycache__"))
 
 
 def test_every_process_loads_the_same_plugins(tmp_path: Path, install: Install, site: Path) -> None:
