@@ -1,9 +1,11 @@
 """Whole runs on a GPU held against transformers: logits, greedy tokens, seeded draws.
 
-    MODELS=folder python benchmarks/gpu/numerics.py [SECONDS]
+    MODELS=folder python benchmarks/gpu/numerics.py [SECONDS] [short | long]
 
 Every backend runs in every type that it declares, over eight combinations of {batching x prefix
 cache x room x chunks x overlap x graphs} in which every pair of settings of two factors occurs.
+With prompts of 4,000 to 16,000 tokens, some of which share a prefix of 3,000, it runs over two of
+them.
 
 - float32 (TF32 off), a model of four layers: the largest difference of logits is at most 1e-4 of
   their deviation, and greedy tokens are the reference's except where its best two tie.
@@ -51,6 +53,10 @@ FACTORS: dict[str, tuple[Any, Any]] = {
     "overlap": (True, False),
     "cuda_graphs": (True, False),
 }
+LONG_PROMPTS, LONG_PREFIX = (15_900, 4_100, 9_001, 16_000), 3000
+LONG_SIZES: dict[str, Any] = {
+    "max_model_len": 16_384, "max_num_seqs": 4, "max_num_batched_tokens": 4096,
+}  # fmt: skip
 BACKENDS = {"float32": ("triton", "sdpa"), "bfloat16": ("triton", "flash_attn", "sdpa")}
 SHAPES = {"float32": "small", "bfloat16": "0.6b"}
 
@@ -75,6 +81,21 @@ def make_prompts(vocab_size: int) -> list[list[int]]:
             prompt = prompts[i - 6][: 3 * len(prompts[i - 6]) // 4 + 1] + prompt[:8]
         prompts.append(prompt)
     return prompts
+
+
+def make_long_prompts(vocab_size: int) -> list[list[int]]:
+    """Every second prompt starts as the first."""
+    generator = np.random.default_rng(8)
+    prompts = [generator.integers(1, vocab_size, length).tolist() for length in LONG_PROMPTS]
+    prefix = prompts[0][:LONG_PREFIX]
+    return [prefix + p[LONG_PREFIX:] if i % 2 == 0 else p for i, p in enumerate(prompts)]
+
+
+def long_keywords(backend: str, dtype: str, levels: dict[str, Any]) -> dict[str, Any]:
+    """Of `LLM`, for one run of long prompts."""
+    blocks = len(LONG_PROMPTS) * LONG_SIZES["max_model_len"] // PAGE
+    allocator = {"name": levels["kv_allocator"], "block_size": PAGE, "num_blocks": blocks}
+    return keywords(backend, dtype, levels) | LONG_SIZES | {"kv_allocator": allocator}
 
 
 def keywords(backend: str, dtype: str, levels: dict[str, Any]) -> dict[str, Any]:
@@ -114,7 +135,8 @@ class Reference:
     def logits(self, text: Text) -> torch.Tensor:
         """float32[outputs, vocab] that the outputs of a text are drawn from."""
         tokens = torch.tensor([text.token_ids[:-1]], device="cuda")
-        return self._model(tokens).logits[0, text.num_prompt_tokens - 1 :].float()
+        num_outputs = len(text.token_ids) - text.num_prompt_tokens
+        return self._model(tokens, logits_to_keep=num_outputs).logits[0].float()
 
 
 def compare(
@@ -150,21 +172,26 @@ def is_within(row: dict[str, Any]) -> bool:
     return row["largest"] <= FLOAT32_BOUND and not row["different"]
 
 
-def logits_runs(models: Path, dtype: str, deadline: float) -> list[dict[str, Any]]:
+def logits_runs(
+    models: Path, dtype: str, deadline: float, *, is_long: bool = False
+) -> list[dict[str, Any]]:
     """One row per backend and combination."""
     folder = make(models, SHAPES[dtype])
     exact = Reference(folder, "float32")
     rounded = None if dtype == "float32" else Reference(folder, dtype)
     rows: list[dict[str, Any]] = []
-    cases: Any = itertools.product(combinations(), BACKENDS[dtype])
+    levels_of = [combinations()[number] for number in (0, -2)] if is_long else combinations()
+    cases: Any = itertools.product(levels_of, BACKENDS[dtype])
     for levels, backend in cases:
         if time.monotonic() > deadline:
             print("no time left for", dtype, backend, levels, flush=True)
             continue
         levels = levels | {"cuda_graphs": levels["cuda_graphs"] and backend != "sdpa"}
         row: dict[str, Any] = {"dtype": dtype, "backend": backend, **named(levels)}
-        selection = select(load(folder, keywords(backend, dtype, levels)))
-        prompts = make_prompts(selection.spec.vocab_size)
+        given = (long_keywords if is_long else keywords)(backend, dtype, levels)
+        selection = select(load(folder, given))
+        make_texts = make_long_prompts if is_long else make_prompts
+        prompts = make_texts(selection.spec.vocab_size)
         row |= compare(run_engine(selection, prompts, NUM_TOKENS), exact, rounded)
         rows.append(row | {"": "" if is_within(row) else "OUTSIDE"})
         print(json.dumps(rows[-1]), flush=True)
@@ -206,14 +233,22 @@ def seeded_runs(models: Path, deadline: float) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    deadline = time.monotonic() + float(sys.argv[1] if len(sys.argv) > 1 else 300)
+    words = sys.argv[1:]
+    seconds = float(words.pop(0)) if words and words[0].isdigit() else 300.0
+    if unknown := set(words) - {"short", "long"}:
+        sys.exit(f"what is {', '.join(unknown)}? short or long")
+    deadline = time.monotonic() + seconds
     torch.backends.cuda.matmul.allow_tf32 = False
     models = Path(os.environ.get("MODELS") or tempfile.mkdtemp())
-    parts = {
-        "seeded draws": seeded_runs(models, deadline),
-        "float32": logits_runs(models, "float32", deadline),
-        "bfloat16": logits_runs(models, "bfloat16", deadline),
-    }
+    parts: dict[str, list[dict[str, Any]]] = {}
+    if "long" in words or not words:
+        for dtype in ("float32", "bfloat16"):
+            runs = logits_runs(models, dtype, deadline, is_long=True)
+            parts[f"{dtype}, long prompts"] = runs
+    if "short" in words or not words:
+        parts["seeded draws"] = seeded_runs(models, deadline)
+        parts["float32"] = logits_runs(models, "float32", deadline)
+        parts["bfloat16"] = logits_runs(models, "bfloat16", deadline)
     for name, rows in parts.items():
         print(f"\n{name}: {sum(not row[''] for row in rows)} of {len(rows)} within")
         print(table([{k: f"{v:.3g}" if isinstance(v, float) else v for k, v in row.items()}

@@ -42,27 +42,55 @@ def noted_interrupt() -> Generator[Interrupt, None, None]:
         yield interrupt
 
 
-@contextmanager
-def postponed() -> Generator[None, None, None]:
-    """Let a SIGINT wait until the block is done; a second one is not held back.
+class Hold:
+    """Blocks in which a SIGINT waits until the block is done; a second one is not held back.
 
-    The handler from before gets it then. Does nothing outside the main thread.
+    The handler from before gets it then. Between the blocks that handler gets it at once.
     """
+
+    def __init__(self, before: Handler) -> None:
+        self._before = before
+        self._is_held = False
+        self._noted: tuple[int, FrameType | None] | None = None
+
+    def __enter__(self) -> None:
+        self._is_held, self._noted = True, None
+
+    def __exit__(self, error: type[BaseException] | None, *_: object) -> None:
+        self._is_held = False
+        if self._noted is not None and error is None:
+            self._before(*self._noted)
+
+    def note(self, number: int, frame: FrameType | None) -> None:
+        """The handler."""
+        if self._is_held and self._noted is None:
+            self._noted = number, frame
+        else:
+            self._before(number, frame)
+
+
+@contextmanager
+def postponing() -> Generator[Hold, None, None]:
+    """A handler of SIGINT for many short blocks: to set it for each of them costs more than they
+    do. Does nothing outside the main thread."""
     before = signal.getsignal(signal.SIGINT)
     if not callable(before):
-        yield
+        yield Hold(_ignore)
         return
-    noted: list[tuple[int, FrameType | None]] = []
+    hold = Hold(before)
+    with _handling((signal.SIGINT,), hold.note):
+        yield hold
 
-    def note(number: int, frame: FrameType | None) -> None:
-        if noted:
-            before(number, frame)
-        noted.append((number, frame))
 
-    with _handling((signal.SIGINT,), note):
+@contextmanager
+def postponed() -> Generator[None, None, None]:
+    """One such block."""
+    with postponing() as hold, hold:
         yield
-    if noted:
-        before(*noted[0])
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Where no handler of Python's is set."""
 
 
 @contextmanager

@@ -31,7 +31,7 @@ from nanofw.llm.chat_replies import (
     with_replies,
 )
 from nanofw.llm.embeddings import POOLED, EmbeddingResult, chosen_spec, embedding_of, pooled
-from nanofw.llm.interrupt import postponed
+from nanofw.llm.interrupt import Hold, postponed, postponing
 from nanofw.llm.opening import open_session
 from nanofw.llm.progress import run_progress
 from nanofw.llm.prompts import PromptLike
@@ -338,10 +338,11 @@ class LLM:
         results: dict[int, RequestResult | None] = {}
         self._session.reserve(chosen_ids([*prompts, fields]))
         try:
-            for prompt, sampling in zip(prompts, params, strict=True):
-                with postponed():
-                    results[self._add(prompt, sampling, arguments, fields)] = None
-            self._collect(results, progress)
+            with postponing() as hold:
+                for prompt, sampling in zip(prompts, params, strict=True):
+                    with hold:
+                        results[self._add(prompt, sampling, arguments, fields)] = None
+                self._collect(results, hold, progress)
         except BaseException:
             if self.engine.has_failed:  # what had ended in the very step that failed
                 step = self._session.fail("the engine failed")
@@ -356,12 +357,14 @@ class LLM:
             raise
         return cast("list[RequestResult]", list(results.values()))
 
-    def _collect(self, results: dict[int, RequestResult | None], progress: bool) -> None:
+    def _collect(
+        self, results: dict[int, RequestResult | None], hold: Hold, progress: bool
+    ) -> None:
         """Step until all tickets have their result."""
         num_missing = len(results)
         with run_progress(num_missing, enabled=progress) as bar:
             while num_missing:
-                with postponed():
+                with hold:
                     step = self._step()
                     mine = [item for item in step.results if item[0] in results]
                     results.update(mine)

@@ -23,8 +23,8 @@ class TorchOptions(Options):
     prefill_graph_tokens: NonNegativeInt | None = Field(
         default=None,
         description="With CUDA graphs: tokens of the largest step with prefill that is captured; "
-        "0: such steps run eagerly; null: 512 to 2048, more for smaller layers. Larger ones "
-        "cost start-up time and memory.",
+        "0: such steps run eagerly; null: 512 to 16384, more for smaller layers. Larger ones "
+        "cost memory.",
     )
     compile_threads: NonNegativeInt | None = Field(
         default=None,

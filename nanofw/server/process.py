@@ -29,8 +29,8 @@ FAREWELL_S = 5.0
 BACKLOG = 2048
 """Connections that may wait to be accepted."""
 SWITCH_INTERVAL_S = 0.0005
-"""A simulated engine plans steps in this process's threads and has no device to wait for: with
-Python's 5 ms each event that is sent may wait so long for the plan of the next step."""
+"""With Python's 5 ms the engine's thread may wait so long for the event loop after each step, in
+which a GPU has nothing to do, and an event that is sent for the plan of the next step."""
 NEW_OBJECTS = 20_000
 """New objects between two looks for garbage. With Python's 700 these looks take a fifth of the time
 that short requests take."""
@@ -74,8 +74,7 @@ def serve(loaded: LoadedConfig, say: Callable[[str], None]) -> None:
             observers=watching,
             selection=selection,
         )
-        if llm.is_simulated:
-            sys.setswitchinterval(SWITCH_INTERVAL_S)
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         _collect_seldom()
         return llm
 

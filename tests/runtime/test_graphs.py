@@ -88,7 +88,7 @@ def test_what_is_captured_is_told_by_kind(tmp_path: Path) -> None:
     assert decode == draw == (len(buckets(256)), "1, 2, 4, 8, ..., 256 rows")
     assert prefill == (5, "64, 128, 256, 384, 512 tokens, up to 16 prompts")
     small = told(None, cuda_graphs=True, prefill_graphs=True)[2]
-    assert small == (11, "64, 128, 256, 384, ..., 2048 tokens, up to 32 prompts")
+    assert small == (27, "64, 128, 256, 384, ..., 8192 tokens, up to 128 prompts")
     assert told(cuda_graphs=True)[2] == (0, "prefill_graphs is off")
     off = told(0, cuda_graphs=True, prefill_graphs=True)
     assert off[2] == (0, "executor.prefill_graph_tokens is 0")
@@ -96,7 +96,7 @@ def test_what_is_captured_is_told_by_kind(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("hidden", "inner", "heads", "tokens"),
-    [(1024, 3072, 16, 2048), (4096, 12288, 32, 768), (8192, 28672, 64, 512)],
+    [(1024, 3072, 16, 16384), (4096, 12288, 32, 2048), (8192, 28672, 64, 512)],
 )
 def test_small_layers_are_captured_up_to_more_tokens(
     hidden: int, inner: int, heads: int, tokens: int

@@ -87,6 +87,24 @@ def test_replayed_steps_draw_the_same_tokens_and_leave_the_same_pool(checkpoint)
     pools_agree(plain, replayed)
 
 
+def test_the_first_step_of_a_size_is_right_too(checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It captures its graph; the second replays it."""
+    folder, _ = checkpoint
+    monkeypatch.setattr(prefill_graphs, "CAPTURED_AT_START", 0)
+
+    def run(driver: Driver) -> list[list[int]]:
+        rows = [driver.add(i, prompt(5 + i, i), sampling=SAMPLINGS[i], seed=i) for i in range(3)]
+        driver.step([(rows[0], 5), (rows[1], 3)])
+        driver.step([(rows[1], 3), (rows[2], 7)])
+        driver.decode(*rows, steps=1)
+        return [row.outputs for row in rows]
+
+    plain, driver = eager(folder), make_driver(folder, graphs=True, prefill_tokens=100)
+    assert run(driver) == run(plain)
+    assert driver.executor.facts().graph_steps == {"replayed": 3, "replayed with prefill": 2}
+    pools_agree(plain, driver)
+
+
 @slow_in_interpreter
 def test_chunks_of_a_prompt_see_all_that_came_before(checkpoint) -> None:
     """B083: position == number of tokens before it, in every replay."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,6 +15,8 @@ from nanofw.contracts.model import Model
 from nanofw.contracts.sampler import SampledTokens, Sampler
 from nanofw.runtime.batch import RowState
 
+logger: logging.Logger = logging.getLogger(__name__)
+
 Run = Callable[[], object]
 _UPLOAD_BUFFERS = (
     4  # more than steps may be in flight: a buffer is not overwritten before it was sent
@@ -25,8 +28,12 @@ class Capturer(Protocol):
 
     is_dry: bool
 
-    def capture(self, run: Run) -> Run:
-        """Capture `run`; calling the result does its work again, on the same memory."""
+    def capture(self, run: Run, *, is_known: bool = False) -> Run:
+        """Capture `run`; calling the result does its work again, on the same memory.
+
+        Args:
+            is_known: all kernels of `run` ran before, so that it need not run once first.
+        """
         ...
 
 
@@ -43,18 +50,33 @@ class CudaCapturer:
         self._pool = torch.cuda.graph_pool_handle()
         self._stream = torch.cuda.Stream()
 
-    def capture(self, run: Run) -> Run:
-        """Run once, so that kernels are compiled and libraries ready, then capture."""
-        graph = torch.cuda.CUDAGraph()
+    def capture(self, run: Run, *, is_known: bool = False) -> Run:
+        """Run once, so that kernels are compiled and libraries ready, then capture.
+
+        What `is_known` is captured at once. If that fails, since a library had to prepare
+        something that cannot be captured, it runs first after all.
+        """
         self._stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self._stream):
-            run()
-            graph.capture_begin(pool=self._pool)
             try:
+                replay = self._captured(run) if is_known else None
+            except RuntimeError as error:
+                logger.debug("what was not run before could not be captured: %s", error)
+                replay = None
+            if replay is None:
                 run()
-            finally:
-                graph.capture_end()
+                replay = self._captured(run)
         torch.cuda.current_stream().wait_stream(self._stream)
+        return replay
+
+    def _captured(self, run: Run) -> Run:
+        graph = torch.cuda.CUDAGraph()
+        # Relaxed: libraries load their kernels when they are first used.
+        graph.capture_begin(pool=self._pool, capture_error_mode="relaxed")
+        try:
+            run()
+        finally:
+            graph.capture_end()
         return graph.replay
 
 
@@ -68,7 +90,7 @@ class EagerCapturer:
     def __init__(self, *, is_dry: bool = False) -> None:
         self.is_dry: bool = is_dry
 
-    def capture(self, run: Run) -> Run:
+    def capture(self, run: Run, *, is_known: bool = False) -> Run:
         """Run once."""
         run()
         return run

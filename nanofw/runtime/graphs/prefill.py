@@ -7,11 +7,13 @@ alone, and each row's share of the work is found there.
 
 The hidden states of the rows that sample come first and in order, so that sampling is that of a
 decode step of as many rows.
+
+Graphs of small steps are captured at the start, and that of the largest, whose memory all others
+share. Any other is captured by the first step that needs it: that step runs eagerly, and its
+launches are recorded after it.
 """
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -22,19 +24,14 @@ from nanofw.kernels.decode_inputs import DecodeInputs
 from nanofw.kernels.step_inputs import StepInputs, gather_step_inputs
 from nanofw.runtime.batch import StepBatch
 from nanofw.runtime.graphs.capture import Capturer, GraphParts, Run, Upload
-from nanofw.runtime.graphs.sizes import max_chunks, num_padded_rows
+from nanofw.runtime.graphs.sizes import max_chunks, num_padded_rows, telling_sizes
 
-
-@dataclass(frozen=True, slots=True)
-class _PrefillBucket:
-    """The graph of one number of tokens, and how many rows it has."""
-
-    num_rows: int
-    forward: Run
+CAPTURED_AT_START = 2048
+"""Tokens of a step up to which graphs are there from the start: such steps come at once."""
 
 
 class PrefillGraphs:
-    """Captured when made, before those of decode steps, which are smaller.
+    """Made before those of decode steps, which are smaller.
 
     Attributes:
         sizes: numbers of tokens, rising.
@@ -57,7 +54,13 @@ class PrefillGraphs:
         self._inputs = StepInputs.allocate(sizes[-1], inputs)
         self._upload = Upload(row_sizes[-1], 4, parts.hidden.device)
         self._send(np.empty((0, 3), np.int64), np.empty(0, np.int64), row_sizes[-1])
-        self._buckets = {size: self._capture(size, capturer) for size in reversed(sizes)}
+        self._capturer = capturer
+        telling = telling_sizes(sizes, row_sizes)
+        self._buckets = {
+            size: self._capture(size, is_known=size not in telling)
+            for size in reversed(sizes)
+            if size <= CAPTURED_AT_START or size == sizes[-1]
+        }
 
     def miss_reason(self, plan: StepPlan) -> str | None:
         """Why no graph serves the plan, or None."""
@@ -73,9 +76,13 @@ class PrefillGraphs:
         size = self._size_for(plan)
         assert size is not None
         sampling = np.flatnonzero(plan.samples)
-        bucket = self._buckets[size]
-        self._send(np.stack((plan.rows, plan.starts, ends), axis=1), sampling, bucket.num_rows)
-        bucket.forward()
+        columns = np.stack((plan.rows, plan.starts, ends), axis=1)
+        self._send(columns, sampling, num_padded_rows(size, self._row_sizes))
+        replay = self._buckets.get(size)
+        if replay is None:
+            self._buckets[size] = self._capture(size)  # which carries out this step
+        else:
+            replay()
         num_sampled = len(sampling)
         batch = StepBatch(
             micro_batches=[],
@@ -94,11 +101,12 @@ class PrefillGraphs:
         first = int(np.searchsorted(self.sizes, plan.total_tokens))
         return next((size for size in self.sizes[first:] if max_chunks(size) >= num_chunks), None)
 
-    def _capture(self, size: int, capturer: Capturer) -> _PrefillBucket:
+    def _capture(self, size: int, *, is_known: bool = False) -> Run:
+        """Capture steps of this size; what stands in the buffers is carried out, if not
+        `is_known`."""
         num_rows = num_padded_rows(size, self._row_sizes)
         inputs = self._inputs.first(size, num_rows)
-        run = capturer.capture(lambda: self._run(inputs, num_rows))
-        return _PrefillBucket(num_rows, run)
+        return self._capturer.capture(lambda: self._run(inputs, num_rows), is_known=is_known)
 
     def _run(self, inputs: StepInputs, num_rows: int) -> None:
         parts = self._parts

@@ -9,9 +9,9 @@ FEWEST_CHUNKS = 16
 TOKENS_PER_CHUNK = 64
 TELLING_ROWS = 32
 
-FEWEST_PREFILL_TOKENS, MOST_PREFILL_TOKENS = 512, 2048
-LAUNCH_FLOPS = 0.25e12
-"""What an H200 computes in the 0.4 ms in which the host launches the kernels of a layer."""
+FEWEST_PREFILL_TOKENS, MOST_PREFILL_TOKENS = 512, 16_384
+LAUNCH_FLOPS = 0.7e12
+"""What an H200 computes in the 1.1 ms in which a slow host launches the kernels of a layer."""
 
 
 def buckets(max_num_seqs: int) -> list[int]:
@@ -32,11 +32,11 @@ def token_buckets(largest: int) -> list[int]:
 
     Few, as each costs start-up time: the products of up to some 200 tokens take about as long
     as those of one, so coarse steps cost little there; beyond, steps of 128 and 256, and from
-    4096 on steps that double with the size.
+    2048 on steps that double with the size.
     """
     if largest < 1:
         return []
-    sizes = [64, *range(128, 512, 128), *range(512, 4096, 256), *_doubling(4096, 16, largest)]
+    sizes = [64, *range(128, 512, 128), *range(512, 2048, 256), *_doubling(2048, 8, largest)]
     return [size for size in sizes if size < largest] + [largest]
 
 
@@ -92,7 +92,7 @@ def largest_prefill(options: object, config: ExecutorConfig) -> int:
 def launch_bound_tokens(spec: ModelSpec) -> int:
     """Tokens of a step up to which the kernels of a layer take less time than their launches.
 
-    The larger the layers, the fewer: with the shape of Qwen3-0.6B 2048, with that of 8B 768.
+    The larger the layers, the fewer: with the shape of Qwen3-0.6B 16384, with that of 8B 1536.
     """
     flops_per_token = 2 * spec.num_active_parameters / spec.num_layers
     tokens = int(LAUNCH_FLOPS / max(1.0, flops_per_token))

@@ -135,6 +135,7 @@ class DecodeGraphs:
         self._starts = torch.arange(sizes[-1] + 1, dtype=torch.int32, device=device)
         self._indices = torch.arange(sizes[-1], device=device)
         self._fill([], [], sizes[-1])
+        self._telling = telling_rows(sizes)
         self._buckets = {size: self._capture(size, capturer) for size in reversed(sizes)}
 
     def miss_reason(self, plan: StepPlan) -> str | None:
@@ -167,14 +168,16 @@ class DecodeGraphs:
 
     def _capture(self, size: int, capturer: Capturer) -> _DecodeBucket:
         inputs = self._inputs.first(size)
-        bucket = _DecodeBucket(inputs, capturer.capture(lambda: self._run(inputs, size)), {}, {})
+        is_known = size not in self._telling
+        forward = capturer.capture(lambda: self._run(inputs, size), is_known=is_known)
+        bucket = _DecodeBucket(inputs, forward, {}, {})
         sampler = self._parts.sampler
         for variant in sampler.variants if isinstance(sampler, DeviceSampler) else ():
 
             def run(variant: str = variant) -> None:
                 bucket.sampled[variant] = self._sample(inputs, size, variant)
 
-            bucket.sample[variant] = capturer.capture(run)
+            bucket.sample[variant] = capturer.capture(run, is_known=is_known)
         return bucket
 
     def _run(self, inputs: DecodeInputs, size: int) -> None:
