@@ -124,7 +124,7 @@ rows_strategy = st.lists(
 ).map(lambda pairs: Rows([b for b, _ in pairs], [n for _, n in pairs]))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     rows=rows_strategy,
     block_size=st.sampled_from([2, 16, 64]),

@@ -6,7 +6,7 @@ import textwrap
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanofw.config.document import dump, parse, parse_scalar, parse_value
@@ -155,7 +155,6 @@ PLAIN = st.recursive(
 )
 
 
-@settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.dictionaries(st.text("abcdef", min_size=1), PLAIN, max_size=4))
 def test_what_is_dumped_as_yaml_is_read_back(data: dict[str, Any]) -> None:
     assert parse(dump(data), SOURCE).data == data

@@ -199,7 +199,6 @@ def check_idle(engine: Engine) -> None:
 FEW = settings(
     max_examples=50,
     stateful_step_count=40,
-    deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
 EngineMachine.TestCase.settings = FEW

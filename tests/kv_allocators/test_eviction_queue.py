@@ -37,14 +37,14 @@ def test_more_than_there_are_is_a_mistake_of_the_caller() -> None:
         queue.pop(2)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.data())
 def test_any_order_of_events_is_that_of_an_ordered_dict(data: st.DataObject) -> None:
     check_against_an_ordered_dict(data)
 
 
 @pytest.mark.slow
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(st.data())
 def test_many_orders_of_events_are_those_of_an_ordered_dict(data: st.DataObject) -> None:
     check_against_an_ordered_dict(data)

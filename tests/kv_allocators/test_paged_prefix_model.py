@@ -202,9 +202,9 @@ class PrefixCacheMachine(RuleBasedStateMachine):
 
 
 TestPrefixCache = PrefixCacheMachine.TestCase
-TestPrefixCache.settings = settings(max_examples=40, stateful_step_count=40, deadline=None)
+TestPrefixCache.settings = settings(max_examples=40, stateful_step_count=40)
 
 
 @pytest.mark.slow
 class TestPrefixCacheAtLength(PrefixCacheMachine.TestCase):
-    settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+    settings = settings(max_examples=300, stateful_step_count=40)

@@ -151,14 +151,14 @@ def check_that_all_draw_the_same(drivers: Any, todo: Any, overlap: bool) -> None
     assert found == [expected] * 3
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(todo=actions, overlap=st.booleans())
 def test_any_mix_of_steps_draws_the_same_tokens(drivers: Any, todo: Any, overlap: bool) -> None:
     check_that_all_draw_the_same(drivers, todo, overlap)
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(todo=actions, overlap=st.booleans())
 def test_many_mixes_of_steps_draw_the_same_tokens(drivers: Any, todo: Any, overlap: bool) -> None:
     check_that_all_draw_the_same(drivers, todo, overlap)

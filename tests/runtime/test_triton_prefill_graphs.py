@@ -196,7 +196,7 @@ def pair(checkpoint):
 
 # `test_graph_steps.py` tries more mixes.
 @slow_in_interpreter
-@settings(max_examples=2 if device().type == "cpu" else 40, deadline=None, derandomize=True)
+@settings(max_examples=2 if device().type == "cpu" else 40, derandomize=True)
 @given(actions=steps)
 def test_any_mix_of_steps_draws_the_same_tokens(pair, actions) -> None:
     plain, replayed = pair

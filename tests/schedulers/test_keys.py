@@ -118,7 +118,7 @@ def test_sjf_predicts_from_finished_requests_of_the_same_kind() -> None:
     assert policy.key(View(client="chat", max_tokens=4), 0) == 4
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     lengths=st.lists(st.integers(1, 500), min_size=2, max_size=2),
     arrivals=st.lists(st.integers(0, 100), min_size=2, max_size=2),

@@ -439,7 +439,7 @@ def test_random_depends_on_its_seed_alone() -> None:
     assert sorted(started(1)) == sorted(f"r{i}" for i in range(12))
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(
     name=st.sampled_from(sorted(PLUGINS)),
     specs=st.lists(

@@ -55,7 +55,7 @@ def decodes(num_rows: int, context: int) -> StepPlan:
     return step(*[(context - 1, 1)] * num_rows, num_decodes=num_rows)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 9)), min_size=1, max_size=6))
 def test_work_counts_what_a_loop_counts(lines: list[tuple[int, int]]) -> None:
     pairs = sum(start + 1 + i for start, num in lines for i in range(num))

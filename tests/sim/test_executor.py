@@ -385,7 +385,7 @@ class TestContext:
         with pytest.raises(ExecutorError, match="has KV of a failed pass at position 0"):
             sim.submit(plan(1, (1, 1, 4, True), new=[new_row(1, [0, 1, 2, 3, 8], [0, 5])]))
 
-    @settings(max_examples=50, deadline=None)
+    @settings(max_examples=50)
     @given(cuts=st.sets(st.integers(1, 19)), hit=st.integers(0, 4), extra=st.integers(0, 6))
     def test_chunks_hits_and_preemptions_never_change_a_token(
         self, cuts: set[int], hit: int, extra: int

@@ -55,7 +55,7 @@ def test_the_match_that_ends_first_wins_however_the_text_is_cut() -> None:
     assert run(["bc", "abc"], ["xabc"]) == (["x"], "abc")
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     st.lists(st.text("ab", min_size=1, max_size=5), min_size=1, max_size=4),
     st.text("abc", max_size=40),

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from nanofw.contracts.outputs import TokenLogprobs
@@ -158,7 +158,6 @@ def plans(draw: st.DrawFn) -> list[StepPlan]:
     return result
 
 
-@settings(deadline=None)
 @given(plans())
 def test_plans_arrive_as_they_were(sequence: list[StepPlan]) -> None:
     encoder, decoder = PlanEncoder(), PlanDecoder()
