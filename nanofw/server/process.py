@@ -92,7 +92,7 @@ def serve(loaded: LoadedConfig, say: Callable[[str], None]) -> None:
             make_app(service),
             http=protocol_of(section.limits),
             ws="none",
-            loop="asyncio",
+            loop="auto",
             lifespan="on",
             log_config=None,
             access_log=False,
