@@ -201,8 +201,8 @@ def logits_runs(
 
 def named(levels: dict[str, Any]) -> dict[str, str]:
     """Levels as words for a table."""
-    words: dict[Any, str] = {True: "on", False: "off", None: "whole", 32: "32"}
-    return {key: words.get(value, value) for key, value in levels.items()}
+    words: dict[Any, str] = {True: "on", False: "off", None: "whole"}
+    return {key: words.get(value, str(value)) for key, value in levels.items()}
 
 
 def seeded_runs(models: Path, deadline: float) -> list[dict[str, Any]]:
