@@ -132,8 +132,8 @@ def _attend(
 def _is_kernel_wrong(queries: torch.Tensor) -> bool:
     """Whether torch's fused kernel with a mask needs contiguous tensors to be right.
 
-    Else torch 2.11's for float32 is wrong by 0.2 to 0.3 of its size for the last of 65, 129, 193 ...
-    queries, and for no other; bfloat16 is right (seen on an H200).
+    Else torch 2.11's for float32 is wrong for the last of 65, 129, 193 ... queries, by up to 0.3 of
+    its size, and for no other; bfloat16 is right (seen on an H200).
     """
     return queries.is_cuda and queries.dtype == torch.float32
 
