@@ -18,6 +18,7 @@ from prometheus_client import (
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from nanofw.contracts.requests import FinishReason
 from nanofw.llm.results import RequestResult, Timings
 from nanofw.narrowing import Stats
 
@@ -78,6 +79,9 @@ class ServerMetrics:
         self._success = self._counter(
             "vllm:request_success", "Requests that were served.", "model_name", "finished_reason"
         )
+        # Prometheus sees only the increments of a counter that is there before its first event.
+        for reason in filter(lambda each: each.is_served, FinishReason):
+            self._success.labels(model, reason.value)
         self._http = self._counter(
             "nanofw_http_requests", "Answers by endpoint and status.", "path", "status"
         )

@@ -57,6 +57,13 @@ def test_every_expression_of_the_dashboard_names_what_the_server_says(server: Ru
             assert all(f'{label}="' in samples[name] for label in labels), target["expr"]
 
 
+def test_served_requests_of_each_reason_are_counted_from_zero(server: Running) -> None:
+    """A counter that starts at its first event lacks that event in `rate()` and `increase()`."""
+    text = httpx.get(f"{server.url}/metrics").text
+    found = re.findall(r'^vllm:request_success_total{finished_reason="(\w+)"', text, re.MULTILINE)
+    assert sorted(found) == ["length", "stop"]
+
+
 @contextmanager
 def prometheus(server: Running, folder: Path) -> Iterator[str]:
     """A Prometheus that reads the server's metrics each second; its address."""
