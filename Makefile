@@ -16,7 +16,7 @@ help:
 	@echo "make test    create the environment if needed; checks and tests"
 	@echo "make check   format, lint, types, import rules"
 	@echo "make slow    the long tests: full products, soak runs"
-	@echo "make clients the server's tests with lm-eval, LangChain, LiteLLM and guidellm, in an environment of their own"
+	@echo "make clients the server's tests with lm-eval, LangChain, LiteLLM, guidellm and aiperf, in an environment of their own"
 	@echo "make fuzz    the fuzzers at length: folders, chats, traces, requests, configurations; about half an hour"
 	@echo "make site    the documentation as a site, in build/site"
 	@echo "make gpu     the tests that need an accelerator"
@@ -59,16 +59,17 @@ slow: $(VENV)/.dev
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m 'slow and not clients and not gpu and not multigpu and not weights'
 
 # Programs of others that are clients of the server; docs/serving.md names the versions that were tried.
-CLIENTS := 'lm-eval[api,hf]' langchain-openai litellm guidellm
+CLIENTS := 'lm-eval[api,hf]' langchain-openai litellm guidellm aiperf
 CLIENTS_VENV ?= build/clients
-$(CLIENTS_VENV)/.clients: pyproject.toml
+$(CLIENTS_VENV)/.clients: pyproject.toml Makefile
 	$(PYTHON) -m venv $(CLIENTS_VENV)
 	$(CLIENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check $(TORCH)
 	$(CLIENTS_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -e '.[dev]' $(CLIENTS)
 	@touch $@
 
+# aiperf brings dash, and the plugin of dash for pytest warns when it is loaded, which is an error here.
 clients: $(CLIENTS_VENV)/.clients
-	OMP_NUM_THREADS=1 $(CLIENTS_VENV)/bin/python -m pytest -q -m clients tests/server/clients
+	OMP_NUM_THREADS=1 $(CLIENTS_VENV)/bin/python -m pytest -q -p no:dash -m clients tests/server/clients
 
 # FOLDERS of each family; the seeds are FIRST to FIRST + FOLDERS - 1.
 FOLDERS ?= 500

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,18 @@ def needs(*packages: str) -> pytest.MarkDecorator:
     return pytest.mark.skipif(bool(missing), reason=f"not installed: {', '.join(missing)}")
 
 
-def run_module(module: str, *arguments: str, cwd: Path) -> str:
-    """Run a program to its end, without a network beyond this machine; what it printed."""
+def run_module(
+    module: str, *arguments: str, cwd: Path, environment: Mapping[str, str] | None = None
+) -> str:
+    """Run a program to its end, without a network beyond this machine; what it printed.
+
+    Args:
+        environment: variables that it needs, in place of those of `OFFLINE`.
+    """
     done = subprocess.run(
         [sys.executable, "-m", module, *arguments],
         cwd=cwd,
-        env={**os.environ, **OFFLINE, "HF_HOME": str(cwd / "hf")},
+        env={**os.environ, **OFFLINE, "HF_HOME": str(cwd / "hf"), **(environment or {})},
         capture_output=True,
         text=True,
         timeout=TIMEOUT_S,
